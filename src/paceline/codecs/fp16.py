@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from paceline.codecs.cast import Cast
+
+
+class Fp16(Cast):
+    """IEEE half precision: 11 significant bits, overflows beyond 65,504."""
+
+    name: ClassVar[str] = "fp16"
+    dtype: ClassVar[torch.dtype] = torch.float16
+    relative_error: ClassVar[float] = 2.0**-11

@@ -1,0 +1,242 @@
+"""How bytes move between workers. Everything that a strategy sends goes through here, so here it is counted.
+
+A comm implements point-to-point messages; collectives have a plain form built on those, which a comm may replace
+with a native one. A strategy predicts operations; the comm says how many bytes an operation puts on its medium.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.errors import RunError
+
+
+class CommError(RunError):
+    """A peer did not answer in time or is gone: the cause is usually another worker."""
+
+
+class Work(Protocol):
+    """A message under way."""
+
+    def wait(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of the comm as one worker sees it: a whole tensor's bytes, whatever the medium makes of them."""
+
+    op: str  # send, recv, all_reduce, broadcast, gather, scatter, all_gather
+    nbytes: int
+    peer: int | None = None  # the other end of a message, the root of a collective that has one
+
+
+class Wire(NamedTuple):
+    """Bytes that one worker puts on the medium and takes from it."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass
+class Counter:
+    """Operations counted by kind and peer."""
+
+    nbytes: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    calls: dict[tuple[str, int | None], int] = field(default_factory=dict)
+
+    def add(self, operation: Operation) -> None:
+        key = (operation.op, operation.peer)
+        self.nbytes[key] = self.nbytes.get(key, 0) + operation.nbytes
+        self.calls[key] = self.calls.get(key, 0) + 1
+
+    def clear(self) -> None:
+        self.nbytes.clear()
+        self.calls.clear()
+
+    @staticmethod
+    def of(operations: Iterable[Operation]) -> Counter:
+        counter = Counter()
+        for operation in operations:
+            counter.add(operation)
+        return counter
+
+
+class Comm(ABC):
+    """One worker's connection to its peers. Tensors must be contiguous; results are equal on every worker."""
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.counter = Counter()
+        self._counting = True
+
+    # Point to point. Messages between two workers with one tag arrive in the order in which they were sent.
+
+    def isend(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
+        self._count("send", tensor, peer)
+        return self._isend(tensor, peer, tag)
+
+    def irecv(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
+        self._count("recv", tensor, peer)
+        return self._irecv(tensor, peer, tag)
+
+    def send(self, tensor: Tensor, peer: int, tag: int = 0) -> None:
+        self.isend(tensor, peer, tag).wait()
+
+    def recv(self, tensor: Tensor, peer: int, tag: int = 0) -> None:
+        self.irecv(tensor, peer, tag).wait()
+
+    def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
+        """Receive from whoever sends first; says who it was."""
+        peer = self._recv_any(tensor, tag)
+        self._count("recv", tensor, peer)
+        return peer
+
+    # Collectives. Every worker calls them in the same order.
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sum over workers, in place."""
+        self._count("all_reduce", tensor)
+        self._all_reduce(tensor)
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> None:
+        self._count("broadcast", tensor, root)
+        self._broadcast(tensor, root)
+
+    def gather(self, tensor: Tensor, root: int = 0) -> list[Tensor]:
+        """Everybody's tensor in order of rank on the root; an empty list elsewhere."""
+        self._count("gather", tensor, root)
+        return self._gather(tensor, root)
+
+    def scatter(self, tensor: Tensor, pieces: list[Tensor], root: int = 0) -> None:
+        """Fill everybody's tensor with its own piece of the root's list (empty elsewhere)."""
+        self._count("scatter", tensor, root)
+        self._scatter(tensor, pieces, root)
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor in order of rank."""
+        self._count("all_gather", tensor)
+        return self._all_gather(tensor)
+
+    def barrier(self) -> None:
+        self._all_reduce(torch.zeros(1))
+
+    # Arithmetic on what was received belongs to the cost of agreeing, so it has a name here.
+
+    def add(self, target: Tensor, other: Tensor) -> None:
+        target.add_(other)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Bookkeeping that is no part of any strategy: initial weights, evaluation, statistics."""
+        before, self._counting = self._counting, False
+        try:
+            yield
+        finally:
+            self._counting = before
+
+    def wire(self) -> Wire:
+        """Bytes on the medium for everything counted so far."""
+        return self.predict(self.counter, self.rank, self.world_size)
+
+    @classmethod
+    def predict(cls, counter: Counter, rank: int, world_size: int) -> Wire:
+        """Bytes that counted operations put on this comm's medium, for one worker."""
+        sent = received = 0.0
+        for (op, peer), nbytes in counter.nbytes.items():
+            out, into = cls.wire_factors(op, peer, rank, world_size)
+            sent += out * nbytes
+            received += into * nbytes
+        return Wire(round(sent), round(received))
+
+    @classmethod
+    def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
+        """Sent and received bytes per byte of the tensor; here for the plain forms below."""
+        others = world_size - 1
+        is_root = rank == (peer or 0)
+        factors = {
+            "send": (1, 0),
+            "recv": (0, 1),
+            "broadcast": (others, 0) if is_root else (0, 1),
+            "gather": (0, others) if is_root else (1, 0),
+            "scatter": (others, 0) if is_root else (0, 1),
+            "all_reduce": (others, others) if is_root else (1, 1),
+            "all_gather": (others, others),
+        }
+        return factors[op]
+
+    def process_group(self) -> Any:
+        """A torch.distributed process group on this comm, counted; raises where there can be none."""
+        raise NotImplementedError(f"comm {self.name} has no torch process group")
+
+    def close(self) -> None:
+        """Let go of connections; the comm is not used afterwards."""
+
+    # What a comm implements.
+
+    @abstractmethod
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
+
+    @abstractmethod
+    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
+
+    @abstractmethod
+    def _recv_any(self, tensor: Tensor, tag: int) -> int: ...
+
+    # What it may replace.
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        for piece in self._gather(tensor, 0)[1:]:
+            tensor.add_(piece)
+        self._broadcast(tensor, 0)
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        if self.rank == root:
+            _wait_all([self._isend(tensor, peer, _COLLECTIVE) for peer in self._others()])
+        else:
+            self._irecv(tensor, root, _COLLECTIVE).wait()
+
+    def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
+        if self.rank != root:
+            self._isend(tensor, root, _COLLECTIVE).wait()
+            return []
+        pieces = [tensor if rank == root else torch.empty_like(tensor) for rank in range(self.world_size)]
+        _wait_all([self._irecv(pieces[peer], peer, _COLLECTIVE) for peer in self._others()])
+        return pieces
+
+    def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
+        if self.rank != root:
+            self._irecv(tensor, root, _COLLECTIVE).wait()
+            return
+        _wait_all([self._isend(pieces[peer], peer, _COLLECTIVE) for peer in self._others()])
+        tensor.copy_(pieces[root])
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        pieces = [tensor if rank == self.rank else torch.empty_like(tensor) for rank in range(self.world_size)]
+        sends = [self._isend(tensor, peer, _COLLECTIVE) for peer in self._others()]
+        _wait_all(sends + [self._irecv(pieces[peer], peer, _COLLECTIVE) for peer in self._others()])
+        return pieces
+
+    def _others(self) -> list[int]:
+        return [peer for peer in range(self.world_size) if peer != self.rank]
+
+    def _count(self, op: str, tensor: Tensor, peer: int | None = None) -> None:
+        if self._counting:
+            self.counter.add(Operation(op, tensor.numel() * tensor.element_size(), peer))
+
+
+_COLLECTIVE = 0x7C01  # the plain collectives' own tag, clear of those that strategies choose
+
+
+def _wait_all(works: list[Work]) -> None:
+    for work in works:
+        work.wait()

@@ -1,0 +1,77 @@
+"""Workers as threads of one process: messages are copies in queues. For tests and for small experiments."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.comm.base import Comm, CommError, Work
+
+_Box = queue.SimpleQueue[Tensor]
+
+
+class Post:
+    """The post office that the workers of one world share."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.boxes: dict[tuple[int, int, int], _Box] = defaultdict(queue.SimpleQueue)
+        self.arrival = threading.Condition()
+
+
+class ThreadsComm(Comm):
+    """Messages between threads; sending never blocks, because the message is a copy."""
+
+    name: ClassVar[str] = "threads"
+
+    def __init__(self, rank: int, world_size: int, post: Post) -> None:
+        super().__init__(rank, world_size)
+        self._post = post
+
+    @staticmethod
+    def world(world_size: int, timeout_s: float = 20.0) -> list[ThreadsComm]:
+        """Connected comms for all workers of one world."""
+        post = Post(timeout_s)
+        return [ThreadsComm(rank, world_size, post) for rank in range(world_size)]
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        with self._post.arrival:
+            self._post.boxes[self.rank, peer, tag].put(tensor.detach().clone())
+            self._post.arrival.notify_all()
+        return _Done()
+
+    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return _Receive(lambda: self._take([peer], tensor, tag))
+
+    def _recv_any(self, tensor: Tensor, tag: int) -> int:
+        return self._take(self._others(), tensor, tag)
+
+    def _take(self, peers: list[int], tensor: Tensor, tag: int) -> int:
+        def arrived() -> int | None:
+            return next((p for p in peers if not self._post.boxes[p, self.rank, tag].empty()), None)
+
+        with self._post.arrival:
+            if not self._post.arrival.wait_for(lambda: arrived() is not None, self._post.timeout_s):
+                raise CommError(f"worker {self.rank} heard nothing from {peers} in {self._post.timeout_s:g} s")
+            peer = arrived()
+            assert peer is not None
+            tensor.copy_(self._post.boxes[peer, self.rank, tag].get())
+            return peer
+
+
+class _Done:
+    def wait(self) -> None:
+        return None
+
+
+class _Receive:
+    def __init__(self, take: Callable[[], int]) -> None:
+        self._take = take
+
+    def wait(self) -> None:
+        self._take()

@@ -1,0 +1,228 @@
+"""torch.distributed's process groups: gloo between hosts and on CPUs, nccl where every worker has its own GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.comm.base import Comm, CommError, Counter, Operation, Work
+
+Store = Any  # torch.distributed.Store; its stubs are not exported
+
+
+class TorchComm(Comm):
+    """Gloo, with nccl beside it for CUDA tensors when asked; without nccl, CUDA tensors go through host memory."""
+
+    name: ClassVar[str] = "torch"
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Store,
+        *,
+        timeout_s: float = 60.0,
+        address: str = "",
+        use_nccl: bool = False,
+    ) -> None:
+        """`address` is the local address that peers reach this worker at; empty lets gloo find one."""
+        super().__init__(rank, world_size)
+        self._timeout_s = timeout_s
+        self._gloo = _make_gloo(dist.PrefixStore("gloo", store), rank, world_size, timeout_s, address)
+        self._nccl: Any = None
+        if use_nccl:
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timedelta(seconds=timeout_s)
+            self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, world_size, options)
+
+    def process_group(self) -> Any:
+        return _CountedGroup(self, self._nccl or self._gloo)
+
+    def close(self) -> None:
+        if self._nccl is not None:
+            self._nccl.shutdown()
+        self._nccl = self._gloo = None
+
+    @classmethod
+    def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
+        """As the libraries move them: rings for all_reduce and all_gather, a binomial tree for broadcast."""
+        if op == "all_reduce":
+            share = 2 * (world_size - 1) / world_size
+            return share, share
+        if op == "broadcast":
+            distance = (rank - (peer or 0)) % world_size
+            children = [1 << k for k in range(world_size.bit_length()) if distance < 1 << k]
+            return sum(distance + step < world_size for step in children), float(distance != 0)
+        return super().wire_factors(op, peer, rank, world_size)
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        group, staged = self._group_for(tensor, copy_in=True)
+        return self._start(f"send to worker {peer}", lambda: group.send([staged], peer, tag))
+
+    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        group, staged = self._group_for(tensor, copy_in=False)
+        what = f"receive from worker {peer}"
+        return self._start(what, lambda: group.recv([staged], peer, tag), _copy_back(staged, tensor))
+
+    def _recv_any(self, tensor: Tensor, tag: int) -> int:
+        staged = tensor.cpu() if tensor.is_cuda else tensor
+        try:
+            work = self._gloo.recv_anysource([staged], tag)
+            work.wait(timedelta(seconds=self._timeout_s))
+        except RuntimeError as error:
+            raise self._error("receive from any worker", error) from error
+        if staged is not tensor:
+            tensor.copy_(staged)
+        return int(work._source_rank())
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        group, staged = self._group_for(tensor, copy_in=True)
+        self._start("all_reduce", lambda: group.allreduce([staged]), _copy_back(staged, tensor)).wait()
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        group, staged = self._group_for(tensor, copy_in=True)
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        self._start("broadcast", lambda: group.broadcast([staged], options), _copy_back(staged, tensor)).wait()
+
+    def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
+        if tensor.is_cuda:
+            return super()._gather(tensor, root)
+        pieces = [torch.empty_like(tensor) for _ in range(self.world_size)] if self.rank == root else []
+        options = dist.GatherOptions()
+        options.rootRank = root
+        outputs = [pieces] if pieces else []
+        self._start("gather", lambda: self._gloo.gather(outputs, [tensor], options)).wait()
+        return pieces
+
+    def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
+        if tensor.is_cuda:
+            super()._scatter(tensor, pieces, root)
+            return
+        options = dist.ScatterOptions()
+        options.rootRank = root
+        inputs = [pieces] if self.rank == root else []
+        self._start("scatter", lambda: self._gloo.scatter([tensor], inputs, options)).wait()
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        if tensor.is_cuda:
+            return super()._all_gather(tensor)
+        pieces = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        self._start("all_gather", lambda: self._gloo.allgather([pieces], [tensor])).wait()
+        return pieces
+
+    def _group_for(self, tensor: Tensor, *, copy_in: bool) -> tuple[Any, Tensor]:
+        if not tensor.is_cuda:
+            return self._gloo, tensor
+        if self._nccl is not None:
+            return self._nccl, tensor
+        return self._gloo, tensor.cpu() if copy_in else torch.empty_like(tensor, device="cpu")
+
+    def _start(self, what: str, start: Callable[[], Any], after: Callable[[], None] | None = None) -> Work:
+        try:
+            return _TorchWork(self, what, start(), after)
+        except RuntimeError as error:
+            raise self._error(what, error) from error
+
+    def _error(self, what: str, error: RuntimeError) -> CommError:
+        reason = str(error).splitlines()[0]
+        return CommError(f"worker {self.rank}: {what} failed (time limit {self._timeout_s:g} s): {reason}")
+
+
+class _TorchWork:
+    """Waits under the time limit, then brings a staged copy to its device."""
+
+    def __init__(self, comm: TorchComm, what: str, work: Any, after: Callable[[], None] | None) -> None:
+        self._comm, self._what, self._work, self._after = comm, what, work, after
+
+    def wait(self) -> None:
+        try:
+            self._work.wait(timedelta(seconds=self._comm._timeout_s))
+        except RuntimeError as error:
+            raise self._comm._error(self._what, error) from error
+        if self._after is not None:
+            self._after()
+
+
+class _CountedGroup(dist.ProcessGroup):
+    """A process group for torch's own DistributedDataParallel that counts what passes through it.
+
+    Counting here leaves DDP's one communication hook free. Integer tensors are DDP's own bookkeeping
+    (shapes, bucket order), not payload.
+    """
+
+    def __init__(self, comm: TorchComm, inner: Any) -> None:
+        super().__init__(comm.rank, comm.world_size)
+        self._comm = comm
+        self._inner = inner
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        self._count("all_reduce", tensors)
+        return self._inner.allreduce(tensors, opts or dist.AllreduceOptions())
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        opts = opts or dist.BroadcastOptions()
+        self._count("broadcast", tensors, opts.rootRank)
+        return self._inner.broadcast(tensors, opts)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
+        self._count("all_gather", inputs)
+        return self._inner.allgather(outputs, inputs, opts or dist.AllgatherOptions())
+
+    def barrier(self, opts: Any = None) -> Any:
+        return self._inner.barrier(opts or dist.BarrierOptions())
+
+    def getBackendName(self) -> str:
+        return "paceline-counted"
+
+    @property
+    def group_name(self) -> str:
+        return "paceline-counted"
+
+    def _count(self, op: str, tensors: list[Tensor], root: int | None = None) -> None:
+        counter: Counter = self._comm.counter
+        for tensor in tensors:
+            if self._comm._counting and tensor.is_floating_point():
+                counter.add(Operation(op, tensor.numel() * tensor.element_size(), root))
+
+
+def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
+    """The small key-value server at which a world meets; port 0 takes a free one."""
+    limit = timedelta(seconds=timeout_s)
+    return dist.TCPStore(host, port, None, is_master, timeout=limit, wait_for_workers=False)
+
+
+def prefix_store(prefix: str, store: Store) -> Store:
+    """A corner of a store where keys cannot meet those of another job."""
+    return dist.PrefixStore(prefix, store)
+
+
+def _make_gloo(store: Store, rank: int, world_size: int, timeout_s: float, address: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=timeout_s)
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if interface:
+        device = dist.ProcessGroupGloo.create_device(interface=interface.split(",")[0])
+    elif address:
+        device = dist.ProcessGroupGloo.create_device(hostname=address)
+    else:
+        device = dist.ProcessGroupGloo.create_default_device()
+    options._devices = [device]
+    options._threads = 2
+    return dist.ProcessGroupGloo(store, rank, world_size, options)
+
+
+def _copy_back(staged: Tensor, tensor: Tensor) -> Callable[[], None] | None:
+    if staged is tensor:
+        return None
+
+    def copy() -> None:
+        tensor.copy_(staged)
+
+    return copy

@@ -1,0 +1,81 @@
+"""Where samples come from: `load_data` turns a name into a training and a test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.data.base import Batch, Data, Dataset
+from paceline.data.cifar10 import load_cifar10
+from paceline.data.folder import load_folder
+from paceline.data.mnist import load_mnist, load_mnist_mini
+from paceline.data.sharding import ShardPlan, epoch_generator
+from paceline.data.synthetic import load_synthetic
+from paceline.data.tensors import First
+from paceline.data.user import load_user
+from paceline.errors import UsageError, unknown
+from paceline.plugins import is_reference
+from paceline.recipe import DataConfig
+
+__all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator"]
+
+
+@dataclass(frozen=True)
+class _Source:
+    name: str  # as a listing shows it; what follows a colon stands for the user's own text
+    description: str
+    load: Callable[[DataConfig, int], Data]
+
+    def accepts(self, name: str) -> bool:
+        prefix, colon, _ = self.name.partition(":")
+        return name.startswith(prefix + colon) if colon else name == self.name
+
+
+# The first that accepts a name loads it; the user's own code comes last, after every name of ours.
+_SOURCES = (
+    _Source("mnist-mini", "2,000 + 500 images of MNIST, part of the package: nothing to download", load_mnist_mini),
+    _Source("mnist", "60,000 + 10,000 handwritten digits, 1x28x28, 11 MB to download", load_mnist),
+    _Source("cifar10", "50,000 + 10,000 photographs in 10 classes, 3x32x32, 170 MB to download", load_cifar10),
+    _Source("folder:PATH", "images in PATH/train/CLASS/ and PATH/val/CLASS/ (or test/)", load_folder),
+    _Source("synthetic:CxHxWxCLASSES", "random but learnable: a prototype per class, and noise", load_synthetic),
+)
+_USER_SOURCE = _Source("file.py:factory", "your own function; also package.module:factory", load_user)
+
+
+def data_sources() -> dict[str, str]:
+    """Every kind of data by name, with one line of description."""
+    return {source.name: source.description for source in (*_SOURCES, _USER_SOURCE)}
+
+
+def load_data(config: DataConfig, *, seed: int) -> Data:
+    """The data that a recipe names, cut to the first samples where it says so.
+
+    The same config and seed give the same samples in every process.
+    """
+    data = _source(config.name).load(config, seed)
+    return Data(
+        train=_first(data.train, config.train_samples, config.name, "train"),
+        test=_first(data.test, config.test_samples, config.name, "test"),
+        shape=data.shape,
+        num_classes=data.num_classes,
+    )
+
+
+def _source(name: str) -> _Source:
+    for source in _SOURCES:
+        if source.accepts(name):
+            return source
+    if is_reference(name):
+        return _USER_SOURCE
+    raise unknown("data", name, data_sources())
+
+
+def _first(dataset: Dataset, num_samples: int | None, name: str, split: str) -> Dataset:
+    if num_samples is None or num_samples == len(dataset):
+        return dataset
+    if num_samples > len(dataset):
+        raise UsageError(
+            f"data.{split}_samples is {num_samples}, but {name!r} has {len(dataset)} {split} samples; "
+            f"ask for at most {len(dataset)}"
+        )
+    return First(dataset, num_samples)

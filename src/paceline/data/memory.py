@@ -1,0 +1,102 @@
+"""Images held in memory as bytes; converted, normalised and augmented a whole batch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from paceline.data.base import Batch, Dataset
+from paceline.data.sharding import epoch_generator
+
+# Keeps the choices of augmentation apart from the shuffling, which uses the run's own seed.
+AUGMENT_SEED_OFFSET = 0x5EED
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """Mean and standard deviation of every channel, of values between 0 and 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def apply_(self, images: Tensor) -> Tensor:
+        """Normalise float images (samples, channels, height, width) in place."""
+        mean = torch.tensor(self.mean).view(1, -1, 1, 1)
+        std = torch.tensor(self.std).view(1, -1, 1, 1)
+        return images.sub_(mean).div_(std)
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Pad with black, crop back to size at a random place, and perhaps mirror half of the images."""
+
+    pad: int
+    flip: bool
+
+
+class InMemory(Dataset):
+    """uint8 images (samples, channels, height, width) and their classes.
+
+    A sample depends on seed, epoch and index alone: the random choices of an epoch are drawn for all samples
+    at once, so whoever asks for an image, in whatever batch, sees the same one.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        normalization: Normalization | None = None,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+    ) -> None:
+        assert images.dtype is torch.uint8
+        assert images.dim() == 4
+        assert len(images) == len(labels)
+        self._images = images
+        self._labels = labels.to(torch.int64)
+        self._normalization = normalization
+        self._augmentation = augmentation
+        self._seed = seed
+        self._choices: tuple[int, Tensor, Tensor, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:
+        images = self._images[indices]
+        if self._augmentation is not None:
+            images = self._augment(images, indices, epoch, self._augmentation)
+        values = images.to(torch.float32).div_(255)
+        if self._normalization is not None:
+            self._normalization.apply_(values)
+        return values, self._labels[indices]
+
+    def _augment(self, images: Tensor, indices: Tensor, epoch: int, augmentation: Augmentation) -> Tensor:
+        num_images, num_channels, height, width = images.shape
+        top, left, mirrored = (choice[indices] for choice in self._epoch_choices(epoch, augmentation))
+        across = torch.arange(width)
+        columns = left[:, None] + torch.where(mirrored[:, None], width - 1 - across, across)
+        rows = top[:, None] + torch.arange(height)
+        padded = F.pad(images, (augmentation.pad,) * 4)
+        return padded[
+            torch.arange(num_images)[:, None, None, None],
+            torch.arange(num_channels)[None, :, None, None],
+            rows[:, None, :, None],
+            columns[:, None, None, :],
+        ]
+
+    def _epoch_choices(self, epoch: int, augmentation: Augmentation) -> tuple[Tensor, Tensor, Tensor]:
+        """Top, left and whether mirrored, for every sample of the set; the current epoch's are kept."""
+        if self._choices is None or self._choices[0] != epoch:
+            generator = epoch_generator(self._seed + AUGMENT_SEED_OFFSET, epoch)
+            shape, places = (len(self),), 2 * augmentation.pad + 1
+            top = torch.randint(places, shape, generator=generator)
+            left = torch.randint(places, shape, generator=generator)
+            mirrored = (torch.rand(shape, generator=generator) < 0.5) & augmentation.flip
+            self._choices = (epoch, top, left, mirrored)
+            return top, left, mirrored
+        return self._choices[1:]

@@ -1,0 +1,85 @@
+"""MNIST in its published IDX files, and a small class-balanced part of it that comes with the package."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from importlib import resources
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.data.base import Data
+from paceline.data.download import obtain
+from paceline.data.memory import Augmentation, InMemory, Normalization
+from paceline.data.published import PUBLISHED, data_directory
+from paceline.errors import UsageError
+from paceline.recipe import DataConfig
+
+NORMALIZATION = Normalization(mean=(0.1307,), std=(0.3081,))  # of the 60,000 training images
+AUGMENTATION = Augmentation(pad=2, flip=False)  # a mirrored digit is no digit
+NUM_CLASSES = 10
+
+TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def load_mnist(config: DataConfig, seed: int) -> Data:
+    """All of MNIST, from the four published files, compressed or not."""
+    paths = obtain(PUBLISHED["mnist"], data_directory(config.dir), may_download=config.download)
+    return _data({file: (str(path), path.read_bytes()) for file, path in paths.items()}, config, seed)
+
+
+def load_mnist_mini(config: DataConfig, seed: int) -> Data:
+    """2,000 training and 500 test images; any first 10 * N of either have N of each digit."""
+    folder = resources.files("paceline.data") / "files"
+    names = {file: f"mnist-mini-{file}.gz" for file in (*TRAIN, *TEST)}
+    return _data({file: (name, (folder / name).read_bytes()) for file, name in names.items()}, config, seed)
+
+
+def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int) -> Data:
+    normalization = NORMALIZATION if config.normalize else None
+    augmentation = AUGMENTATION if config.augment else None
+    sets = []
+    for (images_file, labels_file), chosen in ((TRAIN, augmentation), (TEST, None)):
+        images = read_idx(*contents[images_file], num_dimensions=3)
+        labels = read_idx(*contents[labels_file], num_dimensions=1)
+        if len(images) != len(labels):
+            raise UsageError(
+                f"data file {contents[images_file][0]} has {len(images)} images, "
+                f"but {contents[labels_file][0]} has {len(labels)} labels; get both again"
+            )
+        sets.append(
+            InMemory(
+                torch.from_numpy(images)[:, None],
+                torch.from_numpy(labels),
+                normalization=normalization,
+                augmentation=chosen,
+                seed=seed,
+            )
+        )
+    return Data(train=sets[0], test=sets[1], shape=(1, *images.shape[1:]), num_classes=NUM_CLASSES)
+
+
+def read_idx(name: str, content: bytes, *, num_dimensions: int) -> NDArray[np.uint8]:
+    """The bytes of an IDX file, gzip-compressed or not, as an array of its own; the name is for messages."""
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"data file {name} cannot be decompressed ({error}); get it again") from None
+    # Two zero bytes, 8 for unsigned bytes, the number of dimensions; then each dimension as a big-endian int32.
+    magic = bytes((0, 0, 8, num_dimensions))
+    if content[:4] != magic:
+        raise UsageError(f"data file {name} begins with {content[:4].hex()}, not {magic.hex()}: it is no such IDX file")
+    header_bytes = 4 + 4 * num_dimensions
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header_bytes, 4)]
+    expected_bytes = header_bytes + prod(shape)
+    if len(content) != expected_bytes:
+        raise UsageError(
+            f"data file {name} says that it holds {'x'.join(map(str, shape))} values, "
+            f"{expected_bytes} bytes, but has {len(content)} bytes; get it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape).copy()

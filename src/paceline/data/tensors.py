@@ -1,0 +1,66 @@
+"""Data sets of plain tensors: nested tensors indexed on their first dimension, and the first samples of a set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from paceline.data.base import Batch, Dataset, Tree
+
+
+class Tensors(Dataset):
+    """Inputs and targets held in memory; every tensor in them counts samples on its first dimension."""
+
+    def __init__(self, inputs: Tree, targets: Tree) -> None:
+        self.inputs = inputs
+        self.targets = targets
+        lengths = {len(tensor) for tensor in leaves((inputs, targets))}
+        assert len(lengths) == 1, f"tensors of one data set count {sorted(lengths)} samples"
+        self._num_samples = lengths.pop()
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:  # noqa: ARG002
+        return map_leaves(self.inputs, lambda tensor: tensor[indices]), map_leaves(
+            self.targets, lambda tensor: tensor[indices]
+        )
+
+
+class First(Dataset):
+    """The first samples of another set, each exactly as it is there."""
+
+    def __init__(self, dataset: Dataset, num_samples: int) -> None:
+        assert 0 < num_samples <= len(dataset)
+        self._dataset = dataset
+        self._num_samples = num_samples
+
+    def __len__(self) -> int:
+        return self._num_samples
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:
+        return self._dataset.batch(indices, epoch)
+
+
+def leaves(tree: Tree) -> Iterator[Any]:
+    """Whatever a nesting of dict, list and tuple ends in, tensor or not."""
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        yield tree
+        return
+    for item in tree:
+        yield from leaves(item)
+
+
+def map_leaves(tree: Tree, function: Callable[[Any], Any]) -> Tree:
+    """The same nesting with a function applied to each leaf."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(item, function) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [map_leaves(item, function) for item in tree]
+    if isinstance(tree, tuple):
+        return tuple(map_leaves(item, function) for item in tree)
+    return function(tree)

@@ -1,0 +1,41 @@
+"""Every error that a user can meet.
+
+PacelineError
+├── UsageError      the request was wrong; nothing was started   (exit code 2; also a ValueError)
+└── RunError        something failed while running               (exit code 1)
+    └── WorkerError a worker died or raised: names the rank, carries its traceback
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PacelineError(Exception):
+    """The message is one clear sentence, fit to be shown as it is."""
+
+
+class UsageError(PacelineError, ValueError):
+    """What was asked for cannot be done; says what was given, what conflicts and what to do."""
+
+
+class RunError(PacelineError):
+    """Something failed after work had started."""
+
+
+class WorkerError(RunError):
+    """A worker died or raised."""
+
+    def __init__(self, rank: int, message: str, traceback: str = "") -> None:
+        super().__init__(f"worker {rank} {message}")
+        self.rank = rank
+        self.traceback = traceback
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
+    """An error for a name that nobody has, with the nearest one that somebody has."""
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return UsageError(f"unknown {kind} {given!r}; {hint}")

@@ -1,0 +1,80 @@
+"""A worker process: takes tasks from its parent's pipe until the pipe closes.
+
+Started as `python -m paceline.launch.process FD`; the parent's own pipe is the one place where pickles are read.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+def main() -> None:
+    pipe = Connection(int(sys.argv[1]))
+    sys.path[:] = pipe.recv()
+    threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
+    store: Any = None
+    while True:
+        try:
+            order = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            _leave(0)
+        store, message = _work(order, pipe, store)
+        pipe.send(message)
+
+
+def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dict[str, Any]]:
+    # Heavy imports come here, so that a process that only waits is cheap.
+    import torch
+
+    from paceline.comm import CommError
+    from paceline.comm.torch import make_store
+    from paceline.errors import PacelineError
+    from paceline.launch.rendezvous import connect, device_for
+    from paceline.train.context import Context
+
+    task, rank, local_rank = order["task"], order["rank"], order["local_rank"]
+    try:
+        torch.set_num_threads(task.threads)
+        if store is None:
+            store = make_store(*order["master"], is_master=False, timeout_s=task.timeout_s)
+        comm = connect(task, store, job=order["job"], rank=rank, local_rank=local_rank, address=order["address"])
+        context = Context(
+            comm, device_for(task, local_rank), lambda event: pipe.send({"kind": "event", "event": event})
+        )
+        result = task.call(context)
+        comm.barrier()  # nobody lets go of a connection that a slower peer still uses
+        comm.close()
+        return store, {"kind": "result", "result": result}
+    except CommError as error:
+        return store, {"kind": "comm", "message": str(error), "traceback": ""}
+    except PacelineError as error:
+        return store, {"kind": "raised", "message": f"stopped: {error}", "traceback": ""}
+    except BaseException as error:
+        summary = f"raised {type(error).__name__}: {error}"
+        return store, {"kind": "raised", "message": summary, "traceback": traceback.format_exc()}
+
+
+def _end_with_parent(fd: int) -> None:
+    """End this process when the parent is gone, even by kill -9 in the middle of a task."""
+    poller = select.poll()
+    poller.register(fd, select.POLLHUP)
+    while True:
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poller.poll()):
+            _leave(1)
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # native threads of a comm may still run; there is nothing left to clean up
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""How workers find each other: one store per world, one corner of it per task."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import torch
+
+from paceline.comm import Comm, comms
+from paceline.comm.torch import TorchComm, prefix_store
+from paceline.errors import RunError, UsageError
+from paceline.launch.base import Task
+
+CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in several
+
+
+def connect(task: Task, store: Any, *, job: int, rank: int, local_rank: int, address: str) -> Comm:
+    """A fresh comm for one task."""
+    comm = comms.get(task.comm)
+    if comm is not TorchComm:
+        raise UsageError(f"comm {task.comm!r} connects threads of one process; workers that are processes use 'torch'")
+    if task.num_workers == 1:
+        address = "127.0.0.1"
+    num_gpus = torch.cuda.device_count() if task.device == "cuda" else 0
+    return TorchComm(
+        rank,
+        task.num_workers,
+        prefix_store(f"job{job}", store),
+        timeout_s=task.timeout_s,
+        address=address,
+        # nccl wants a GPU for every worker; fewer GPUs are shared, and gloo carries the bytes.
+        use_nccl=num_gpus > local_rank and num_gpus >= task.num_workers,
+    )
+
+
+def device_for(task: Task, local_rank: int) -> torch.device:
+    if task.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def address_towards(host: str, port: int) -> str:
+    """The local address that reaches a host; nothing is sent."""
+    try:
+        resolved = socket.gethostbyname(host)
+    except OSError as error:
+        raise RunError(f"master address {host!r} cannot be resolved: {error}") from None
+    if resolved.startswith("127."):
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((resolved, port))
+        return str(probe.getsockname()[0])
+
+
+def publish(store: Any, key: str, value: Any) -> None:
+    """Put plain values into a store."""
+    data = json.dumps(value).encode()
+    chunks = [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
+    for index, chunk in enumerate(chunks):
+        store.set(f"{key}/{index}", chunk)
+    store.set(key, str(len(chunks)))
+
+
+def collect(store: Any, key: str) -> Any:
+    """Wait for plain values and take them."""
+    num_chunks = int(store.get(key))
+    return json.loads(b"".join(store.get(f"{key}/{index}") for index in range(num_chunks)))

@@ -1,0 +1,1 @@
+"""What is measured, and what it was measured on."""

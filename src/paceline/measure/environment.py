@@ -1,0 +1,38 @@
+"""Facts of the machine that a result was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+import psutil
+import torch
+
+import paceline
+
+
+def environment() -> dict[str, Any]:
+    """What a reader needs to judge a figure, and nothing that names a person."""
+    return {
+        "paceline": paceline.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"

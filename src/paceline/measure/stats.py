@@ -1,0 +1,69 @@
+"""Summaries of measured numbers, and whether two of them differ."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Student's t, two-sided 95 %, by degrees of freedom; beyond the table the normal value is within 3 %.
+_T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]
+_T95 += [2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median and 95th percentile."""
+    return {"mean": statistics.fmean(values), "p50": percentile(values, 50), "p95": percentile(values, 95)}
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """By linear interpolation between the two nearest values."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def timed(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
+    """The values that count: the first `limit`, without the warm-up; all of them where nothing would be left."""
+    counted = list(values[:limit] if limit else values)
+    return counted[warmup:] or counted
+
+
+def interval95(values: Sequence[float]) -> tuple[float, float] | None:
+    """A 95 % interval for the mean of repeated measurements; None where there was only one."""
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    freedom = len(values) - 1
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+    half = t * statistics.stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long one thing takes as another, from repeats taken side by side."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_different(self) -> bool | None:
+        """None where a single repeat cannot tell."""
+        if self.low is None or self.high is None:
+            return None
+        return not self.low <= 1.0 <= self.high
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Ours over theirs, repeat by repeat: what slows the machine for a while slows both."""
+    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
+    bounds = interval95(logs)
+    value = math.exp(statistics.median(logs))
+    if bounds is None:
+        return Ratio(value, None, None)
+    return Ratio(value, math.exp(bounds[0]), math.exp(bounds[1]))

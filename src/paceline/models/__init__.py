@@ -1,0 +1,48 @@
+"""Models by name, one file each, or the user's own `file.py:factory`."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from paceline.data.base import Data
+from paceline.errors import UsageError
+from paceline.models.base import ImageModel
+from paceline.plugins import Registry, accepted_arguments, call_factory, is_reference, load_reference
+
+__all__ = ["build_model", "model_names"]
+
+_registry: Registry[ImageModel] = Registry("model", "paceline.models", ImageModel)
+
+
+def build_model(name: str, data: Data) -> nn.Module:
+    """A new model that fits the data and has something to train; weights come from torch's global seed.
+
+    A factory of the user is called with those of `shape=` and `num_classes=` that it has parameters for.
+    """
+    if not is_reference(name):
+        return _registry.get(name)(data.shape, data.num_classes)
+    factory = load_reference(name, "model")
+    if isinstance(factory, nn.Module):
+        raise UsageError(
+            f"model {name!r} is a {type(factory).__name__} built already; give a function that builds it, "
+            "so that the seed decides its weights"
+        )
+    offered = {"shape": data.shape, "num_classes": data.num_classes}
+    model = call_factory(name, "model", **(accepted_arguments(factory, offered) if callable(factory) else {}))
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model {name!r} returned a {type(model).__name__}; return a torch.nn.Module")
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        raise UsageError(
+            f"model {name!r} has lazy parameters without a shape; call it once on an input before returning it"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"model {name!r} has no trainable parameter; return one with requires_grad")
+    return model
+
+
+def model_names() -> dict[str, str]:
+    """The built-in models: name and what each is, in one line."""
+    return {name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in _registry.classes.items()}

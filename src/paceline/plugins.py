@@ -1,0 +1,127 @@
+"""Finding things by name: classes in our own packages, and the user's own `file.py:name`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from paceline.errors import UsageError, unknown
+
+T = TypeVar("T")
+
+
+def is_reference(text: str) -> bool:
+    """Whether a name points at the user's code: `file.py:name` or `package.module:name`."""
+    module, colon, name = text.partition(":")
+    return bool(colon) and name.partition(":")[0].isidentifier() and (module.endswith(".py") or "." in module)
+
+
+def load_reference(text: str, kind: str) -> Any:
+    """The object behind `file.py:name` or `package.module:name`."""
+    module_name, _, attribute = text.partition(":")
+    module = _load_file(module_name, kind) if module_name.endswith(".py") else _load_module(module_name, kind)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise unknown(f"{kind} in {module_name}", attribute, public) from None
+
+
+def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
+    """Call the user's factory; an exception in it becomes one sentence that names it."""
+    factory = load_reference(text, kind)
+    if not callable(factory):
+        raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}, not something that can be called")
+    try:
+        return factory(*args, **kwargs)
+    except Exception as error:
+        raise UsageError(f"{kind} {text!r} raised {type(error).__name__}: {error}") from error
+
+
+def accepted_arguments(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
+    """Those of the offered keyword arguments that a factory has parameters for."""
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return offered
+    return {name: value for name, value in offered.items() if name in parameters}
+
+
+def _load_file(path_text: str, kind: str) -> ModuleType:
+    path = Path(path_text).expanduser().resolve()
+    if not path.is_file():
+        raise UsageError(f"{kind} file {path_text!r} does not exist")
+    # A stable name, so that a class defined there is the same class however often it is asked for.
+    name = f"paceline_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(f"{kind} file {path_text!r} raised {type(error).__name__}: {error}") from error
+    return module
+
+
+def _load_module(name: str, kind: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise UsageError(f"{kind} module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+class Registry(Generic[T]):
+    """The concrete classes of one kind, found by walking their package: one file, one class."""
+
+    def __init__(self, kind: str, package: str, base: type[T]) -> None:
+        self.kind = kind
+        self._package = package
+        self._base = base
+
+    @cached_property
+    def classes(self) -> dict[str, type[T]]:
+        package = importlib.import_module(self._package)
+        found: dict[str, type[T]] = {}
+        for entry in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{self._package}.{entry.name}")
+            for value in vars(module).values():
+                if self._is_ours(value, module):
+                    name = value.name
+                    assert name not in found, f"two {self.kind} classes are named {name!r}"
+                    found[name] = value
+        return dict(sorted(found.items()))
+
+    def _is_ours(self, value: Any, module: ModuleType) -> bool:
+        return (
+            inspect.isclass(value)
+            and issubclass(value, self._base)
+            and value.__module__ == module.__name__
+            and not inspect.isabstract(value)
+            and bool(getattr(value, "name", ""))
+        )
+
+    def get(self, name: str) -> type[T]:
+        """The class of that name, ours or the user's `file.py:Class`."""
+        if name in self.classes:
+            return self.classes[name]
+        if is_reference(name):
+            value = load_reference(name, self.kind)
+            if not (inspect.isclass(value) and issubclass(value, self._base)):
+                raise UsageError(f"{name!r} is not a {self._base.__name__} class")
+            return value
+        raise unknown(self.kind, name, self.classes)
+
+    def __iter__(self) -> Any:
+        return iter(self.classes.values())

@@ -1,0 +1,153 @@
+"""Where runs and studies are kept: one folder each, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import RunError, UsageError
+from paceline.recipe import Recipe
+
+SCHEMA = 1
+RUN_FILE = "summary.json"
+STUDY_FILE = "study.json"
+
+
+class Folder:
+    """A folder being written beside its final place; `commit` moves it there in one step."""
+
+    def __init__(self, out: Path, name: str) -> None:
+        self._out = out
+        self._name = name
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self.path = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=out))
+        except OSError as error:
+            raise UsageError(
+                f"results cannot be written to {str(out)!r}: {error.strerror}; choose another --out"
+            ) from None
+        self.path.chmod(0o755)
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(finite(value), indent=1) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        target = self.path / name
+        with disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+
+    def commit(self) -> Path:
+        """Move the folder to its final place; a taken name gets a number."""
+        number = 1
+        while True:
+            final = self._out / (self._name if number == 1 else f"{self._name}-{number}")
+            try:
+                with disk_errors(final):
+                    self.path.rename(final)
+            except RunError as error:
+                if not final.exists():
+                    raise error
+                number += 1
+                continue
+            self.path = final
+            return final
+
+    def discard(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """A full or broken disk becomes one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        raise RunError(f"{path.name} cannot be written: {reason}") from error
+
+
+def stamped(name: str) -> str:
+    """A folder name that sorts by time."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"[:100]
+
+
+def write_run(
+    folder: Folder,
+    recipe: Recipe,
+    environment: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    workers: list[dict[str, Any]],
+) -> None:
+    """The files of one run."""
+    folder.write_text("recipe.toml", recipe.to_toml())
+    folder.write_json("environment.json", environment)
+    for worker in workers:
+        folder.write_text(f"workers/{worker['rank']}.jsonl", "".join(_step_lines(worker)))
+    folder.write_json(RUN_FILE, {"schema": SCHEMA, "kind": "run", **summary})
+
+
+def _step_lines(worker: dict[str, Any]) -> Iterator[str]:
+    """One JSON object per step."""
+    columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
+    for step in range(len(worker["iteration_s"])):
+        row = {"step": step, **{column: worker[column][step] for column in columns}}
+        yield json.dumps(finite(row)) + "\n"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A run's summary or a study, checked; the folder or the file itself may be named."""
+    folder = path if path.is_dir() else path.parent
+    for name in (STUDY_FILE, RUN_FILE):
+        file = folder / name
+        if file.is_file() and (path.is_dir() or path == file):
+            return _read_checked(file)
+    raise UsageError(f"{str(path)!r} is neither a run nor a study: it has no {RUN_FILE} or {STUDY_FILE}")
+
+
+def _read_checked(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+        schema = value["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{str(file)!r} is damaged: {error}") from None
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise UsageError(
+            f"{str(file)!r} has schema {schema}, this version of paceline reads up to {SCHEMA}; use a newer paceline"
+        )
+    return {**value, "folder": str(file.parent)}
+
+
+def list_runs(out: Path) -> list[dict[str, Any]]:
+    """Every run and study below a folder, oldest first; what cannot be read is listed with the reason."""
+    found = []
+    for name in sorted(os.listdir(out)) if out.is_dir() else []:
+        folder = out / name
+        if name.startswith(".") or not any((folder / file).is_file() for file in (STUDY_FILE, RUN_FILE)):
+            continue
+        try:
+            found.append(read(folder))
+        except UsageError as error:
+            found.append({"kind": "unreadable", "folder": str(folder), "reason": str(error)})
+    return found
+
+
+def finite(value: Any) -> Any:
+    """The same plain values with NaN and infinity as null: JSON has neither."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

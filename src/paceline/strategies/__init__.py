@@ -1,0 +1,6 @@
+"""How workers agree: one file per strategy, found by walking this package."""
+
+from paceline.strategies.base import GradientAveraging, Guarantee, Strategy, Worker
+from paceline.strategies.registry import StrategySpec, strategies
+
+__all__ = ["GradientAveraging", "Guarantee", "Strategy", "StrategySpec", "Worker", "strategies"]

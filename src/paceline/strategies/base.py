@@ -1,0 +1,175 @@
+"""The contract of a strategy: how workers agree, what is exchanged, when, with whom."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from paceline.codecs import Codec, TensorSpec
+from paceline.comm import Comm, Operation
+
+
+class Guarantee(enum.Enum):
+    """What a strategy promises about the replicas; it picks the test that the strategy must pass."""
+
+    EXACT = "exact"  # after every step all replicas equal the oracle, to rounding
+    LOSSY = "lossy"  # as exact, but for the codec's error
+    NONE = "none"  # replicas go their own ways
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """What a strategy may touch of the worker that it serves."""
+
+    comm: Comm
+    codec: Codec
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    replica: nn.Module = field(init=False)  # what forward calls: the model, or what a strategy wraps around it
+    weight: float = 0.0  # this worker's share of the global batch of the current step
+    parameters: list[nn.Parameter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replica = self.model
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """Sizes of the trained parameters, for predicting traffic."""
+        return [TensorSpec(parameter.numel(), parameter.element_size()) for parameter in self.parameters]
+
+
+@dataclass(kw_only=True)
+class Strategy(ABC):
+    """One way for workers to agree. The first line says what happens on the wire.
+
+    A strategy is its own configuration: dataclass fields are its options. The methods are called in the order in
+    which they stand here; each does nothing unless a strategy needs it.
+    """
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+
+    codec: Codec  # chosen by the user beside the strategy; not an option of it
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee: ...
+
+    @classmethod
+    def unsupported(cls, comm: type[Comm]) -> str:  # noqa: ARG003
+        """Why this strategy cannot run on a comm; empty when it can."""
+        return ""
+
+    def setup(self, worker: Worker) -> None:
+        """Before the first step. Replicas are equal already."""
+        self.worker = worker
+
+    @property
+    def loss_scale(self) -> float:
+        """What a step's loss is multiplied by before backward."""
+        return 1.0
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Around the backward of every micro-batch of a step but the last."""
+        return nullcontext()
+
+    def on_gradient(self, parameter: nn.Parameter) -> None:
+        """During the last backward of a step, as soon as a gradient is complete."""
+
+    def after_backward(self) -> None: ...
+
+    def step(self) -> None:
+        self.worker.optimizer.step()
+
+    def after_step(self) -> None: ...
+
+    def finish(self) -> None:
+        """After the last step: replicas that may differ are brought together."""
+
+    @abstractmethod
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
+        """The operations of one worker in one step, predicted from sizes alone."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state_dict` gave."""
+
+    @classmethod
+    def option_fields(cls) -> dict[str, Any]:
+        """The strategy's own options by name."""
+        return {item.name: item for item in fields(cls) if item.name != "codec"}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The values of the strategy's own options."""
+        return {name: getattr(self, name) for name in self.option_fields()}
+
+
+@dataclass(kw_only=True)
+class GradientAveraging(Strategy):
+    """Gradients are averaged after backward, weighted by samples; a subclass says how a tensor is summed."""
+
+    fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+
+    @abstractmethod
+    def sum(self, tensor: Tensor) -> None:
+        """Sum a contiguous tensor over workers, in place, to the same bits on every worker."""
+
+    @abstractmethod
+    def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
+        """The operations of `sum` on one worker."""
+
+    def after_backward(self) -> None:
+        worker = self.worker
+        if worker.comm.world_size == 1:
+            return
+        gradients = [gradient_of(parameter) for parameter in worker.parameters]
+        if self.fused:
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            self._average(flat)
+            for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+                gradient.copy_(part.view(gradient.shape))
+        else:
+            for gradient in gradients:
+                whole = gradient.contiguous()  # the tensor itself, unless it lies channels-last in memory
+                self._average(whole)
+                if whole is not gradient:
+                    gradient.copy_(whole)
+
+    def _average(self, tensor: Tensor) -> None:
+        # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
+        tensor.mul_(self.worker.weight)
+        self.codec.sum(tensor, self.sum, self.worker.comm)
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
+        if world_size == 1:
+            return []
+        if self.fused:
+            tensors = [TensorSpec(sum(t.numel for t in tensors), tensors[0].itemsize)]
+        return [
+            operation
+            for spec in tensors
+            for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size))
+        ]
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """The gradient; zeros where this worker's batch did not reach the parameter, so that everybody sends alike."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Comm, Operation
+from paceline.strategies.base import Guarantee, Strategy, Worker
+
+# What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
+# torch 2.13 deprecates the one that 2.11 knows.
+_PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
+_LEAVE_BUFFERS_ALONE: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers": False
+}
+
+
+@dataclass(kw_only=True)
+class Ddp(Strategy):
+    """torch's DistributedDataParallel: buckets of gradients are all-reduced while backward still runs."""
+
+    name: ClassVar[str] = "ddp"
+    paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
+
+    bucket_mb: float = 25.0
+    static_graph: bool = False
+    gradient_as_view: bool = True
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+
+    @classmethod
+    def unsupported(cls, comm: type[Comm]) -> str:
+        if comm.process_group is Comm.process_group:
+            return f"it needs a torch process group, which comm {comm.name!r} does not have"
+        return ""
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        if worker.comm.world_size == 1:
+            return
+        self._replica = DistributedDataParallel(
+            worker.replica,
+            process_group=worker.comm.process_group(),
+            bucket_cap_mb=self.bucket_mb,
+            static_graph=self.static_graph,
+            gradient_as_bucket_view=self.gradient_as_view,
+            init_sync=False,  # replicas are equal already
+            **_LEAVE_BUFFERS_ALONE,
+        )
+        if self.codec.relative_error:
+            # A lambda, because DDP checks a hook's annotations and ours are strings.
+            self._replica.register_comm_hook(None, lambda _, bucket: self._average_encoded(bucket.buffer()))
+        worker.replica = self._replica
+
+    @property
+    def loss_scale(self) -> float:
+        # DDP divides the sum by the number of workers; this turns that into a mean weighted by samples.
+        return self.worker.weight * self.worker.comm.world_size
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        if self.worker.comm.world_size == 1:
+            return super().no_sync()
+        return self._replica.no_sync()
+
+    def _average_encoded(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        comm = self.worker.comm
+        buffer.div_(comm.world_size)
+        self.codec.sum(buffer, comm.all_reduce, comm)
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
+        # Where one bucket ends and the next begins changes the number of calls, never the number of bytes.
+        if world_size == 1:
+            return []
+        whole = TensorSpec(sum(tensor.numel for tensor in tensors), tensors[0].itemsize)
+        return self.codec.traffic(whole, lambda spec: [Operation("all_reduce", spec.nbytes)])

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Operation
+from paceline.strategies.base import GradientAveraging
+
+
+@dataclass(kw_only=True)
+class GatherScatter(GradientAveraging):
+    """Rank 0 gathers each gradient tensor, averages, and scatters the mean: all traffic meets at one worker."""
+
+    name: ClassVar[str] = "gather-scatter"
+
+    def sum(self, tensor: Tensor) -> None:
+        comm = self.worker.comm
+        pieces = comm.gather(tensor, root=0)
+        if pieces:
+            total = pieces[0].clone()
+            for piece in pieces[1:]:
+                comm.add(total, piece)
+            pieces = [total] * comm.world_size
+        comm.scatter(tensor, pieces, root=0)
+
+    def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002
+        return [Operation("gather", spec.nbytes, 0), Operation("scatter", spec.nbytes, 0)]

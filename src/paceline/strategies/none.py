@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Operation
+from paceline.strategies.base import Guarantee, Strategy
+
+
+@dataclass(kw_only=True)
+class NoSynchronisation(Strategy):
+    """Nothing is sent: every worker trains on its own shard alone. The limit that no agreement can beat."""
+
+    name: ClassVar[str] = "none"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.NONE
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
+        return []

@@ -1,0 +1,57 @@
+"""What a study compares: strategies as the user wrote them, and one worker as the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.comm import comms
+from paceline.errors import UsageError
+from paceline.recipe import Recipe
+from paceline.strategies import StrategySpec
+
+ONE_WORKER = "one-worker"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a study."""
+
+    label: str  # as the user wrote it
+    spec: str  # the strategy that runs
+    name: str
+    options: dict[str, Any]
+    codec: str
+    guarantee: str
+    num_workers: int
+
+    def recipe(self, recipe: Recipe) -> Recipe:
+        """The recipe as this row runs it. The global batch is the same for any number of workers."""
+        changes: dict[str, Any] = {"strategy": self.spec, "strategies": [], "codec": self.codec}
+        if self.num_workers != recipe.workers:
+            changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
+        return recipe.replace(changes)
+
+
+def make_entry(text: str, recipe: Recipe) -> Entry:
+    """A row from words; every mistake in them is found here."""
+    if text == ONE_WORKER:
+        # The same code without peers; with nobody to agree with, any strategy is exact.
+        return Entry(text, "none", text, {}, recipe.codec, "exact", 1)
+    spec = StrategySpec.parse(text, recipe.codec)
+    strategy = spec.build()
+    reason = strategy.unsupported(comms.get(recipe.comm))
+    if reason:
+        raise UsageError(f"strategy {text!r} cannot run: {reason}")
+    guarantee = strategy.guarantee.value
+    return Entry(str(spec), str(spec), spec.name, strategy.options, spec.codec, guarantee, recipe.workers)
+
+
+def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:
+    """The rows of a study, each once."""
+    entries = [make_entry(text, recipe) for text in texts]
+    labels = [entry.label for entry in entries]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice:
+        raise UsageError(f"strategy {twice!r} is named twice")
+    return entries

@@ -1,0 +1,71 @@
+"""Everything that can be known to be wrong before a worker starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from paceline.comm import comms
+from paceline.data import load_data
+from paceline.errors import UsageError
+from paceline.models import build_model
+from paceline.recipe import Recipe
+from paceline.train.losses import build_objective
+from paceline.train.step import Arithmetic, forward
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was learnt on the way."""
+
+    num_parameters: int
+    num_train_samples: int
+    num_test_samples: int
+    steps_per_epoch: int
+    total_steps: int
+
+
+def preflight(recipe: Recipe) -> Facts:
+    """Load the data, build the model, try them together once; raise for what cannot work."""
+    comms.get(recipe.comm)
+    if recipe.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device cuda was asked for, but torch sees no GPU here; use --device cpu")
+    if recipe.train.batchnorm == "sync" and recipe.train.micro_batch_size:
+        raise UsageError("batchnorm sync needs a step's batch as a whole: it cannot be used with a micro batch size")
+    objective = build_objective(recipe.train.loss)
+    data = load_data(recipe.data, seed=recipe.seed)
+    num_samples = len(data.train)
+    if num_samples < recipe.workers:
+        raise UsageError(
+            f"{recipe.workers} workers share {num_samples} training samples: use at most {num_samples} workers"
+        )
+    if len(data.test) == 0:
+        raise UsageError(f"data {recipe.data.name!r} has no test samples")
+    if recipe.batch_size > num_samples:
+        raise UsageError(
+            f"batch size {recipe.batch_size} is larger than the {num_samples} training samples; "
+            f"use at most {num_samples}, or more samples (--train-samples)"
+        )
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model.name, data)
+    arithmetic = Arithmetic("fp64" if recipe.train.precision == "fp64" else "fp32")
+    inputs, target = data.train.batch(torch.arange(min(2, num_samples)), 0)
+    try:
+        forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
+    except UsageError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    return Facts(
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_train_samples=num_samples,
+        num_test_samples=len(data.test),
+        steps_per_epoch=math.ceil(num_samples / recipe.batch_size),
+        total_steps=recipe.num_steps(num_samples),
+    )

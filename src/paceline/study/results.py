@@ -1,0 +1,164 @@
+"""From what workers measured to results: pure, values in, values out."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from paceline.measure.stats import interval95, paired_ratio, summary, timed
+from paceline.recipe import Recipe
+from paceline.study.entries import Entry
+
+CURVE_POINTS = 400
+
+Result = dict[str, Any]
+
+
+def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], total_s: float) -> Result:
+    """The result of one run, over its workers and for each of them."""
+    train = recipe.train
+
+    def counted(values: list[Any]) -> list[Any]:
+        return timed(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
+
+    times = [counted(worker["iteration_s"]) for worker in workers]
+    busy_s = statistics.fmean(sum(values) for values in times)
+    samples = sum(sum(counted(worker["num_samples"])) for worker in workers)
+    epoch_s, epoch_without_data_s = _epoch_times(workers)
+    return {
+        "strategy": entry.name,
+        "label": entry.label,
+        "options": entry.options,
+        "codec": entry.codec,
+        "comm": recipe.comm,
+        "workers": len(workers),
+        "guarantee": entry.guarantee,
+        "batchnorm": train.batchnorm,
+        "steps": len(workers[0]["iteration_s"]),
+        "timed_steps": len(times[0]),
+        "warmup_steps": min(train.warmup_iterations, len(workers[0]["iteration_s"])),
+        "iteration_s": summary([value for values in times for value in values]),
+        "samples_per_s": samples / busy_s,
+        "epoch_s": epoch_s,
+        "epoch_without_data_s": epoch_without_data_s,
+        "train_s": max(worker["train_s"] for worker in workers),
+        "evaluation_s": max(worker["evaluation_s"] for worker in workers),
+        "total_s": total_s,
+        "final": _final(workers),
+        "replica_drift": max(worker["replica_drift"] for worker in workers),
+        "num_parameters": workers[0]["num_parameters"],
+        "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
+        "curve": _curve(workers),
+        "evaluations": workers[0]["evaluations"],
+    }
+
+
+def combine(repeats: list[Result]) -> Result:
+    """Several repeats of one entry as one result: medians, with an interval for the iteration time."""
+    middle = sorted(repeats, key=lambda r: r["iteration_s"]["mean"])[(len(repeats) - 1) // 2]
+    means = [repeat["iteration_s"]["mean"] for repeat in repeats]
+    bounds = interval95(means)
+    medians = {
+        key: statistics.median(repeat[key] for repeat in repeats) for key in ("samples_per_s", "train_s", "total_s")
+    }
+    return {
+        **middle,
+        **medians,
+        "iteration_s": {
+            key: statistics.median(repeat["iteration_s"][key] for repeat in repeats) for key in ("mean", "p50", "p95")
+        },
+        "iteration_mean_s_repeats": means,
+        "iteration_mean_s_interval95": list(bounds) if bounds else None,
+        "repeats": len(repeats),
+    }
+
+
+def add_comparisons(results: list[Result]) -> None:
+    """How each result stands to the fastest synchronised one, and its speed-up over one worker."""
+    rivals = [r for r in results if r["workers"] > 1 and r["guarantee"] != "none"] or results
+    fastest = min(rivals, key=lambda r: r["iteration_s"]["mean"])
+    alone = next((r for r in results if r["workers"] == 1), None)
+    for result in results:
+        ours = result["iteration_mean_s_repeats"]
+        ratio = paired_ratio(ours, fastest["iteration_mean_s_repeats"])
+        result["versus_fastest"] = {
+            "label": fastest["label"],
+            "ratio": ratio.value,
+            "interval95": [ratio.low, ratio.high] if ratio.low is not None else None,
+            "verdict": "fastest" if result is fastest else _verdict(ratio.is_different, ratio.value),
+        }
+        if alone is not None:
+            speedup = paired_ratio(alone["iteration_mean_s_repeats"], ours)
+            result["speedup"] = speedup.value
+            result["efficiency"] = speedup.value / result["workers"]
+
+
+def _verdict(is_different: bool | None, ratio: float) -> str:
+    if is_different is None:
+        return "one repeat cannot tell"
+    if not is_different:
+        return "no difference"
+    return "slower" if ratio > 1 else "faster"
+
+
+def _final(workers: list[dict[str, Any]]) -> dict[str, float | None]:
+    """Training figures weighted by samples; test figures are means over replicas, equal where those are."""
+    weights = [sum(worker["num_samples"]) for worker in workers]
+
+    def weighted(key: str) -> float | None:
+        values = [worker[key] for worker in workers]
+        if any(value is None for value in values):
+            return None
+        return float(sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights))
+
+    def mean(key: str) -> float | None:
+        values = [worker[key] for worker in workers]
+        return None if any(value is None for value in values) else statistics.fmean(values)
+
+    return {
+        "train_loss": weighted("train_loss"),
+        "train_accuracy": weighted("train_accuracy"),
+        "test_loss": mean("test_loss"),
+        "test_accuracy": mean("test_accuracy"),
+    }
+
+
+def _worker_row(worker: dict[str, Any], times: list[float]) -> dict[str, Any]:
+    figures = summary(times)
+    same = ["rank", "sent_bytes", "received_bytes", "num_operations", "train_loss", "train_accuracy", "test_loss"]
+    same += ["test_accuracy", "train_s", "parameter_digest"]
+    row = {key: worker[key] for key in same}
+    return {**row, "iteration_s": figures["mean"], "iteration_p50_s": figures["p50"], "iteration_p95_s": figures["p95"]}
+
+
+def _epoch_times(workers: list[dict[str, Any]]) -> tuple[float | None, float | None]:
+    """Mean time of a complete epoch with and without loading data; None where no epoch was completed."""
+    length = workers[0]["steps_per_epoch"]
+    num_epochs = len(workers[0]["iteration_s"]) // length
+    if num_epochs == 0:
+        return None, None
+    whole = max(sum(worker["iteration_s"][: num_epochs * length]) for worker in workers) / num_epochs
+    data = max(sum(worker["data_s"][: num_epochs * length]) for worker in workers) / num_epochs
+    return whole, whole - data
+
+
+def _curve(workers: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Loss, accuracy and time over steps, all workers together, thinned to what a chart can show."""
+    num_steps = len(workers[0]["loss"])
+    stride = max(-(-num_steps // CURVE_POINTS), 1)
+    curve: dict[str, list[Any]] = {"step": [], "train_s": [], "loss": [], "accuracy": [], "iteration_s": []}
+    elapsed_s = 0.0
+    for first in range(0, num_steps, stride):
+        steps = range(first, min(first + stride, num_steps))
+        times = [max(worker["iteration_s"][step] for worker in workers) for step in steps]
+        samples = sum(worker["num_samples"][step] for worker in workers for step in steps)
+        answers = sum(worker["num_answers"][step] for worker in workers for step in steps)
+        loss = sum(worker["loss"][step] * worker["num_samples"][step] for worker in workers for step in steps)
+        right = sum(worker["num_right"][step] for worker in workers for step in steps)
+        elapsed_s += sum(times)
+        curve["step"].append(steps[-1] + 1)
+        curve["train_s"].append(elapsed_s)
+        curve["loss"].append(loss / samples)
+        curve["accuracy"].append(right / answers if answers else None)
+        curve["iteration_s"].append(statistics.fmean(times))
+    return curve

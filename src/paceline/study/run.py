@@ -1,0 +1,79 @@
+"""One execution of a recipe, stored in its own folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import WorkerError
+from paceline.launch.base import Launcher, Task
+from paceline.measure.environment import environment
+from paceline.recipe import Recipe
+from paceline.runs import Folder, write_run
+from paceline.study.entries import Entry
+from paceline.study.results import Result, run_result
+from paceline.train.context import Event
+from paceline.train.job import train_job
+
+
+def execute(
+    launcher: Launcher, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
+) -> Result | None:
+    """Train under one strategy and store the run; None where this process is not the one that reports."""
+    recipe = entry.recipe(recipe)
+    checkpoint = ""
+    if folder is not None:
+        (folder.path / "checkpoints").mkdir()
+        checkpoint = str((folder.path / "checkpoints" / "final.safetensors").resolve())
+    task = Task(
+        train_job,
+        {"recipe": recipe, "strategy": entry.spec, "checkpoint": checkpoint},
+        num_workers=entry.num_workers,
+        comm=recipe.comm,
+        device=recipe.device,
+        threads=recipe.threads,
+        timeout_s=recipe.timeout_s,
+    )
+    started = time.perf_counter()
+    summary: dict[str, Any] = {"name": recipe.name, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    try:
+        workers = launcher.run(task, on_event)
+    except BaseException as error:
+        if folder is not None:
+            _store_unfinished(folder, recipe, {**summary, "label": entry.label}, error)
+        raise
+    if not launcher.is_main:
+        return None
+    result = run_result(recipe, entry, workers, time.perf_counter() - started)
+    if folder is not None:
+        try:
+            write_run(folder, recipe, environment(), {**summary, "status": "done", "result": result}, workers)
+            folder.commit()
+        except BaseException:
+            folder.discard()
+            raise
+    return result
+
+
+def _store_unfinished(folder: Folder, recipe: Recipe, summary: dict[str, Any], error: BaseException) -> None:
+    """A run that was interrupted or whose worker failed is kept and marked; anything else leaves nothing."""
+    if isinstance(error, KeyboardInterrupt):
+        status = {"status": "interrupted"}
+    elif isinstance(error, WorkerError):
+        status = {"status": "failed", "error": str(error)}
+    else:
+        folder.discard()
+        return
+    try:
+        write_run(folder, recipe, environment(), {**summary, **status}, [])
+        folder.commit()
+    except BaseException:
+        folder.discard()
+        raise
+
+
+def run_folder(out: Path, name: str, launcher: Launcher) -> Folder | None:
+    """Where a run will be stored; only the process that reports has one."""
+    return Folder(out, name) if launcher.is_main else None

@@ -1,0 +1,79 @@
+"""One worker's part of a run: build, train, judge, and say what was measured, as plain values."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.data import load_data
+from paceline.errors import RunError
+from paceline.models import build_model
+from paceline.recipe import Recipe
+from paceline.strategies import StrategySpec
+from paceline.train.context import Context
+from paceline.train.replicas import mean_state, parameter_digest, replica_drift, save_weights
+from paceline.train.trainer import Trainer
+
+
+def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
+    """A worker ready to train: data loaded, replicas equal, strategy set up."""
+    torch.manual_seed(recipe.seed)
+    data = load_data(recipe.data, seed=recipe.seed)
+    model = build_model(recipe.model.name, data)
+    return Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
+
+
+def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) -> dict[str, Any]:
+    """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty."""
+    started = time.perf_counter()
+    trainer = make_trainer(context, recipe, strategy)
+    comm = context.comm
+    comm.counter.clear()
+    comm.barrier()
+    setup_s = time.perf_counter() - started
+    history = trainer.run()
+    wire = comm.wire()
+    calls = sum(comm.counter.calls.values())
+    # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
+    drift = replica_drift(trainer.model, comm)
+    trainer.strategy.finish()
+    if any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
+        context.emit({"kind": "warning", "text": "the loss diverged: parameters are not finite; try a smaller --lr"})
+    evaluation_started = time.perf_counter()
+    test = trainer.evaluate()
+    evaluation_s = time.perf_counter() - evaluation_started
+    state = mean_state(trainer.model, comm)
+    if comm.rank == 0 and checkpoint:
+        try:
+            save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
+        except OSError as error:
+            raise RunError(f"the checkpoint cannot be written: {error}") from error
+    last_epoch = (trainer.total_steps - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
+    train = history.since(last_epoch)
+    return {
+        "rank": context.rank,
+        "steps_per_epoch": trainer.plan.steps_per_epoch,
+        "iteration_s": history.iteration_s,
+        "data_s": history.data_s,
+        "loss": history.loss,
+        "num_right": history.num_right,
+        "num_answers": history.num_answers,
+        "num_samples": history.num_samples,
+        "evaluations": history.evaluations,
+        "setup_s": setup_s,
+        "train_s": history.train_s,
+        "evaluation_s": evaluation_s,
+        "sent_bytes": wire.sent_bytes,
+        "received_bytes": wire.received_bytes,
+        "num_operations": calls,
+        "train_loss": train.loss,
+        "train_accuracy": train.accuracy,
+        "test_loss": test.loss,
+        "test_accuracy": test.accuracy,
+        "replica_drift": drift,
+        "parameter_digest": parameter_digest(trainer.model),
+        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+    }

@@ -1,0 +1,184 @@
+"""Optimisers by name: torch's own, and the two for large batches that torch lacks, LARS and LAMB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from paceline.errors import UsageError, unknown
+from paceline.recipe import OptimizerConfig
+
+
+def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """The optimiser that a recipe names. Momentum is for sgd and lars; the others have their usual constants."""
+    parameters = list(parameters)
+    if not parameters:
+        raise UsageError("the optimizer got no parameters; give it those of a model")
+    lr, weight_decay = config.lr, config.weight_decay
+    match config.name:
+        case "sgd":
+            return torch.optim.SGD(
+                parameters, lr=lr, momentum=config.momentum, weight_decay=weight_decay, nesterov=config.nesterov
+            )
+        case "adam":
+            return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+        case "lars":
+            return Lars(parameters, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
+        case "lamb":
+            return Lamb(parameters, lr=lr, weight_decay=weight_decay)
+    raise unknown("optimizer", config.name, ("sgd", "adam", "adamw", "lars", "lamb"))
+
+
+def is_elementwise(optimizer: Optimizer) -> bool:
+    """Whether each element's update depends on that element alone, so that parts of a tensor can be updated apart.
+
+    True only for optimisers known to be so; a subclass may differ from its base, so it counts as unknown.
+    """
+    return type(optimizer) in _ELEMENTWISE
+
+
+_ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+)
+
+
+class _LayerwiseOptimizer(Optimizer):
+    """Updates each tensor as one layer; `update` says how."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. Parameters without a gradient, and their state, stay as they are."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self.update(parameter, parameter.grad, group=group)
+        return loss
+
+    def update(self, parameter: Tensor, gradient: Tensor, *, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Lars(_LayerwiseOptimizer):
+    """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg 2017).
+
+        ratio = trust * |w| / (|g| + decay * |w|)
+        v     = momentum * v + lr * ratio * (g + decay * w)
+        w     = w - v
+
+    Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay,
+    and a layer whose weights or gradients are all zero with ratio 1. As in the paper, the learning rate is inside
+    the momentum: after a change of lr, and even at lr 0, what momentum holds is still spent. Because of `trust`, lr
+    is the share of its own length, in thousandths, that a layer moves: useful values are 10 to 1,000 times SGD's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+    ) -> None:
+        _refuse_negative("Lars", lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
+
+    def update(self, parameter: Tensor, gradient: Tensor, *, group: dict[str, Any]) -> None:
+        change = gradient
+        rate: Tensor | float = group["lr"]
+        if parameter.ndim > 1:
+            decay = group["weight_decay"]
+            weight_norm = _norm(parameter)
+            change = gradient.add(parameter, alpha=decay) if decay else gradient
+            rate = group["lr"] * _ratio(group["trust"] * weight_norm, _norm(gradient) + decay * weight_norm)
+        change = change * rate
+        if group["momentum"]:
+            state = self.state[parameter]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            change = state["momentum_buffer"].mul_(group["momentum"]).add_(change)
+        parameter.sub_(change)
+
+
+class Lamb(_LayerwiseOptimizer):
+    """Layer-wise Adam for large batches (You et al. 2020), with the bias correction of the paper's Algorithm 2.
+
+        m, v  = running means of g and g * g, each divided by its bias
+        u     = m / (sqrt(v) + eps) + decay * w
+        w     = w - lr * |w| / |u| * u
+
+    Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay,
+    which is Adam; so is a layer whose weights are all zero.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        _refuse_negative("Lamb", lr=lr, eps=eps, weight_decay=weight_decay)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise UsageError(f"Lamb got betas {betas}; each must be at least 0 and below 1")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def update(self, parameter: Tensor, gradient: Tensor, *, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            # A tensor on the CPU, as torch's Adam keeps it: checkpoints hold tensors, and reading it waits for no GPU.
+            state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        step = int(state["step"])
+        beta1, beta2 = group["betas"]
+        mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
+        square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (square / (1 - beta2**step)).sqrt_().add_(group["eps"])
+        change = (mean / (1 - beta1**step)).div_(root)
+        rate: Tensor | float = group["lr"]
+        if parameter.ndim > 1:
+            if group["weight_decay"]:
+                change.add_(parameter, alpha=group["weight_decay"])
+            rate = group["lr"] * _ratio(_norm(parameter), _norm(change))
+        parameter.sub_(change * rate)
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    """The Euclidean length, in at least float32: squares of half-precision numbers overflow."""
+    length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+    return length
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    """above / below, or 1 where either is 0; decided on the device, so that a GPU is not waited for."""
+    usable = (above > 0) & (below > 0)
+    one = torch.ones_like(above)
+    return torch.where(usable, above / torch.where(usable, below, one), one)
+
+
+def _refuse_negative(optimizer: str, **values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise UsageError(f"{optimizer} got {name} {value}; it must be at least 0")

@@ -1,0 +1,62 @@
+"""One process that plays all workers in turn and averages exactly: what every strategy is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from paceline.comm.threads import ThreadsComm
+from paceline.data import Data, ShardPlan
+from paceline.recipe import Recipe
+from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
+from paceline.train.losses import build_objective
+from paceline.train.optimizers import build_optimizer
+from paceline.train.schedules import learning_rate
+from paceline.train.step import Arithmetic, forward_backward
+
+
+def oracle_steps(recipe: Recipe, data: Data, model: nn.Module, num_workers: int) -> Iterator[dict[str, Tensor]]:
+    """The parameters that exact agreement of that many workers gives, after each step.
+
+    Gradients are averaged in the model's own precision with nothing but additions in order of rank. With BatchNorm
+    `sync` the global batch is one batch, because that is what synchronised statistics mean.
+    """
+    alone = GlobalBatch(ThreadsComm.world(1)[0])
+    arithmetic = Arithmetic(recipe.train.precision)
+    model = prepare_batchnorm(arithmetic.place(model), recipe.train.batchnorm, alone).train()
+    parameters = dict(model.named_parameters())
+    trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
+    optimizer = build_optimizer(recipe.optimizer, trained)
+    objective = build_objective(recipe.train.loss)
+    num_players = 1 if recipe.train.batchnorm == "sync" else num_workers
+    plan = ShardPlan(len(data.train), recipe.batch_size, num_players, recipe.seed)
+    total_steps = recipe.num_steps(len(data.train))
+    for step in range(total_steps):
+        epoch, index = divmod(step, plan.steps_per_epoch)
+        counts = plan.counts(index)
+        means = [torch.zeros_like(parameter) for parameter in trained]
+        for rank in range(num_players):
+            if counts[rank] == 0:
+                continue
+            optimizer.zero_grad()
+            inputs, target = data.train.batch(plan.shard(epoch, index, rank), epoch)
+            forward_backward(model, inputs, target, objective=objective, arithmetic=arithmetic)
+            for mean, parameter in zip(means, trained, strict=True):
+                if parameter.grad is not None:
+                    mean.add_(parameter.grad, alpha=counts[rank] / sum(counts))
+        rate = learning_rate(
+            step,
+            optimizer=recipe.optimizer,
+            schedule=recipe.schedule,
+            batch_size=recipe.batch_size,
+            steps_per_epoch=plan.steps_per_epoch,
+            total_steps=total_steps,
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for mean, parameter in zip(means, trained, strict=True):
+            parameter.grad = mean
+        optimizer.step()
+        yield {name: parameter.detach().clone() for name, parameter in parameters.items()}

@@ -1,0 +1,89 @@
+"""Replicas as a whole: made equal at the start, compared, averaged, saved at the end."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from paceline.comm import Comm
+
+
+def make_equal(model: nn.Module, comm: Comm) -> None:
+    """Rank 0's parameters and buffers for everybody, whatever a user's factory did on each worker."""
+    if comm.world_size == 1:
+        return
+    with comm.uncounted(), torch.no_grad():
+        for tensor in _tensors(model).values():
+            whole = tensor.contiguous()
+            comm.broadcast(whole, root=0)
+            tensor.copy_(whole)
+
+
+def parameter_digest(model: nn.Module) -> str:
+    """A hash of the trained parameters, bit by bit."""
+    return _digest({name: p.detach() for name, p in model.named_parameters()})
+
+
+def all_equal(model: nn.Module, comm: Comm) -> bool:
+    """Whether parameters and buffers are the same bits on every worker."""
+    if comm.world_size == 1:
+        return True
+    own = torch.frombuffer(bytearray(bytes.fromhex(_digest(_tensors(model)))), dtype=torch.uint8)
+    with comm.uncounted():
+        return all(torch.equal(own, other) for other in comm.all_gather(own))
+
+
+def replica_drift(model: nn.Module, comm: Comm) -> float:
+    """How far the replicas are apart: max over workers of ||w - mean|| / ||mean||."""
+    if comm.world_size == 1:
+        return 0.0
+    sums = torch.zeros(2, dtype=torch.float64)
+    with comm.uncounted(), torch.no_grad():
+        for parameter in model.parameters():
+            own = parameter.detach().double().cpu().contiguous()
+            mean = own.clone()
+            comm.all_reduce(mean)
+            mean /= comm.world_size
+            sums += torch.stack([(own - mean).square().sum(), mean.square().sum()])
+        everybody = comm.all_gather(sums)
+    return max(float((apart / length).sqrt()) for apart, length in everybody)
+
+
+def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
+    """The mean model: floating-point tensors averaged over workers, others as rank 0 has them."""
+    state = {}
+    equal = all_equal(model, comm)
+    with comm.uncounted(), torch.no_grad():
+        for name, tensor in _tensors(model).items():
+            whole = tensor.detach().cpu().contiguous().clone()
+            if not equal and whole.is_floating_point():
+                comm.all_reduce(whole)
+                whole /= comm.world_size
+            state[name] = whole
+    return state
+
+
+def save_weights(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """Write weights as safetensors: whole, or not at all."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        save_file(state, beside, metadata=metadata)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

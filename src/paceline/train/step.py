@@ -1,0 +1,107 @@
+"""Forward and backward of one worker's batch: what every strategy, and the oracle, has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.data.base import Tree
+from paceline.train.context import CPU
+from paceline.train.losses import Objective
+from paceline.train.trees import call_model, cast_floats, first_tensor, num_samples, slice_tree, to_device
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """In which numbers, memory layout and place a model computes."""
+
+    precision: str = "fp32"
+    channels_last: bool = False
+    device: torch.device = CPU
+
+    def place(self, model: nn.Module) -> nn.Module:
+        model = model.to(self.device)
+        if self.precision == "fp64":
+            model = model.double()
+        if self.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def prepare(self, inputs: Tree) -> Tree:
+        inputs = to_device(inputs, self.device)
+        if self.precision == "fp64":
+            inputs = cast_floats(inputs, torch.float64)
+        if self.channels_last and isinstance(inputs, torch.Tensor) and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker's batch gave: the mean loss, right answers out of how many, samples."""
+
+    loss: float
+    num_right: int
+    num_answers: int
+    num_samples: int
+
+
+def forward_backward(
+    replica: nn.Module,
+    inputs: Tree,
+    target: Tree,
+    *,
+    objective: Objective,
+    arithmetic: Arithmetic,
+    loss_scale: float = 1.0,
+    micro_batch_size: int | None = None,
+    before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Outcome:
+    """Add the gradient of the batch's mean loss to the parameters, in pieces when asked.
+
+    `before_last` gives the context for every piece but the last: strategies synchronise on the last alone.
+    """
+    total = num_samples(inputs)
+    num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1
+    bounds = [total * piece // num_pieces for piece in range(num_pieces + 1)]
+    loss_sum, num_right, num_answers = 0.0, 0, 0
+    for piece, (start, stop) in enumerate(pairwise(bounds)):
+        piece_inputs = arithmetic.prepare(slice_tree(inputs, start, stop))
+        piece_target = arithmetic.prepare(slice_tree(target, start, stop))
+        is_last = piece == num_pieces - 1
+        with nullcontext() if is_last else before_last():
+            with arithmetic.autocast():
+                output = call_model(replica, piece_inputs)
+                if arithmetic.precision == "bf16":
+                    output = cast_floats(output, torch.float32)
+                loss = objective.loss(output, piece_target)
+            (loss * (loss_scale * (stop - start) / total)).backward()
+        loss_sum += float(loss.detach()) * (stop - start)
+        right = objective.correct(output, piece_target)
+        if right is not None:
+            num_right, num_answers = num_right + right[0], num_answers + right[1]
+    return Outcome(loss_sum / total, num_right, num_answers, total)
+
+
+@torch.no_grad()
+def forward(model: nn.Module, inputs: Tree, target: Tree, *, objective: Objective, arithmetic: Arithmetic) -> Outcome:
+    """The same without gradients."""
+    inputs, target = arithmetic.prepare(inputs), arithmetic.prepare(target)
+    with arithmetic.autocast():
+        output = call_model(model, inputs)
+    if arithmetic.precision == "bf16":
+        output = cast_floats(output, torch.float32)
+    loss = objective.loss(output, target)
+    right = objective.correct(output, target) or (0, 0)
+    return Outcome(float(loss), *right, first_tensor(inputs).shape[0])

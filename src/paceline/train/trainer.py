@@ -1,0 +1,201 @@
+"""The training loop of one worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.data import Data, ShardPlan
+from paceline.recipe import Recipe
+from paceline.strategies import Strategy, Worker
+from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, bring_together, prepare_batchnorm
+from paceline.train.context import Context
+from paceline.train.evaluate import Score, evaluate
+from paceline.train.losses import build_objective
+from paceline.train.optimizers import build_optimizer
+from paceline.train.replicas import make_equal
+from paceline.train.schedules import learning_rate
+from paceline.train.step import Arithmetic, Outcome, forward_backward
+
+PROGRESS_INTERVAL_S = 0.1
+
+
+@dataclass
+class History:
+    """What a worker saw, step by step."""
+
+    iteration_s: list[float] = field(default_factory=list)  # all of a step, data included
+    data_s: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    num_right: list[int] = field(default_factory=list)
+    num_answers: list[int] = field(default_factory=list)
+    num_samples: list[int] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    train_s: float = 0.0  # the loop without evaluations
+
+    def add(self, outcome: Outcome, *, iteration_s: float, data_s: float) -> None:
+        self.iteration_s.append(iteration_s)
+        self.data_s.append(data_s)
+        self.loss.append(outcome.loss)
+        self.num_right.append(outcome.num_right)
+        self.num_answers.append(outcome.num_answers)
+        self.num_samples.append(outcome.num_samples)
+
+    def since(self, first_step: int) -> Score:
+        """Training loss and accuracy over this worker's samples from a step on."""
+        samples, answers = sum(self.num_samples[first_step:]), sum(self.num_answers[first_step:])
+        pairs = zip(self.loss[first_step:], self.num_samples[first_step:], strict=True)
+        loss = sum(loss * count for loss, count in pairs) / samples if samples else float("nan")
+        return Score(loss, sum(self.num_right[first_step:]) / answers if answers else None)
+
+
+class Trainer:
+    """One worker: a replica, its share of the data, and a strategy to agree with its peers."""
+
+    def __init__(self, recipe: Recipe, strategy: Strategy, data: Data, context: Context, model: nn.Module) -> None:
+        train, comm = recipe.train, context.comm
+        self.recipe, self.strategy, self.data, self.context = recipe, strategy, data, context
+        self.plan = ShardPlan(len(data.train), recipe.batch_size, comm.world_size, recipe.seed)
+        self.total_steps = recipe.num_steps(len(data.train))
+        self.arithmetic = Arithmetic(train.precision, train.channels_last, context.device)
+        self.objective = build_objective(train.loss)
+        self.global_batch = GlobalBatch(comm)
+        self.model = prepare_batchnorm(self.arithmetic.place(model), train.batchnorm, self.global_batch)
+        make_equal(self.model, comm)
+        torch.manual_seed(recipe.seed + 1 + comm.rank)  # dropout differs between workers
+        optimizer = build_optimizer(recipe.optimizer, [p for p in self.model.parameters() if p.requires_grad])
+        self.worker = Worker(comm=comm, codec=strategy.codec, model=self.model, optimizer=optimizer)
+        if train.compile:
+            self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
+        strategy.setup(self.worker)
+        self._is_last_piece = True
+        if type(strategy).on_gradient is not Strategy.on_gradient:
+            for parameter in self.worker.parameters:
+                parameter.register_post_accumulate_grad_hook(self._on_gradient)
+        self.history = History()
+
+    def run(self, on_step: Callable[[int], None] | None = None) -> History:
+        """Train to the end; `on_step` sees the replica after every step."""
+        self.model.train()
+        eval_every = self.recipe.train.eval_every
+        evaluation_s = 0.0
+        self.context.comm.barrier()
+        started = time.perf_counter()
+        for step in range(self.total_steps):
+            epoch, index = divmod(step, self.plan.steps_per_epoch)
+            self._step(step, epoch, index)
+            if on_step is not None:
+                on_step(step)
+            self._report(step, epoch)
+            is_epoch_end = index == self.plan.steps_per_epoch - 1
+            if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
+                before = time.perf_counter()
+                score = self.evaluate()
+                evaluation_s += time.perf_counter() - before
+                elapsed_s = before - started - evaluation_s
+                self.history.evaluations.append({"step": step, "epoch": epoch, "train_s": elapsed_s, **asdict(score)})
+        self.history.train_s = time.perf_counter() - started - evaluation_s
+        return self.history
+
+    def evaluate(self) -> Score:
+        """Judge the replica on the test set, BatchNorm's statistics brought together first."""
+        bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
+        return evaluate(
+            self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
+        )
+
+    def _step(self, step: int, epoch: int, index: int) -> None:
+        strategy, worker, context = self.strategy, self.worker, self.context
+        started = time.perf_counter()
+        counts = self.plan.counts(index)
+        worker.weight = counts[context.rank] / sum(counts)
+        has_samples = counts[context.rank] > 0
+        inputs, target = self.data.train.batch(self._indices(epoch, index, has_samples=has_samples), epoch)
+        data_done = time.perf_counter()
+        self._set_learning_rate(step)
+        worker.optimizer.zero_grad()
+        self.global_batch.has_samples = has_samples
+        scale = strategy.loss_scale if has_samples else 0.0
+        self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
+        kept = [] if has_samples else [buffer.clone() for buffer in self._running_statistics()]
+        outcome = forward_backward(
+            worker.replica,
+            inputs,
+            target,
+            objective=self.objective,
+            arithmetic=self.arithmetic,
+            loss_scale=scale,
+            micro_batch_size=self.recipe.train.micro_batch_size,
+            before_last=self._no_sync,
+        )
+        for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
+            buffer.copy_(value)
+        strategy.after_backward()
+        strategy.step()
+        strategy.after_step()
+        if context.device.type == "cuda":
+            torch.cuda.synchronize(context.device)
+        if not has_samples:
+            outcome = Outcome(0.0, 0, 0, 0)
+        finished = time.perf_counter()
+        self.history.add(outcome, iteration_s=finished - started, data_s=data_done - started)
+
+    def _indices(self, epoch: int, index: int, *, has_samples: bool) -> torch.Tensor:
+        if has_samples:
+            return self.plan.shard(epoch, index, self.context.rank)
+        # A worker without samples still joins, with weight 0: it computes on somebody's, and it does not count.
+        return self.plan.shard(epoch, index, 0)[:1].repeat(2)
+
+    def _running_statistics(self) -> list[torch.Tensor]:
+        return [buffer for layer in batchnorm_layers(self.model) for buffer in layer.buffers()]
+
+    def _set_learning_rate(self, step: int) -> None:
+        rate = learning_rate(
+            step,
+            optimizer=self.recipe.optimizer,
+            schedule=self.recipe.schedule,
+            batch_size=self.recipe.batch_size,
+            steps_per_epoch=self.plan.steps_per_epoch,
+            total_steps=self.total_steps,
+        )
+        for group in self.worker.optimizer.param_groups:
+            group["lr"] = rate
+
+    @contextmanager
+    def _no_sync(self) -> Iterator[None]:
+        self._is_last_piece = False
+        with self.strategy.no_sync():
+            yield
+        self._is_last_piece = True
+
+    def _on_gradient(self, parameter: nn.Parameter) -> None:
+        if self._is_last_piece:
+            self.strategy.on_gradient(parameter)
+
+    _reported_at = 0.0
+
+    def _report(self, step: int, epoch: int) -> None:
+        if self.context.rank != 0:
+            return
+        every, now = self.recipe.train.log_every, time.perf_counter()
+        is_log = bool(every) and (step + 1) % every == 0
+        if is_log or now - self._reported_at > PROGRESS_INTERVAL_S or step + 1 == self.total_steps:
+            self._reported_at = now
+            score = self.history.since(max(epoch * self.plan.steps_per_epoch, step - 100))
+            self.context.emit(
+                {
+                    "kind": "log" if is_log else "progress",
+                    "step": step + 1,
+                    "total_steps": self.total_steps,
+                    "epoch": epoch + 1,
+                    "iteration": step % self.plan.steps_per_epoch + 1,
+                    "loss": self.history.loss[-1],
+                    "accuracy": score.accuracy,
+                }
+            )
