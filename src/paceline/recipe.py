@@ -86,10 +86,10 @@ class TrainConfig(Section):
         "fp32", "arithmetic of forward and backward", flag="--precision", choices=("fp32", "bf16", "fp64")
     )
     channels_last: bool = option(False, "images as NHWC in memory", flag="--channels-last/--no-channels-last")
-    compile: bool = option(False, "torch.compile the model", flag="--compile/--no-compile")
+    compile: bool = option(False, "use torch.compile", flag="--compile/--no-compile")
     batchnorm: str = option(
         "local",
-        "BatchNorm statistics: each worker's own, rank 0's, averaged, over the global batch, or not kept",
+        "BatchNorm statistics; own, rank 0's, averaged, of the global batch, or none kept",
         flag="--batchnorm",
         choices=("local", "rank0", "average", "sync", "off"),
     )

@@ -1,0 +1,64 @@
+"""The command line: one command per file, found by walking this package; no logic of its own."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import signal
+import sys
+from types import FrameType
+
+import typer
+from rich.console import Console
+
+import paceline
+from paceline.errors import PacelineError, UsageError, WorkerError
+
+HELP = """How should the workers of data-parallel training agree? Measured, compared, proven.
+
+Start with [bold]paceline compare[/bold]: it trains LeNet-5 under every strategy on data that ships with it."""
+
+
+def make_app() -> typer.Typer:
+    """All commands, in the order in which a newcomer meets them."""
+    app = typer.Typer(
+        help=HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True)(_version)
+    modules = [importlib.import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__)]
+    commands = [module for module in modules if hasattr(module, "register")]
+    for module in sorted(commands, key=lambda module: module.ORDER):
+        module.register(app)
+    return app
+
+
+def _version(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+) -> None:
+    if version:
+        print(f"paceline {paceline.__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; a mistake or a failure is one sentence, and the exit code says which it was."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        make_app()()
+    except PacelineError as error:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        if isinstance(error, WorkerError) and error.traceback:
+            console.print(error.traceback, style="dim", markup=False)
+        console.print("[bold red]paceline:[/bold red]", end=" ")
+        console.print(str(error), markup=False)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+
+
+def _terminated(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    """A polite end from outside is treated like Ctrl-C: workers are stopped, the run is marked."""
+    raise KeyboardInterrupt

@@ -72,6 +72,7 @@ class Comm(ABC):
     """One worker's connection to its peers. Tensors must be contiguous; results are equal on every worker."""
 
     name: ClassVar[str] = ""
+    between_processes: ClassVar[bool] = True  # whether workers may be processes
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank

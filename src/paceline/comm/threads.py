@@ -28,6 +28,7 @@ class ThreadsComm(Comm):
     """Messages between threads; sending never blocks, because the message is a copy."""
 
     name: ClassVar[str] = "threads"
+    between_processes: ClassVar[bool] = False
 
     def __init__(self, rank: int, world_size: int, post: Post) -> None:
         super().__init__(rank, world_size)

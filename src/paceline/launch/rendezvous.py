@@ -10,7 +10,7 @@ import torch
 
 from paceline.comm import Comm, comms
 from paceline.comm.torch import TorchComm, prefix_store
-from paceline.errors import RunError, UsageError
+from paceline.errors import RunError
 from paceline.launch.base import Task
 
 CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in several
@@ -18,9 +18,7 @@ CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in
 
 def connect(task: Task, store: Any, *, job: int, rank: int, local_rank: int, address: str) -> Comm:
     """A fresh comm for one task."""
-    comm = comms.get(task.comm)
-    if comm is not TorchComm:
-        raise UsageError(f"comm {task.comm!r} connects threads of one process; workers that are processes use 'torch'")
+    assert comms.get(task.comm) is TorchComm, f"no way to connect processes by comm {task.comm!r}"
     if task.num_workers == 1:
         address = "127.0.0.1"
     num_gpus = torch.cuda.device_count() if task.device == "cuda" else 0

@@ -32,6 +32,12 @@ def timed(values: Sequence[float], *, warmup: int, limit: int | None) -> list[fl
     return counted[warmup:] or counted
 
 
+def interval95_of_times(times: Sequence[float]) -> tuple[float, float] | None:
+    """A 95 % interval for a typical time, on a logarithmic scale: times vary by factors and are never negative."""
+    bounds = interval95([math.log(time_s) for time_s in times])
+    return None if bounds is None else (math.exp(bounds[0]), math.exp(bounds[1]))
+
+
 def interval95(values: Sequence[float]) -> tuple[float, float] | None:
     """A 95 % interval for the mean of repeated measurements; None where there was only one."""
     if len(values) < 2:

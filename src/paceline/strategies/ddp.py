@@ -32,6 +32,7 @@ class Ddp(Strategy):
     bucket_mb: float = 25.0
     static_graph: bool = False
     gradient_as_view: bool = True
+    find_unused: bool = False  # for models of which a batch may not reach every parameter; costs a walk per step
 
     @property
     def guarantee(self) -> Guarantee:
@@ -53,6 +54,7 @@ class Ddp(Strategy):
             bucket_cap_mb=self.bucket_mb,
             static_graph=self.static_graph,
             gradient_as_bucket_view=self.gradient_as_view,
+            find_unused_parameters=self.find_unused,
             init_sync=False,  # replicas are equal already
             **_LEAVE_BUFFERS_ALONE,
         )

@@ -29,7 +29,12 @@ class Facts:
 
 def preflight(recipe: Recipe) -> Facts:
     """Load the data, build the model, try them together once; raise for what cannot work."""
-    comms.get(recipe.comm)
+    if not comms.get(recipe.comm).between_processes:
+        usable = [name for name, comm in comms.classes.items() if comm.between_processes]
+        raise UsageError(
+            f"comm {recipe.comm!r} connects threads of one process, and workers here are processes; "
+            f"use {' or '.join(usable)}"
+        )
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device cuda was asked for, but torch sees no GPU here; use --device cpu")
     if recipe.train.batchnorm == "sync" and recipe.train.micro_batch_size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from paceline.measure.stats import interval95, paired_ratio, summary, timed
+from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
 from paceline.study.entries import Entry
 
@@ -57,7 +57,7 @@ def combine(repeats: list[Result]) -> Result:
     """Several repeats of one entry as one result: medians, with an interval for the iteration time."""
     middle = sorted(repeats, key=lambda r: r["iteration_s"]["mean"])[(len(repeats) - 1) // 2]
     means = [repeat["iteration_s"]["mean"] for repeat in repeats]
-    bounds = interval95(means)
+    bounds = interval95_of_times(means)
     medians = {
         key: statistics.median(repeat[key] for repeat in repeats) for key in ("samples_per_s", "train_s", "total_s")
     }
@@ -75,8 +75,7 @@ def combine(repeats: list[Result]) -> Result:
 
 def add_comparisons(results: list[Result]) -> None:
     """How each result stands to the fastest synchronised one, and its speed-up over one worker."""
-    rivals = [r for r in results if r["workers"] > 1 and r["guarantee"] != "none"] or results
-    fastest = min(rivals, key=lambda r: r["iteration_s"]["mean"])
+    fastest = fastest_of(results)
     alone = next((r for r in results if r["workers"] == 1), None)
     for result in results:
         ours = result["iteration_mean_s_repeats"]
@@ -91,6 +90,12 @@ def add_comparisons(results: list[Result]) -> None:
             speedup = paired_ratio(alone["iteration_mean_s_repeats"], ours)
             result["speedup"] = speedup.value
             result["efficiency"] = speedup.value / result["workers"]
+
+
+def fastest_of(results: list[Result]) -> Result:
+    """The fastest way to agree: one worker and workers that never agree are limits, not rivals."""
+    rivals = [r for r in results if r["workers"] > 1 and r["guarantee"] != "none"] or results
+    return min(rivals, key=lambda r: r["iteration_s"]["mean"])
 
 
 def _verdict(is_different: bool | None, ratio: float) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 from paceline.data import Data, ShardPlan
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
+from paceline.strategies.base import gradient_of
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, bring_together, prepare_batchnorm
 from paceline.train.context import Context
 from paceline.train.evaluate import Score, evaluate
@@ -136,6 +137,8 @@ class Trainer:
         )
         for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
             buffer.copy_(value)
+        for parameter in worker.parameters:
+            gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
         strategy.after_backward()
         strategy.step()
         strategy.after_step()

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paceline.cli.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+
+ORDER = 1
+
+
+@recipe_options(leave_out=("strategy",))
+def compare(
+    recipe: Any,
+    repeats: Annotated[int, typer.Option("--repeats", help="Times that every strategy runs, in turn.", min=1)] = 1,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
+    out: Out = Path("runs"),
+    json_target: Json = "",
+    num_nodes: NNodes = 1,
+    node_rank: NodeRank = 0,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = 29400,
+) -> None:
+    """Train one recipe under several strategies and compare them."""
+    from paceline.cli.options import check_json_target, console_for, write_json
+    from paceline.cli.progress import Bars
+    from paceline.cli.session import launched
+    from paceline.cli.view import comparison_table, verdict_lines
+    from paceline.launch.local import Nodes
+    from paceline.study.compare import compare as run_study
+    from paceline.study.compare import prepare
+
+    check_json_target(json_target)
+    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
+    entries, facts = prepare(recipe)
+    with launched(max(entry.num_workers for entry in entries), nodes, "study") as launcher:
+        console = console_for(json_target, is_main=launcher.is_main)
+        console.print(
+            f"[bold]{recipe.name}[/bold]: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
+            f"{recipe.data.name} ({facts.num_train_samples:,} samples), global batch {recipe.batch_size}, "
+            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}"
+        )
+        with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
+            outcome = run_study(recipe, entries, launcher, repeats=repeats, out=out, listener=bars)
+    if outcome is None:
+        return
+    study, folder = outcome
+    console.print(comparison_table(study))
+    warmup = recipe.train.warmup_iterations
+    console.print(
+        f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
+    )
+    for line in verdict_lines(study):
+        console.print(line)
+    console.print(f"study   {folder}")
+    if report:
+        from paceline.report import write_report
+
+        console.print(f"report  {write_report([folder], folder / 'report.html')}")
+    write_json(study, json_target)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)

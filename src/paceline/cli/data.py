@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ORDER = 6
+
+data = typer.Typer(help="List data sets, or fetch one.", invoke_without_command=True)
+
+
+@data.callback()
+def list_sources(context: typer.Context) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    from paceline.cli.options import console_for
+    from paceline.cli.view import make_table
+    from paceline.data import data_sources
+
+    table = make_table("data", "what it is", text=("what it is",))
+    for name, description in data_sources().items():
+        table.add_row(name, description)
+    console_for("").print(table)
+
+
+@data.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="mnist or cifar10.")],
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Where the files go.")] = "",
+) -> None:
+    """Download a published data set and verify it."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from paceline.data.download import fetch as download
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns) as progress:
+        bar = progress.add_task(name, total=None)
+        folder = download(name, data_dir, lambda done, total: progress.update(bar, completed=done, total=total))
+    print(folder)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(data, name="data")

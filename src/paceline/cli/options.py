@@ -1,0 +1,156 @@
+"""Options that commands share. Those of a recipe are made from its fields: a new key is a new option."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from paceline.errors import RunError, UsageError
+from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_set, recipe_keys
+from paceline.runs import finite
+
+PANELS = {
+    "model": "Model and data",
+    "data": "Model and data",
+    "train": "Training",
+    "optimizer": "Optimiser and learning rate",
+    "schedule": "Optimiser and learning rate",
+    "": "Workers and how they agree",
+}
+
+RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name, or a TOML file.", metavar="[RECIPE]")]
+Out = Annotated[Path, typer.Option("--out", help="Folder that results go to.")]
+Json = Annotated[
+    str, typer.Option("--json", help="Write the result as JSON to a file; - is standard output.", metavar="FILE")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change any recipe key: --set data.train_samples=2000.", metavar="KEY=VALUE"),
+]
+NNodes = Annotated[
+    int, typer.Option("--nnodes", help="Hosts, each started by hand.", rich_help_panel="Several hosts", min=1)
+]
+NodeRank = Annotated[
+    int, typer.Option("--node-rank", help="Which of them this is.", rich_help_panel="Several hosts", min=0)
+]
+MasterAddr = Annotated[str, typer.Option("--master-addr", help="Address of host 0.", rich_help_panel="Several hosts")]
+MasterPort = Annotated[
+    int, typer.Option("--master-port", help="Port that host 0 listens on.", rich_help_panel="Several hosts")
+]
+
+
+def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every option of a recipe; it receives the finished recipe instead of them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = typing.get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.name != "recipe"
+        ]
+        keys = {
+            key.replace(".", "__"): key
+            for key, field in recipe_keys()
+            if field.metadata["flag"] and key not in leave_out
+        }
+        recipe_parameter = inspect.Parameter(
+            "recipe", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_RECIPE, annotation=RecipeArgument
+        )
+        offered = [_parameter(name, key) for name, key in keys.items()]
+        set_parameter = inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
+
+        @functools.wraps(command)
+        def wrapper(**arguments: Any) -> None:
+            given = {key: arguments.pop(name) for name, key in keys.items()}
+            changes = parse_set(arguments.pop("assignments") or [])
+            changes |= {key: value for key, value in given.items() if value is not None}
+            base = load_recipe(arguments.pop("recipe"))
+            command(recipe=_under_torchrun(base, changes), **arguments)
+
+        parameters = [recipe_parameter, *offered, set_parameter, *own]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+        del wrapper.__wrapped__
+        return wrapper
+
+    return decorate
+
+
+def _parameter(name: str, key: str) -> inspect.Parameter:
+    field = dict(recipe_keys())[key]
+    hint = key_type(key)
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in hint.__args__ if part is not type(None))
+    if typing.get_origin(hint) is tuple:
+        hint = str
+    section = key.partition(".")[0] if "." in key else ""
+    choices = field.metadata["choices"]
+    option = typer.Option(
+        field.metadata["flag"],
+        help=_capital(field.metadata["help"], choices),
+        rich_help_panel=PANELS[section],
+        metavar="NAME" if choices else None,
+        show_default=False,
+    )
+    annotation = Annotated[hint | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _capital(text: str, choices: tuple[str, ...]) -> str:
+    listed = f": {', '.join(choices)}" if choices else ""
+    return f"{text[0].upper()}{text[1:]}{listed}."
+
+
+def _under_torchrun(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """Whoever started the workers has decided how many there are."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        try:
+            started = int(os.environ["WORLD_SIZE"])
+        except ValueError:
+            raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
+        if changes.setdefault("workers", started) != started:
+            raise UsageError(
+                f"--workers {changes['workers']} conflicts with the {started} workers that torchrun started"
+            )
+    return recipe.replace(changes)
+
+
+def console_for(json_target: str, *, is_main: bool = True) -> Console:
+    """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
+    return Console(stderr=json_target == "-", quiet=not is_main, highlight=False)
+
+
+def write_json(value: Any, target: str) -> None:
+    """Write a result where --json says; nothing where it was not given."""
+    text = json.dumps(finite(value), indent=1) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    elif target:
+        path = Path(target)
+        beside = path.with_name(path.name + ".part")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
+
+
+def check_json_target(target: str) -> None:
+    """A result that took an hour must not be lost to a missing folder."""
+    if target and target != "-" and not Path(target).resolve().parent.is_dir():
+        raise UsageError(f"--json {target!r}: the folder {str(Path(target).parent)!r} does not exist")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from paceline.cli.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+
+ORDER = 2
+
+
+@recipe_options(leave_out=("strategies",))
+def run(
+    recipe: Any,
+    out: Out = Path("runs"),
+    json_target: Json = "",
+    num_nodes: NNodes = 1,
+    node_rank: NodeRank = 0,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = 29400,
+) -> None:
+    """Train one recipe under one strategy and report on every worker."""
+    from paceline.cli.options import check_json_target, console_for, write_json
+    from paceline.cli.progress import Bars
+    from paceline.cli.session import launched
+    from paceline.cli.view import run_lines, worker_table
+    from paceline.launch.local import Nodes
+    from paceline.runs import SCHEMA, stamped
+    from paceline.study.entries import make_entry
+    from paceline.study.preflight import preflight
+    from paceline.study.run import execute, run_folder
+
+    check_json_target(json_target)
+    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
+    entry = make_entry(recipe.strategy, recipe)
+    facts = preflight(recipe)
+    with launched(entry.num_workers, nodes, "run") as launcher:
+        console = console_for(json_target, is_main=launcher.is_main)
+        console.print(
+            f"[bold]{recipe.name}[/bold]: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
+            f"{recipe.data.name} ({facts.num_train_samples:,} samples), {entry.num_workers} workers, global batch "
+            f"{recipe.batch_size}, {facts.total_steps} steps under [bold]{entry.label}[/bold]"
+        )
+        folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
+        with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
+            bars.started(entry, 0)
+            result = execute(launcher, recipe, entry, folder=folder, on_event=lambda event: bars.event(entry, event))
+            if result is not None:
+                bars.done(entry, 0, result)
+    if result is None or folder is None:
+        return
+    console.print(worker_table(result))
+    for line in run_lines(result):
+        console.print(line)
+    console.print(f"run             {folder.path}")
+    write_json({"schema": SCHEMA, "recipe": recipe.to_dict(), "results": [result]}, json_target)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)

@@ -1,0 +1,22 @@
+"""What run, compare and verify share: a launcher, and an interruption that ends in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from paceline.errors import RunError
+from paceline.launch.base import Launcher
+from paceline.launch.local import LocalLauncher, Nodes
+from paceline.launch.torchrun import TorchrunLauncher
+
+
+@contextmanager
+def launched(num_workers: int, nodes: Nodes, what: str) -> Iterator[Launcher]:
+    """Workers by whoever starts them here; they are gone when this ends, however it ends."""
+    launcher: Launcher = TorchrunLauncher() if TorchrunLauncher.is_here() else LocalLauncher(num_workers, nodes)
+    try:
+        with launcher:
+            yield launcher
+    except KeyboardInterrupt:
+        raise RunError(f"interrupted: all workers are stopped, and the {what} is marked so") from None

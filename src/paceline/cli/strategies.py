@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline.cli.options import Json
+
+ORDER = 7
+
+
+def strategies(
+    workers: Annotated[int, typer.Option("--workers", help="Workers that figures are for.", min=1)] = 4,
+    model: Annotated[str, typer.Option("--model", help="Model that figures are for.")] = "lenet5",
+    data: Annotated[str, typer.Option("--data", help="Data that the model is for.")] = "mnist-mini",
+    json_target: Json = "",
+) -> None:
+    """List the ways to agree: guarantee, bytes and messages per step."""
+    from paceline.cli.options import console_for, write_json
+    from paceline.cli.view import DASH, make_table, megabytes
+    from paceline.runs import SCHEMA
+    from paceline.study.catalogue import catalogue
+
+    rows = catalogue(num_workers=workers, model=model, data=data)
+    table = make_table("strategy", "guarantee", "MB sent, rank 0", "others", "operations")
+    for row in rows:
+        sent = [megabytes(num_bytes) for num_bytes in row["sent_bytes_per_step"]]
+        others = max(sent[1:], default=DASH)
+        table.add_row(row["strategy"], row["guarantee"], sent[0], others, str(row["operations_per_step"]))
+    console = console_for(json_target)
+    console.print(f"One step of {model} on {workers} workers, as predicted for comm torch:")
+    console.print(table)
+    for row in rows:
+        console.print(f"[bold]{row['strategy']}[/bold]  {row['description']}")
+        for name, value in row["options"].items():
+            console.print(f"    option {name}={str(value).lower()}")
+        if row["paper"]:
+            console.print(f"    {row['paper']}", markup=False)
+    write_json({"schema": SCHEMA, "strategies": rows}, json_target)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(strategies)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline.cli.options import Json
+
+ORDER = 3
+
+
+def verify(
+    strategies: Annotated[str, typer.Option("--strategies", help="Which to verify, separated by commas.")] = "",
+    workers: Annotated[str, typer.Option("--workers", help="World sizes, separated by commas.")] = "1,2,3,4",
+    models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
+    json_target: Json = "",
+) -> None:
+    """Prove that every strategy computes what one process would compute (in float64)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from paceline.cli.options import check_json_target, console_for, write_json
+    from paceline.cli.session import launched
+    from paceline.cli.view import make_table
+    from paceline.errors import RunError, UsageError
+    from paceline.launch.local import Nodes
+    from paceline.runs import SCHEMA
+    from paceline.study.verify import cases
+    from paceline.study.verify import verify as judge
+
+    check_json_target(json_target)
+    try:
+        sizes = [int(word) for word in workers.split(",")]
+    except ValueError:
+        raise UsageError(f"--workers {workers!r} is not a list of whole numbers such as 1,2,3,4") from None
+    if min(sizes) < 1:
+        raise UsageError(f"--workers {workers!r}: a world has at least one worker")
+    todo = cases([word for word in strategies.split(",") if word], sizes, models.split(","))
+    console = console_for(json_target)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with launched(max(sizes), Nodes(), "verification") as launcher, Progress(*columns, console=console) as progress:
+        bar = progress.add_task("verifying", total=len(todo))
+        rows = judge(todo, launcher, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
+    table = make_table("strategy", "model", "workers", "guarantee", "relative error", "tolerance", "bytes", "verdict")
+    for row in rows:
+        verdict = "[red]broken[/red]"
+        if row["meets_guarantee"]:
+            verdict = "[green]certified[/green]" if row["passed"] else "promises nothing"
+        table.add_row(
+            row["strategy"],
+            row["model"],
+            str(row["world_size"]),
+            row["guarantee"],
+            f"{row['max_relative_error']:.1e}",
+            f"{row['tolerance']:.1e}",
+            "as predicted" if row["bytes_as_predicted"] else "[red]differ[/red]",
+            verdict,
+        )
+    console.print(table)
+    write_json({"schema": SCHEMA, "results": rows}, json_target)
+    broken = [row for row in rows if not row["meets_guarantee"]]
+    if broken:
+        raise RunError(f"{len(broken)} of {len(rows)} do not meet their guarantee; first: {_describe(broken[0])}")
+    console.print(f"All {len(rows)} meet their guarantee.")
+
+
+def _describe(row: dict[str, object]) -> str:
+    where = f"{row['strategy']} on {row['world_size']} workers with {row['model']}"
+    first = row["first_divergence"]
+    if isinstance(first, dict):
+        place = f"step {first['step']}, rank {first['rank']}, tensor {first['tensor']}"
+        return f"{where}: {place} is off by {first['error']:.1e}"
+    if not row["bytes_as_predicted"]:
+        return f"{where}: bytes sent are not those predicted"
+    return f"{where}: it promises nothing, but does not differ"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(verify)

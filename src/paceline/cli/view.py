@@ -1,0 +1,121 @@
+"""Results as tables that fit a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+DASH = "\N{EN DASH}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    return DASH if value is None else f"{value:.{digits}g}"
+
+
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def milliseconds(seconds: float | None) -> str:
+    return DASH if seconds is None else f"{1000 * seconds:.2f}"
+
+
+def megabytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:.2f}"
+
+
+def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
+    """A plain table; the first column is a name, the others are figures, but for those named as text."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
+    for index, column in enumerate(columns):
+        is_text = column in text
+        table.add_column(
+            column, justify="left" if index == 0 or is_text else "right", no_wrap=index > 0 and not is_text
+        )
+    return table
+
+
+def comparison_table(study: dict[str, Any]) -> Table:
+    """One row per strategy."""
+    results = study["results"]
+    has_interval = any(result["iteration_mean_s_interval95"] for result in results)
+    has_speedup = any("speedup" in result for result in results)
+    columns = ["strategy", "ms/step", "95 %" if has_interval else "p95"]
+    columns += ["speed-up"] if has_speedup else []
+    table = make_table(*columns, "samples/s", "train s", "loss", "test", "drift", "MB sent")
+    for result in results:
+        row = [result["label"], milliseconds(result["iteration_s"]["mean"])]
+        row += [_plus_minus(result) if has_interval else milliseconds(result["iteration_s"]["p95"])]
+        row += [f"{result['speedup']:.2f}x"] if has_speedup else []
+        row += [f"{result['samples_per_s']:,.0f}", f"{result['train_s']:.2f}"]
+        row += [number(result["final"]["train_loss"], 3), percent(result["final"]["test_accuracy"])]
+        row += [f"{result['replica_drift']:.0e}" if result["replica_drift"] else "0"]
+        row += [megabytes(max(worker["sent_bytes"] for worker in result["per_worker"]))]
+        table.add_row(*row)
+    return table
+
+
+def _plus_minus(result: dict[str, Any]) -> str:
+    """Half the width of the interval, as a share of the time itself."""
+    low, high = result["iteration_mean_s_interval95"]
+    return f"\N{PLUS-MINUS SIGN}{50 * (high - low) / result['iteration_s']['mean']:.0f} %"
+
+
+def worker_table(result: dict[str, Any]) -> Table:
+    """One row per worker of one run."""
+    columns = ["worker", "ms/step", "p50", "p95", "train loss", "train", "test loss", "test", "MB sent", "parameters"]
+    table = make_table(*columns)
+    for worker in result["per_worker"]:
+        table.add_row(
+            str(worker["rank"]),
+            milliseconds(worker["iteration_s"]),
+            milliseconds(worker["iteration_p50_s"]),
+            milliseconds(worker["iteration_p95_s"]),
+            number(worker["train_loss"]),
+            percent(worker["train_accuracy"]),
+            number(worker["test_loss"]),
+            percent(worker["test_accuracy"]),
+            megabytes(worker["sent_bytes"]),
+            worker["parameter_digest"][:8],
+        )
+    return table
+
+
+def run_lines(result: dict[str, Any]) -> list[str]:
+    """What a run's report says beyond its workers."""
+    iteration, final = result["iteration_s"], result["final"]
+    lines = [
+        f"iteration       mean {milliseconds(iteration['mean'])} ms, p50 {milliseconds(iteration['p50'])}, "
+        f"p95 {milliseconds(iteration['p95'])} (over {result['timed_steps']} steps; "
+        f"first {result['warmup_steps']} dropped as warm-up)",
+        f"throughput      {result['samples_per_s']:,.0f} samples/s",
+    ]
+    if result["epoch_s"] is not None:
+        lines.append(
+            f"epoch           {result['epoch_s']:.3f} s, {result['epoch_without_data_s']:.3f} s without loading data"
+        )
+    lines += [
+        f"training        {result['train_s']:.2f} s; evaluation {result['evaluation_s']:.2f} s; "
+        f"total {result['total_s']:.2f} s with start-up",
+        f"last epoch      loss {number(final['train_loss'])}, accuracy {percent(final['train_accuracy'])}",
+        f"test set        loss {number(final['test_loss'])}, accuracy {percent(final['test_accuracy'])}",
+        f"replicas        drift {result['replica_drift']:.2g} ({result['guarantee']}), BatchNorm {result['batchnorm']}",
+    ]
+    return lines
+
+
+def verdict_lines(study: dict[str, Any]) -> list[str]:
+    """Who was fastest, and what cannot be told apart."""
+    results = [result for result in study["results"] if result["workers"] > 1 and result["guarantee"] != "none"]
+    if len(results) < 2:
+        return []
+    fastest = next((r for r in results if r["versus_fastest"]["verdict"] == "fastest"), results[0])
+    lines = [f"Fastest of those that agree: [bold]{fastest['label']}[/bold]."]
+    ties = [r["label"] for r in results if r["versus_fastest"]["verdict"] == "no difference"]
+    if ties:
+        lines.append(f"No difference from it within 95 %: {', '.join(ties)}.")
+    if study["repeats"] == 1:
+        lines.append("One repeat cannot tell small differences from noise: --repeats 3 gives intervals.")
+    return lines

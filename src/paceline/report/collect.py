@@ -1,0 +1,205 @@
+"""From folders to what one page shows: reads runs and studies and puts several of them side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.recipe import Recipe, recipe_keys
+from paceline.report.numbers import counted, listed
+from paceline.runs import list_runs, read
+from paceline.study.results import add_comparisons, combine
+
+# What may differ between runs that are still one comparison: the subject itself, names, and where files lie.
+SUBJECT = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
+SUBJECT |= {"data.download", "train.log_every", "train.worker_batch_size"}
+# What makes an iteration a different piece of work, so that its time says nothing about the strategy.
+WORK = ("model.name", "data.name", "data.image_size", "train.batch_size")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One folder."""
+
+    name: str
+    kind: str
+    started: str
+    status: str
+    error: str
+    recipe: Recipe
+    environment: Mapping[str, Any]
+    asked_repeats: int
+    results: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a page is made of; the first source speaks for all where they are the same."""
+
+    sources: list[Source]
+    results: list[dict[str, Any]]
+    differing: dict[str, list[str]]  # recipe key: its values
+    left_out: list[str]  # sentences
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.sources[0].recipe
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        return self.sources[0].environment
+
+
+def collect(paths: Sequence[Path]) -> Material:
+    """Read every folder; what never got to a result is left out, and said."""
+    sources, left_out = [], []
+    for value in [value for path in paths for value in _values(path)]:
+        name = Path(value["folder"]).name
+        if value["kind"] == "unreadable":
+            left_out.append(f"{name} is left out: {value['reason']}.")
+            continue
+        source = _source(value, name)
+        if source.results:
+            sources.append(source)
+        else:
+            left_out.append(f"{name} is left out: it {_ending(source)} before anything was measured.")
+    if not sources:
+        reasons = f": {' '.join(left_out)}" if left_out else ""
+        raise UsageError(f"there is nothing to report{reasons or '; name the folder of a run or of a study'}")
+    differing = _differing([source.recipe for source in sources])
+    return Material(sources, _side_by_side(sources, differing), differing, left_out)
+
+
+def notices(material: Material) -> list[str]:
+    """What a reader has to know before any figure."""
+    found = list(material.left_out)
+    for source in material.sources:
+        if source.status != "done":
+            num_asked = max(len(source.recipe.strategies), len(source.results))
+            found.append(
+                f"This {source.kind} {_ending(source)}. What was measured until then: {len(source.results)} of "
+                f"{counted(num_asked, 'row')}, {source.results[0]['repeats']} of "
+                f"{counted(source.asked_repeats, 'repeat')}."
+            )
+    if len(material.sources) > 1:
+        found.append(
+            f"Put together from {len(material.sources)} folders: they were not measured in turn, so a machine that "
+            "was slower for a while may have slowed some and not others."
+        )
+    for key, values in material.differing.items():
+        found.append(f"The recipes differ in {key}: {listed(values)}.")
+    machines = {str(source.environment.get("processor")) for source in material.sources}
+    if len(machines) > 1:
+        found.append(f"They were measured on different machines: {listed(sorted(machines))}.")
+    return found
+
+
+def _values(path: Path) -> list[dict[str, Any]]:
+    """A run, a study, or everything in a folder of them."""
+    try:
+        return [read(path)]
+    except UsageError:
+        values = list_runs(path)
+        if not values:
+            raise
+        return values
+
+
+def _source(value: Mapping[str, Any], name: str) -> Source:
+    folder = Path(value["folder"])
+    is_study = value["kind"] == "study"
+    try:
+        if is_study:
+            recipe, environment = Recipe.from_dict(value["recipe"]), value["environment"]
+        else:
+            recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
+            environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+        found = value["results"] if is_study else [combine([value["result"]])] if "result" in value else []
+        return Source(
+            name=name,
+            kind=value["kind"],
+            started=value["started"],
+            status=value["status"],
+            error=value.get("error", ""),
+            recipe=recipe,
+            environment=environment,
+            asked_repeats=value.get("repeats", 1),
+            results=[dict(result) for result in found],
+        )
+    except (OSError, KeyError, ValueError) as error:
+        raise UsageError(f"{name!r} is damaged: {error}") from None
+
+
+def _ending(source: Source) -> str:
+    reason = f": {source.error.splitlines()[0].rstrip('.')}" if source.error else ""
+    return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
+
+
+def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
+    """The keys in which recipes differ that should not, each with its values."""
+    found = {}
+    for key, _ in recipe_keys():
+        if key not in SUBJECT:
+            values = list(dict.fromkeys(_value(recipe, key) for recipe in recipes))
+            if len(values) > 1:
+                found[key] = values
+    return found
+
+
+def _value(recipe: Recipe, key: str) -> str:
+    if key == "train.batch_size":
+        return str(recipe.batch_size)
+    section, dot, name = key.partition(".")
+    value = getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
+    return "unset" if value is None else str(value)
+
+
+def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All results as rows of one table; runs of the same thing become its repeats."""
+    if len(sources) == 1:
+        return _distinct([(result, "") for result in sources[0].results])
+    groups: dict[tuple[str, ...], list[tuple[dict[str, Any], Source]]] = {}
+    for number, source in enumerate(sources):
+        for result in source.results:
+            same = [_value(source.recipe, key) for key in differing]
+            alone = "" if source.kind == "run" else str(number)  # a study has counted its repeats itself
+            groups.setdefault((result["label"], str(result["workers"]), alone, *same), []).append((result, source))
+    rows = []
+    for group in groups.values():
+        first, source = group[0]
+        row = combine([result for result, _ in group]) if len(group) > 1 else first
+        note = listed([f"{key} {_value(source.recipe, key)}" for key in differing]) if differing else source.name
+        rows.append((dict(row), note))
+    results = _distinct(rows)
+    for result in results:
+        for key in ("versus_fastest", "speedup", "efficiency"):
+            result.pop(key, None)
+    if not any(key in differing for key in WORK):
+        _compare(results)
+    return results
+
+
+def _distinct(rows: Sequence[tuple[dict[str, Any], str]]) -> list[dict[str, Any]]:
+    """Labels that name one row each: by workers, then by what else tells them apart."""
+    labels = [result["label"] for result, _ in rows]
+    with_workers = [f"{result['label']} on {counted(result['workers'], 'worker')}" for result, _ in rows]
+    named = []
+    for (result, note), longer in zip(rows, with_workers, strict=True):
+        label = result["label"]
+        if labels.count(label) > 1:
+            label = longer if with_workers.count(longer) == 1 else f"{label} ({note})" if note else longer
+        named.append({**result, "label": label})
+    return named
+
+
+def _compare(results: list[dict[str, Any]]) -> None:
+    """Compare rows with as many repeats as all of them have: repeats are compared in pairs."""
+    common = min(len(result["iteration_mean_s_repeats"]) for result in results)
+    shortened = [{**r, "iteration_mean_s_repeats": r["iteration_mean_s_repeats"][:common]} for r in results]
+    add_comparisons(shortened)
+    for result, compared in zip(results, shortened, strict=True):
+        result.update({key: compared[key] for key in ("versus_fastest", "speedup", "efficiency") if key in compared})

@@ -1,0 +1,126 @@
+"""One self-contained HTML page: it loads nothing, and nothing that a user wrote can become part of its code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from paceline.errors import UsageError
+from paceline.report import charts, facts, words
+from paceline.report.collect import Material, collect, notices
+from paceline.report.table import COLUMNS, WORKER_COLUMNS, Column
+from paceline.runs import finite
+from paceline.runs.store import disk_errors
+
+
+def write_report(paths: Sequence[Path], output: Path) -> Path:
+    """Write the page of one or several runs and studies, whole or not at all."""
+    if output.is_dir():
+        raise UsageError(f"{str(output)!r} is a folder; name a file, such as {str(output / 'report.html')!r}")
+    _write_whole(output, render(collect(paths)))
+    return output
+
+
+def render(material: Material) -> str:
+    """The page as text."""
+    recipe, environment, results = material.recipe, material.environment, material.results
+    found = charts.make_charts(results)
+    scripts = [Markup(get_plotlyjs()), Markup(_template_file("report.js"))]
+    is_study = material.sources[0].kind == "study"
+    names = list(dict.fromkeys(source.recipe.name for source in material.sources))
+    jinja = Environment(
+        loader=PackageLoader("paceline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.filters["tied"] = _tied
+    return jinja.get_template("report.html").render(
+        title=", ".join(names),
+        description=recipe.description if len(names) == 1 else "",
+        sources=material.sources,
+        notices=notices(material),
+        headline=words.headline(results),
+        points=words.points(results),
+        cautions=facts.cautions(recipe, environment, results, is_study=is_study),
+        columns=COLUMNS,
+        worker_columns=WORKER_COLUMNS,
+        heads=_heads,
+        results=results,
+        colours=charts.colours(results),
+        charts=found,
+        chart_specs=finite([chart.spec for chart in found]),
+        replicas_equal=words.replicas_equal,
+        training=facts.training(recipe, results),
+        machine=facts.machine(environment),
+        recipes=_recipes(material),
+        style=Markup(_template_file("report.css")),
+        scripts=scripts,
+        policy=_policy(scripts),
+    )
+
+
+def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """The upper row of a table's head: each group with the number of columns that it spans."""
+    spans: list[tuple[str, int]] = []
+    for column in columns:
+        if spans and column.group and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1] + 1)
+        else:
+            spans.append((column.group, 1))
+    return spans
+
+
+def _recipes(material: Material) -> list[tuple[str, str]]:
+    """Every recipe once, with the folder that it is from."""
+    texts: dict[str, str] = {}
+    for source in material.sources:
+        texts.setdefault(source.recipe.to_toml(), source.name)
+    return [(name, text) for text, name in texts.items()]
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Only our own scripts may run and nothing may be fetched, whatever a label contains."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _tied(text: str) -> str:
+    """Numbers stay with their units at the end of a line."""
+    for unit in ("%", "ms", "s", "MB"):
+        for end in (" ", ".", ",", ")", ";", ":"):
+            text = text.replace(f" {unit}{end}", f"\N{NO-BREAK SPACE}{unit}{end}")
+    return text
+
+
+def _template_file(name: str) -> str:
+    return (resources.files("paceline.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _write_whole(output: Path, text: str) -> None:
+    """Beside its place first, then moved there: a reader never sees half a page."""
+    part: Any = None
+    with disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor, part = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".part", dir=output.parent)
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.chmod(part, 0o644)
+            os.replace(part, output)
+        except BaseException:
+            if part is not None:
+                Path(part).unlink(missing_ok=True)
+            raise

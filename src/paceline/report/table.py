@@ -1,0 +1,106 @@
+"""The main table and the tables of workers: what is in each column, for the page and for Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.report.numbers import DASH, accuracy, megabytes, milliseconds, significant, times, whole
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    group: str  # what stands above several columns
+    name: str
+    text: Callable[[Row], str]
+    is_number: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """For a table with one row of heads."""
+        return f"{self.group} {self.name}".strip()
+
+
+def _interval(result: Row) -> str:
+    bounds = result.get("iteration_mean_s_interval95")
+    # Few repeats that scatter give an interval that reaches below zero, where no time is.
+    return f"{milliseconds(max(bounds[0], 0.0))} to {milliseconds(bounds[1])}" if bounds else DASH
+
+
+def _versus(result: Row) -> str:
+    versus = result.get("versus_fastest")
+    if not versus:
+        return DASH
+    if versus["verdict"] == "fastest":
+        return "fastest"
+    ratio = f"{times(versus['ratio'])} \N{MULTIPLICATION SIGN}"
+    return f"{ratio}, {versus['verdict']}" if versus["verdict"] == "no difference" else ratio
+
+
+def _optional(value: float | None) -> str:
+    return DASH if value is None else times(value)
+
+
+def _sent(result: Row) -> str:
+    return megabytes(max((row["sent_bytes"] for row in result["per_worker"]), default=None))
+
+
+COLUMNS = (
+    Column("", "Strategy", lambda r: str(r["label"]), is_number=False),
+    Column("", "Workers", lambda r: str(r["workers"])),
+    Column("Iteration, ms", "mean", lambda r: milliseconds(r["iteration_s"]["mean"])),
+    Column("Iteration, ms", "95 % interval", _interval),
+    Column("Iteration, ms", "p50", lambda r: milliseconds(r["iteration_s"]["p50"])),
+    Column("Iteration, ms", "p95", lambda r: milliseconds(r["iteration_s"]["p95"])),
+    Column("", "To fastest", _versus),
+    Column("", "Samples/s", lambda r: whole(r["samples_per_s"])),
+    Column("", "Speed-up", lambda r: _optional(r.get("speedup"))),
+    Column("Epoch, s", "all", lambda r: significant(r["epoch_s"])),
+    Column("Epoch, s", "without data", lambda r: significant(r["epoch_without_data_s"])),
+    Column("", "Train, s", lambda r: significant(r["train_s"])),
+    Column("Loss", "train", lambda r: significant(r["final"]["train_loss"])),
+    Column("Loss", "test", lambda r: significant(r["final"]["test_loss"])),
+    Column("Accuracy", "train", lambda r: accuracy(r["final"]["train_accuracy"])),
+    Column("Accuracy", "test", lambda r: accuracy(r["final"]["test_accuracy"])),
+    Column("", "Replica drift", lambda r: significant(r["replica_drift"])),
+    Column("", "Sent, MB", _sent),
+    Column("", "Guarantee", lambda r: str(r["guarantee"]), is_number=False),
+    Column("", "Comm", lambda r: str(r["comm"]), is_number=False),
+)
+
+WORKER_COLUMNS = (
+    Column("", "Rank", lambda w: str(w["rank"])),
+    Column("Iteration, ms", "mean", lambda w: milliseconds(w["iteration_s"])),
+    Column("Iteration, ms", "p50", lambda w: milliseconds(w["iteration_p50_s"])),
+    Column("Iteration, ms", "p95", lambda w: milliseconds(w["iteration_p95_s"])),
+    Column("", "Sent, MB", lambda w: megabytes(w["sent_bytes"])),
+    Column("", "Received, MB", lambda w: megabytes(w["received_bytes"])),
+    Column("Loss", "train", lambda w: significant(w["train_loss"])),
+    Column("Loss", "test", lambda w: significant(w["test_loss"])),
+    Column("Accuracy", "train", lambda w: accuracy(w["train_accuracy"])),
+    Column("Accuracy", "test", lambda w: accuracy(w["test_accuracy"])),
+    Column("", "Parameters", lambda w: str(w["parameter_digest"] or DASH)[:12], is_number=False),
+)
+
+
+def markdown_table(results: Sequence[Row]) -> str:
+    """The main table in Markdown, one line per result."""
+    lines = [
+        _line(column.full_name for column in COLUMNS),
+        _line("---:" if column.is_number else ":---" for column in COLUMNS),
+        *(_line(_escaped(column.text(result)) for column in COLUMNS) for result in results),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Labels are the user's text: nothing in them may end a cell or become markup."""
+    return re.sub(r"([\\|<>`*\[\]])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,71 @@
+"""Every strategy with what it promises and what it would send: predicted, nothing is run."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Counter
+from paceline.comm.torch import TorchComm
+from paceline.data import Batch, Data, Dataset, load_data
+from paceline.models import build_model, model_names
+from paceline.recipe import DataConfig
+from paceline.strategies import StrategySpec, strategies
+
+
+def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]]:
+    """One row per strategy for a model on so many workers."""
+    built = build_model(model, load_data(DataConfig(name=data), seed=0))
+    specs = [TensorSpec(p.numel(), p.element_size()) for p in built.parameters() if p.requires_grad]
+    rows = []
+    for name, cls in strategies.classes.items():
+        strategy = StrategySpec(name).build()
+        steps = [Counter.of(strategy.traffic(specs, rank, num_workers, 0)) for rank in range(num_workers)]
+        rows.append(
+            {
+                "strategy": name,
+                "description": (inspect.getdoc(cls) or "").partition("\n")[0],
+                "paper": cls.paper,
+                "guarantee": strategy.guarantee.value,
+                "options": strategy.options,
+                "workers": num_workers,
+                "sent_bytes_per_step": [
+                    TorchComm.predict(step, rank, num_workers).sent_bytes for rank, step in enumerate(steps)
+                ],
+                "operations_per_step": max(sum(step.calls.values()) for step in steps),
+            }
+        )
+    return rows
+
+
+# The input that each model was published for; a model takes channels and classes from its data.
+USUAL_INPUT = {"lenet5": ((1, 28, 28), 10), "resnet50": ((3, 224, 224), 1000)}
+
+
+def model_catalogue() -> list[dict[str, Any]]:
+    """One row per built-in model, with its size for its usual input."""
+    rows = []
+    for name, description in model_names().items():
+        shape, num_classes = USUAL_INPUT.get(name, ((3, 32, 32), 10))
+        with torch.device("meta"):  # sizes without the weights
+            built = build_model(name, Data(_Nothing(), _Nothing(), shape, num_classes))
+        rows.append(
+            {
+                "model": name,
+                "description": description,
+                "parameters": sum(parameter.numel() for parameter in built.parameters()),
+                "input": "x".join(str(side) for side in shape) + f" to {num_classes}",
+            }
+        )
+    return rows
+
+
+class _Nothing(Dataset):
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, indices: torch.Tensor, epoch: int) -> Batch:  # noqa: ARG002
+        raise AssertionError("a model is sized without looking at data")

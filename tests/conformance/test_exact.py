@@ -1,0 +1,137 @@
+"""Every strategy in the registry, against one process that plays all workers: a new one is tested by existing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jobs
+import pytest
+from helpers import build, exact_strategies, on_pool, on_threads, on_threads_supported
+
+from paceline.comm.threads import ThreadsComm
+from paceline.launch.local import LocalLauncher
+from paceline.strategies import Guarantee, strategies
+from paceline.study.verify import cases, verify
+
+# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+TOLERANCE = 1e-9
+OPTIMIZERS = {
+    "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
+    "adam": {"optimizer.name": "adam", "optimizer.lr": 0.01},
+}
+EXACT = exact_strategies()
+ON_THREADS = [name for name in strategies.classes if on_threads_supported(name)]
+ELSEWHERE = [name for name in strategies.classes if not on_threads_supported(name)]
+
+
+def certify(pool: LocalLauncher, strategy: str, world_size: int, **arguments: Any) -> list[dict[str, Any]]:
+    """On threads where the strategy can, else on gloo."""
+    if on_threads_supported(strategy):
+        return on_threads(world_size, jobs.certify, strategy=strategy, **arguments)
+    return on_pool(pool, world_size, jobs.certify, strategy=strategy, **arguments)
+
+
+def assert_exact(workers: list[dict[str, Any]]) -> None:
+    for rank, worker in enumerate(workers):
+        assert len(worker["steps"]) == worker["num_expected"] > 0
+        for step, row in enumerate(worker["steps"]):
+            assert row["relative_error"] <= TOLERANCE, f"rank {rank}, step {step}"
+            assert row["digest"] == workers[0]["steps"][step]["digest"], f"rank {rank} differs in bits at step {step}"
+
+
+def assert_traffic_as_predicted(workers: list[dict[str, Any]]) -> None:
+    for rank, worker in enumerate(workers):
+        for step, row in enumerate(worker["steps"]):
+            assert row["counted"] == row["predicted"], f"rank {rank}, step {step}"
+            assert row["wire"] == row["predicted_wire"], f"rank {rank}, step {step}"
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("strategy", EXACT)
+def test_equals_the_oracle_after_every_step(
+    pool: LocalLauncher, strategy: str, world_size: int, optimizer: str
+) -> None:
+    workers = certify(pool, strategy, world_size, changes=OPTIMIZERS[optimizer])
+    assert_exact(workers)
+    assert_traffic_as_predicted(workers)
+    sends = any(row["counted"] for worker in workers for row in worker["steps"])
+    assert sends == (world_size > 1)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("name", [n for n in strategies.classes if build(n).guarantee is Guarantee.NONE])
+def test_a_strategy_that_promises_nothing_really_differs(name: str, world_size: int) -> None:
+    workers = on_threads(world_size, jobs.certify, strategy=name, changes={})
+    last = [worker["steps"][-1] for worker in workers]
+    assert all(row["relative_error"] > 1e-6 for row in last)
+    assert len({row["digest"] for row in last}) == world_size
+    assert_traffic_as_predicted(workers)
+
+
+def test_every_strategy_says_what_it_is() -> None:
+    assert {"all-reduce", "ring", "gather-scatter", "root-average", "ddp", "none"} <= set(strategies.classes)
+    for name, cls in strategies.classes.items():
+        assert (cls.__doc__ or "").strip(), f"{name} has no first line that says what goes over the wire"
+        assert isinstance(build(name).guarantee, Guarantee)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_strategy_that_threads_cannot_carry_says_why(name: str) -> None:
+    reason = strategies.classes[name].unsupported(ThreadsComm)
+    assert "threads" in reason
+    if name == "ddp":
+        assert reason == "it needs a torch process group, which comm 'threads' does not have"
+    with pytest.raises(NotImplementedError, match="comm threads has no torch process group"):
+        ThreadsComm.world(1)[0].process_group()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("strategy", list(strategies.classes))
+def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+    [row] = verify(cases([strategy], [world_size], ["lenet5"]), pool, on_case=lambda _: None)
+    assert row["meets_guarantee"], row
+    assert row["bytes_as_predicted"]
+    assert row["passed"] == (build(strategy).guarantee is not Guarantee.NONE)
+    assert (row["first_divergence"] is None) == row["passed"]
+
+
+@pytest.mark.parametrize("options", ["bucket_mb=0.001", "static_graph=true", "gradient_as_view=false"])
+def test_options_of_ddp_leave_it_exact(pool: LocalLauncher, options: str) -> None:
+    workers = certify(pool, f"ddp:{options}", 3, changes={})
+    assert_exact(workers)
+    assert_traffic_as_predicted(workers)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("strategy", EXACT)
+def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+    # The oracle takes whole batches whatever the recipe says.
+    workers = certify(pool, strategy, world_size, changes={"train.micro_batch_size": 2})
+    assert_exact(workers)
+    assert_traffic_as_predicted(workers)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("strategy", EXACT)
+def test_channels_last(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+    assert_exact(certify(pool, strategy, world_size, changes={"train.channels_last": True}))
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_frozen_parameters_stay_and_are_not_sent(pool: LocalLauncher, strategy: str) -> None:
+    workers = certify(pool, strategy, 2, changes={}, model="frozen")
+    assert_exact(workers)
+    assert_traffic_as_predicted(workers)
+    start = jobs.toy_model("frozen").conv.weight.flatten().tolist()
+    assert all(worker["parameters"]["conv.weight"] == start for worker in workers)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("strategy", EXACT)
+def test_a_parameter_without_gradient_on_some_worker(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+    # Weight decay and momentum tell a gradient of zeros from none at all: any number of workers must do the same.
+    name = "ddp:find_unused=true" if strategy == "ddp" else strategy
+    workers = certify(pool, name, world_size, changes={"optimizer.weight_decay": 0.01}, model="sometimes")
+    assert_exact(workers)
+    assert_traffic_as_predicted(workers)

@@ -1,0 +1,64 @@
+"""Fixtures for all tests; one of them fails a test that leaves something behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jobs
+import psutil
+import pytest
+import torch
+from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
+
+from paceline.launch.local import LocalLauncher
+
+# Sources may be edited while tests run; what a test leaves behind lies where it ran or beside what it read.
+_UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis"}
+_UNWATCHED |= {".mypy_cache", ".ruff_cache", "build", "dist"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.reportchars += "s"  # a skipped test says why
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> Iterator[None]:
+    """Fails a test that leaks child processes, environment variables or files in the repository."""
+    environment, files, children = _environment(), _files(), child_processes()
+    yield
+    leaked = [process for pid, process in child_processes().items() if pid not in children]
+    _, alive = psutil.wait_procs(leaked, timeout=3.0)
+    names = [f"{process.pid} {' '.join(process.cmdline())}" for process in alive if process.is_running()]
+    for process in alive:
+        process.kill()
+    assert not names, f"child processes left behind: {names}"
+    changed = {key for key, _ in environment.items() ^ _environment().items()}
+    assert not changed, f"environment variables left behind: {sorted(changed)}"
+    assert not _files() - files, f"files left behind: {sorted(map(str, _files() - files))}"
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[LocalLauncher]:
+    """Four worker processes, shared by all tests that do not end them."""
+    with LocalLauncher(4) as launcher:
+        SHARED_POOLS.append(launcher)
+        on_pool(launcher, 4, jobs.rank_of)
+        yield launcher
+    SHARED_POOLS.remove(launcher)
+
+
+def _environment() -> dict[str, str]:
+    # pytest's own, and one that torch sets when an optimiser is first used.
+    theirs = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+    return {key: value for key, value in os.environ.items() if key not in theirs}
+
+
+def _files() -> set[Path]:
+    found = set()
+    for folder, folders, names in os.walk(REPOSITORY):
+        folders[:] = [name for name in folders if name not in _UNWATCHED]
+        found |= {Path(folder, name) for name in names}
+    return found

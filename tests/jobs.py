@@ -1,0 +1,97 @@
+"""Functions that workers run: on threads or in processes, `(context, **arguments)` to plain values."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+from toys import toy_data, toy_model, toy_recipe
+
+from paceline.comm import Counter
+from paceline.strategies import StrategySpec
+from paceline.train.context import Context
+from paceline.train.oracle import oracle_steps
+from paceline.train.replicas import parameter_digest
+from paceline.train.trainer import Trainer
+
+
+def rank_of(context: Context) -> int:
+    return context.rank
+
+
+def pid_of(context: Context) -> int:  # noqa: ARG001
+    return os.getpid()
+
+
+def place_of(context: Context, note: str = "") -> list[Any]:
+    context.comm.all_reduce(torch.ones(1))
+    return [context.rank, context.world_size, note]
+
+
+def emit_and_wait(context: Context) -> None:
+    context.emit({"kind": "progress", "pid": os.getpid()})
+    time.sleep(60)
+
+
+def raise_on(context: Context, rank: int) -> None:
+    if context.rank == rank:
+        raise LookupError("no such shelf")
+    context.comm.barrier()
+
+
+def kill_itself(context: Context, rank: int) -> None:
+    """One worker dies while its peers are in the middle of an all_reduce with it."""
+    context.comm.barrier()
+    if context.rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    context.comm.all_reduce(torch.zeros(1 << 16))
+
+
+def hang_on(context: Context, rank: int) -> None:
+    if context.rank == rank:
+        time.sleep(60)
+    context.comm.all_reduce(torch.zeros(8))
+
+
+def hang_in_training(context: Context, rank: int, strategy: str) -> None:
+    """One worker stops between two steps of a training."""
+    recipe = toy_recipe(context.world_size)
+    trainer = Trainer(recipe, StrategySpec.parse(strategy).build(), toy_data(), context, toy_model("plain"))
+    trainer.run(lambda step: time.sleep(60) if context.rank == rank and step == 1 else None)
+
+
+def certify(context: Context, strategy: str, changes: dict[str, Any], model: str = "plain") -> dict[str, Any]:
+    """Train a toy in float64, and after every step hold the replica against the oracle."""
+    comm = context.comm
+    recipe = toy_recipe(context.world_size, changes)
+    data = toy_data()
+    expected = list(oracle_steps(recipe, data, toy_model(model), comm.world_size))
+    trainer = Trainer(recipe, StrategySpec.parse(strategy).build(), data, context, toy_model(model))
+    parameters = dict(trainer.model.named_parameters())
+    steps: list[dict[str, Any]] = []
+    comm.counter.clear()
+
+    def look(step: int) -> None:
+        off = sum(float((parameters[n].detach() - e).square().sum()) for n, e in expected[step].items())
+        length = sum(float(e.square().sum()) for e in expected[step].values())
+        operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
+        predicted = Counter.of(operations)
+        steps.append(
+            {
+                "relative_error": (off / length) ** 0.5,
+                "digest": parameter_digest(trainer.model),
+                "counted": dict(comm.counter.nbytes),
+                "predicted": dict(predicted.nbytes),
+                "wire": tuple(comm.wire()),
+                "predicted_wire": tuple(comm.predict(predicted, comm.rank, comm.world_size)),
+            }
+        )
+        comm.counter.clear()
+
+    trainer.run(look)
+    buffers = {name: buffer.flatten().tolist() for name, buffer in trainer.model.named_buffers()}
+    digests = {name: parameters[name].detach().flatten().tolist() for name in parameters}
+    return {"steps": steps, "buffers": buffers, "parameters": digests, "num_expected": len(expected)}
