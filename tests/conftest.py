@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import jobs
 import psutil
 import pytest
 import torch
-from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
 
+import jobs
+from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
 from paceline.launch.local import LocalLauncher
 
-# Sources may be edited while tests run; what a test leaves behind lies where it ran or beside what it read.
+# Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
 _UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis"}
 _UNWATCHED |= {".mypy_cache", ".ruff_cache", "build", "dist"}
 
@@ -60,5 +60,5 @@ def _files() -> set[Path]:
     found = set()
     for folder, folders, names in os.walk(REPOSITORY):
         folders[:] = [name for name in folders if name not in _UNWATCHED]
-        found |= {Path(folder, name) for name in names}
+        found |= {Path(folder, name) for name in names if not name.endswith((".py", ".md"))}
     return found

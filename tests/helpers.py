@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
+from torch import nn
 
+from paceline.comm import Comm
 from paceline.comm.threads import ThreadsComm
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
-from paceline.strategies import Guarantee, Strategy, StrategySpec, strategies
+from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, strategies
 from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
@@ -73,6 +76,14 @@ def on_threads_supported(name: str) -> bool:
 
 def build(text: str) -> Strategy:
     return StrategySpec.parse(text).build()
+
+
+def build_for(text: str, comm: Comm) -> Strategy:
+    """A strategy set up on a comm with a model of one number, to call it by hand."""
+    strategy, model = build(text), nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy.setup(Worker(comm=comm, codec=strategy.codec, model=model, optimizer=optimizer))
+    return strategy
 
 
 def free_port() -> int:

@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import torch
-from toys import toy_data, toy_model, toy_recipe
 
 from paceline.comm import Counter
 from paceline.strategies import StrategySpec
@@ -16,6 +15,7 @@ from paceline.train.context import Context
 from paceline.train.oracle import oracle_steps
 from paceline.train.replicas import parameter_digest
 from paceline.train.trainer import Trainer
+from toys import toy_data, toy_model, toy_recipe
 
 
 def rank_of(context: Context) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jobs
 import pytest
-from helpers import build, exact_strategies, on_pool, on_threads, on_threads_supported
 
+import jobs
+from helpers import build, exact_strategies, on_pool, on_threads, on_threads_supported
 from paceline.comm.threads import ThreadsComm
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, strategies

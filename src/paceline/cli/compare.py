@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
 
 ORDER = 1
 
@@ -23,15 +23,17 @@ def compare(
     master_port: MasterPort = 29400,
 ) -> None:
     """Train one recipe under several strategies and compare them."""
-    from paceline.cli.options import check_json_target, console_for, write_json
-    from paceline.cli.progress import Bars
-    from paceline.cli.session import launched
-    from paceline.cli.view import comparison_table, verdict_lines
+    from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.options import check_json_target, console_for, write_json
+    from paceline.cli.parts.progress import Bars
+    from paceline.cli.parts.session import launched
+    from paceline.cli.parts.view import comparison_table, verdict_lines
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
 
     check_json_target(json_target)
+    fetch_if_needed(recipe.data, console_for(json_target))
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     entries, facts = prepare(recipe)
     with launched(max(entry.num_workers for entry in entries), nodes, "study") as launcher:

@@ -13,8 +13,8 @@ data = typer.Typer(help="List data sets, or fetch one.", invoke_without_command=
 def list_sources(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
-    from paceline.cli.options import console_for
-    from paceline.cli.view import make_table
+    from paceline.cli.parts.options import console_for
+    from paceline.cli.parts.view import make_table
     from paceline.data import data_sources
 
     table = make_table("data", "what it is", text=("what it is",))
@@ -29,15 +29,10 @@ def fetch(
     data_dir: Annotated[str, typer.Option("--data-dir", help="Where the files go.")] = "",
 ) -> None:
     """Download a published data set and verify it."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from paceline.cli.parts.fetching import fetch_with_bar
+    from paceline.cli.parts.options import console_for
 
-    from paceline.data.download import fetch as download
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns) as progress:
-        bar = progress.add_task(name, total=None)
-        folder = download(name, data_dir, lambda done, total: progress.update(bar, completed=done, total=total))
-    print(folder)
+    print(fetch_with_bar(name, data_dir, console_for("-")))
 
 
 def register(app: typer.Typer) -> None:

@@ -7,8 +7,8 @@ ORDER = 8
 
 def models() -> None:
     """List the built-in models; any file.py:factory works as well."""
-    from paceline.cli.options import console_for
-    from paceline.cli.view import make_table
+    from paceline.cli.parts.options import console_for
+    from paceline.cli.parts.view import make_table
     from paceline.study.catalogue import model_catalogue
 
     table = make_table("model", "parameters", "input", "what it is", text=("what it is",))

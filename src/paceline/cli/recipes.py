@@ -13,8 +13,8 @@ recipes = typer.Typer(help="List recipes, or show one.", invoke_without_command=
 def list_recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
-    from paceline.cli.options import console_for
-    from paceline.cli.view import make_table
+    from paceline.cli.parts.options import console_for
+    from paceline.cli.parts.view import make_table
     from paceline.recipe import builtin_recipes
 
     table = make_table("recipe", "what it is", text=("what it is",))

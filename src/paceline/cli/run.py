@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from paceline.cli.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
 
 ORDER = 2
 
@@ -21,10 +21,11 @@ def run(
     master_port: MasterPort = 29400,
 ) -> None:
     """Train one recipe under one strategy and report on every worker."""
-    from paceline.cli.options import check_json_target, console_for, write_json
-    from paceline.cli.progress import Bars
-    from paceline.cli.session import launched
-    from paceline.cli.view import run_lines, worker_table
+    from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.options import check_json_target, console_for, write_json
+    from paceline.cli.parts.progress import Bars
+    from paceline.cli.parts.session import launched
+    from paceline.cli.parts.view import run_lines, worker_table
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry
@@ -32,6 +33,7 @@ def run(
     from paceline.study.run import execute, run_folder
 
     check_json_target(json_target)
+    fetch_if_needed(recipe.data, console_for(json_target))
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import typer
 
-from paceline.cli.options import Json, Out
+from paceline.cli.parts.options import Json, Out
 
 ORDER = 4
 
 
 def runs(out: Out = Path("runs"), json_target: Json = "") -> None:
     """List stored runs and studies."""
-    from paceline.cli.options import console_for, write_json
-    from paceline.cli.view import DASH, make_table, milliseconds, percent
+    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cli.parts.view import DASH, make_table, milliseconds, percent
     from paceline.runs import SCHEMA, list_runs
     from paceline.study.results import fastest_of
 

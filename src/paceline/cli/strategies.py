@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.options import Json
+from paceline.cli.parts.options import Json
 
 ORDER = 7
 
@@ -16,8 +16,8 @@ def strategies(
     json_target: Json = "",
 ) -> None:
     """List the ways to agree: guarantee, bytes and messages per step."""
-    from paceline.cli.options import console_for, write_json
-    from paceline.cli.view import DASH, make_table, megabytes
+    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cli.parts.view import DASH, make_table, megabytes
     from paceline.runs import SCHEMA
     from paceline.study.catalogue import catalogue
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.options import Json
+from paceline.cli.parts.options import Json
 
 ORDER = 3
 
@@ -18,9 +18,9 @@ def verify(
     """Prove that every strategy computes what one process would compute (in float64)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.options import check_json_target, console_for, write_json
-    from paceline.cli.session import launched
-    from paceline.cli.view import make_table
+    from paceline.cli.parts.options import check_json_target, console_for, write_json
+    from paceline.cli.parts.session import launched
+    from paceline.cli.parts.view import make_table
     from paceline.errors import RunError, UsageError
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -33,6 +33,7 @@ class ThreadsComm(Comm):
     def __init__(self, rank: int, world_size: int, post: Post) -> None:
         super().__init__(rank, world_size)
         self._post = post
+        self._posted: dict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
 
     @staticmethod
     def world(world_size: int, timeout_s: float = 20.0) -> list[ThreadsComm]:
@@ -47,7 +48,16 @@ class ThreadsComm(Comm):
         return _Done()
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        return _Receive(lambda: self._take([peer], tensor, tag))
+        receive = _Receive(self, tensor, peer, tag)
+        self._posted[peer, tag].append(receive)
+        return receive
+
+    def _complete(self, receive: _Receive) -> None:
+        """Messages go to receives in the order in which those were posted, whichever is waited for first."""
+        posted = self._posted[receive.peer, receive.tag]
+        while receive in posted:
+            self._take([receive.peer], posted[0].tensor, receive.tag)
+            posted.popleft()
 
     def _recv_any(self, tensor: Tensor, tag: int) -> int:
         return self._take(self._others(), tensor, tag)
@@ -70,9 +80,12 @@ class _Done:
         return None
 
 
+@dataclass(eq=False)
 class _Receive:
-    def __init__(self, take: Callable[[], int]) -> None:
-        self._take = take
+    comm: ThreadsComm
+    tensor: Tensor
+    peer: int
+    tag: int
 
     def wait(self) -> None:
-        self._take()
+        self.comm._complete(self)

@@ -192,6 +192,11 @@ class _CountedGroup(dist.ProcessGroup):
                 counter.add(Operation(op, tensor.numel() * tensor.element_size(), root))
 
 
+def is_peer_failure(error: BaseException) -> bool:
+    """Whether torch's own code (DDP's backward, say) failed because a peer is late or gone."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
+
+
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
     """The small key-value server at which a world meets; port 0 takes a free one."""
     limit = timedelta(seconds=timeout_s)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from paceline.comm.torch import make_store
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Launcher, Task
-from paceline.launch.rendezvous import address_towards, collect, publish
+from paceline.launch.rendezvous import address_towards, collect, leave, publish
 from paceline.train.context import Event
 
 GRACE_S = 1.5  # after a peer's complaint, how long to wait for the culprit to show itself
@@ -103,6 +103,8 @@ class LocalLauncher(Launcher):
     def _start(self, task: Task) -> None:
         if self._store is None:
             self._store, self._port = self._meet(task.timeout_s)
+        if any(process.popen.poll() is not None for process in self._processes):
+            self.close()  # one died while there was nothing to do
         if self._processes:
             return
         environment = {**os.environ, "OMP_NUM_THREADS": str(task.threads)}
@@ -145,6 +147,7 @@ class LocalLauncher(Launcher):
             except RuntimeError:
                 raise RunError(f"node {other} did not appear within {task.timeout_s:g} s") from None
             if theirs != mark.hexdigest():
+                leave(self._store, f"request{self._job}", is_host=self.is_main, num_others=nodes.num_nodes - 1)
                 raise UsageError(f"node {nodes.node_rank} and node {other} were started with different requests")
 
     def _give(self, index: int, task: Task) -> None:
@@ -211,11 +214,13 @@ class LocalLauncher(Launcher):
                 publish(self._store, f"results{self._job}/{nodes.node_rank}", results)
                 # The store lives in node 0: stay until it has what it needs.
                 self._store.get(f"results{self._job}/taken")
+                leave(self._store, f"results{self._job}", is_host=False, num_others=nodes.num_nodes - 1)
                 return []
             for other in range(1, nodes.num_nodes):
                 theirs = collect(self._store, f"results{self._job}/{other}")
                 results.update({int(rank): result for rank, result in theirs.items()})
             self._store.set(f"results{self._job}/taken", "1")
+            leave(self._store, f"results{self._job}", is_host=True, num_others=nodes.num_nodes - 1)
         return [results[rank] for rank in range(task.num_workers)]
 
 

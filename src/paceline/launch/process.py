@@ -34,7 +34,7 @@ def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dic
     import torch
 
     from paceline.comm import CommError
-    from paceline.comm.torch import make_store
+    from paceline.comm.torch import is_peer_failure, make_store
     from paceline.errors import PacelineError
     from paceline.launch.rendezvous import connect, device_for
     from paceline.train.context import Context
@@ -57,6 +57,8 @@ def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dic
     except PacelineError as error:
         return store, {"kind": "raised", "message": f"stopped: {error}", "traceback": ""}
     except BaseException as error:
+        if is_peer_failure(error):
+            return store, {"kind": "comm", "message": str(error).partition("\n")[0], "traceback": ""}
         summary = f"raised {type(error).__name__}: {error}"
         return store, {"kind": "raised", "message": summary, "traceback": traceback.format_exc()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -67,3 +68,13 @@ def collect(store: Any, key: str) -> Any:
     """Wait for plain values and take them."""
     num_chunks = int(store.get(key))
     return json.loads(b"".join(store.get(f"{key}/{index}") for index in range(num_chunks)))
+
+
+def leave(store: Any, key: str, *, is_host: bool, num_others: int) -> None:
+    """Let go of a store; the process that it lives in waits until the others have, so that nobody asks in vain."""
+    if not is_host:
+        if store.add(f"{key}/left", 1) == num_others:
+            store.set(f"{key}/all left", "1")
+    elif num_others:
+        with suppress(RuntimeError):  # one that died needs no store
+            store.get(f"{key}/all left")

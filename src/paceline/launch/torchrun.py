@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from paceline.comm.torch import make_store, prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Task
-from paceline.launch.rendezvous import address_towards, collect, connect, device_for, publish
+from paceline.launch.rendezvous import address_towards, collect, connect, device_for, leave, publish
 from paceline.train.context import Context, Event
 
 
@@ -72,8 +72,9 @@ class TorchrunLauncher(Launcher):
         while True:
             try:
                 self._store.get(f"{key}/all")
-                return
+                break
             except RuntimeError as error:
                 # A task may last longer than the time limit of one answer; a store that is gone does not.
                 if "timeout" not in str(error).lower():
                     raise RunError(f"worker {self.rank} lost the meeting point: {error}") from None
+        leave(self._store, key, is_host=self.is_main, num_others=self.world_size - 1)

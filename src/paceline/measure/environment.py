@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import torch
 
-import paceline
+from paceline import __version__
 
 
 def environment() -> dict[str, Any]:
     """What a reader needs to judge a figure, and nothing that names a person."""
     return {
-        "paceline": paceline.__version__,
+        "paceline": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.release()}",

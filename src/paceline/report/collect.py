@@ -80,8 +80,9 @@ def notices(material: Material) -> list[str]:
     for source in material.sources:
         if source.status != "done":
             num_asked = max(len(source.recipe.strategies), len(source.results))
+            subject = f"This {source.kind}" if len(material.sources) == 1 else source.name
             found.append(
-                f"This {source.kind} {_ending(source)}. What was measured until then: {len(source.results)} of "
+                f"{subject} {_ending(source)}. What was measured until then: {len(source.results)} of "
                 f"{counted(num_asked, 'row')}, {source.results[0]['repeats']} of "
                 f"{counted(source.asked_repeats, 'repeat')}."
             )

@@ -79,10 +79,8 @@ def cautions(
     cores, load = environment.get("num_cores"), environment.get("load_average")
     most = max(result["workers"] for result in results)
     if recipe.device == "cpu" and cores and most * recipe.threads > cores:
-        found.append(
-            f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} shared {counted(cores, 'core')}: they had "
-            "to take turns, so the times include waiting for a core and the speed-up is lower than it could be."
-        )
+        shared = f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} shared {counted(cores, 'core')}"
+        found.append(f"{shared}: they had to take turns, so their times include waiting for a core.")
     # A run notes the load at its end, when it is its own; a study notes it before it starts.
     if is_study and cores and load and load[0] > cores / 2:
         found.append(

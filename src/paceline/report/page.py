@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from importlib import resources
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from paceline.errors import UsageError
 from paceline.report import charts, facts, words
 from paceline.report.collect import Material, collect, notices
 from paceline.report.table import COLUMNS, WORKER_COLUMNS, Column
+from paceline.report.traces import colours
 from paceline.runs import finite
 from paceline.runs.store import disk_errors
 
@@ -45,7 +47,7 @@ def render(material: Material) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters["tied"] = _tied
+    jinja.filters |= {"tied": _tied, "breakable": _breakable}
     return jinja.get_template("report.html").render(
         title=", ".join(names),
         description=recipe.description if len(names) == 1 else "",
@@ -58,7 +60,7 @@ def render(material: Material) -> str:
         worker_columns=WORKER_COLUMNS,
         heads=_heads,
         results=results,
-        colours=charts.colours(results),
+        colours=colours(results),
         charts=found,
         chart_specs=finite([chart.spec for chart in found]),
         replicas_equal=words.replicas_equal,
@@ -99,10 +101,12 @@ def _policy(scripts: Sequence[str]) -> str:
 
 def _tied(text: str) -> str:
     """Numbers stay with their units at the end of a line."""
-    for unit in ("%", "ms", "s", "MB"):
-        for end in (" ", ".", ",", ")", ";", ":"):
-            text = text.replace(f" {unit}{end}", f"\N{NO-BREAK SPACE}{unit}{end}")
-    return text
+    return re.sub(r"(?<=\d) (?=(%|ms|s|MB|times|(worker|core|thread|repeat)s?)(?!\w))", "\N{NO-BREAK SPACE}", text)
+
+
+def _breakable(text: str) -> Markup:
+    """A label may be broken where its options and its codec begin."""
+    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+"))
 
 
 def _template_file(name: str) -> str:

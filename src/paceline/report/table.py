@@ -37,8 +37,9 @@ def _versus(result: Row) -> str:
         return DASH
     if versus["verdict"] == "fastest":
         return "fastest"
-    ratio = f"{times(versus['ratio'])} \N{MULTIPLICATION SIGN}"
-    return f"{ratio}, {versus['verdict']}" if versus["verdict"] == "no difference" else ratio
+    if versus["verdict"] == "no difference":
+        return "no difference"
+    return f"{times(versus['ratio'])} \N{MULTIPLICATION SIGN}"
 
 
 def _optional(value: float | None) -> str:
@@ -57,18 +58,18 @@ COLUMNS = (
     Column("Iteration, ms", "p50", lambda r: milliseconds(r["iteration_s"]["p50"])),
     Column("Iteration, ms", "p95", lambda r: milliseconds(r["iteration_s"]["p95"])),
     Column("", "To fastest", _versus),
-    Column("", "Samples/s", lambda r: whole(r["samples_per_s"])),
     Column("", "Speed-up", lambda r: _optional(r.get("speedup"))),
+    Column("", "Samples/s", lambda r: whole(r["samples_per_s"])),
+    Column("", "Sent, MB", _sent),
+    Column("Accuracy", "train", lambda r: accuracy(r["final"]["train_accuracy"])),
+    Column("Accuracy", "test", lambda r: accuracy(r["final"]["test_accuracy"])),
+    Column("Loss", "train", lambda r: significant(r["final"]["train_loss"])),
+    Column("Loss", "test", lambda r: significant(r["final"]["test_loss"])),
+    Column("", "Replica drift", lambda r: significant(r["replica_drift"])),
+    Column("", "Guarantee", lambda r: str(r["guarantee"]), is_number=False),
     Column("Epoch, s", "all", lambda r: significant(r["epoch_s"])),
     Column("Epoch, s", "without data", lambda r: significant(r["epoch_without_data_s"])),
     Column("", "Train, s", lambda r: significant(r["train_s"])),
-    Column("Loss", "train", lambda r: significant(r["final"]["train_loss"])),
-    Column("Loss", "test", lambda r: significant(r["final"]["test_loss"])),
-    Column("Accuracy", "train", lambda r: accuracy(r["final"]["train_accuracy"])),
-    Column("Accuracy", "test", lambda r: accuracy(r["final"]["test_accuracy"])),
-    Column("", "Replica drift", lambda r: significant(r["replica_drift"])),
-    Column("", "Sent, MB", _sent),
-    Column("", "Guarantee", lambda r: str(r["guarantee"]), is_number=False),
     Column("", "Comm", lambda r: str(r["comm"]), is_number=False),
 )
 
@@ -79,10 +80,10 @@ WORKER_COLUMNS = (
     Column("Iteration, ms", "p95", lambda w: milliseconds(w["iteration_p95_s"])),
     Column("", "Sent, MB", lambda w: megabytes(w["sent_bytes"])),
     Column("", "Received, MB", lambda w: megabytes(w["received_bytes"])),
-    Column("Loss", "train", lambda w: significant(w["train_loss"])),
-    Column("Loss", "test", lambda w: significant(w["test_loss"])),
     Column("Accuracy", "train", lambda w: accuracy(w["train_accuracy"])),
     Column("Accuracy", "test", lambda w: accuracy(w["test_accuracy"])),
+    Column("Loss", "train", lambda w: significant(w["train_loss"])),
+    Column("Loss", "test", lambda w: significant(w["test_loss"])),
     Column("", "Parameters", lambda w: str(w["parameter_digest"] or DASH)[:12], is_number=False),
 )
 

@@ -70,14 +70,14 @@ def speed(results: Sequence[Result]) -> Point | None:
         parts += [f"{_less(result)} less than {result['label']}{_less_bounds(result)}" for result in rest]
         sentences.append(f"{name} took {listed(parts)}.")
     if ties := by_verdict.get("no difference", []) + by_verdict.get("faster", []):
-        parts = [f"{result['label']} ({_ratio(result)} times the time of {name}{_bounds(result)})" for result in ties]
+        parts = [f"{result['label']} ({_ratio(result)} times as long{_bounds(result)})" for result in ties]
         repeats = counted(ties[0].get("repeats", 1), "repeat")
-        sentences.append(f"No difference could be told in {repeats} from {listed(parts, 'or')}.")
+        sentences.append(f"In {repeats} no difference from {name} could be told for {listed(parts)}.")
     if unknown := by_verdict.get("one repeat cannot tell", []):
-        parts = [f"{result['label']} {_ratio(result)}" for result in unknown]
+        parts = [f"{result['label']} {_ratio(result)} times as long" for result in unknown]
         sentences.append(
-            f"In this one repeat the others took, as multiples of the time of {name}: {listed(parts)}. "
-            "One repeat cannot tell which of these differences would come again: repeat to find out."
+            f"In this one repeat, per iteration and against {name}: {listed(parts)}. "
+            "One repeat cannot tell whether that would come again: repeat to find out."
         )
     return Point("Speed", " ".join(sentences)) if sentences else None
 
@@ -101,9 +101,7 @@ def against_one_worker(results: Sequence[Result]) -> Point | None:
         return Point(subject, f"No difference in time per iteration between {name} {where} and one worker.")
     hint = " in this one repeat" if versus["verdict"] == "one repeat cannot tell" else ""
     if speedup < 1:
-        text = (
-            f"Several workers are slower than one here: even {name}, the fastest, took {times(1 / speedup)} times as "
-        )
+        text = f"Several workers are slower than one here: even {name} took {times(1 / speedup)} times as "
         return Point(
             subject, f"{text}long per iteration {where} {same}{hint}{_inverse_bounds(alone)}.", is_problem=True
         )
@@ -156,16 +154,12 @@ def replicas(results: Sequence[Result]) -> Point | None:
     if same:
         which = "every worker" if len(same) == len(several) else f"every worker of {listed(same)}"
         sentences.append(f"Replicas agree: {which} ended with the same parameters, bit for bit.")
-    for result in joined:
-        drift = significant(result["replica_drift"])
-        sentences.append(f"{result['label']} drifted by {drift} while training and was brought together at the end.")
-    for result in apart:
-        if result["guarantee"] != "exact":
-            drift = significant(result["replica_drift"])
-            sentences.append(
-                f"Replicas of {result['label']} ended different (drift {drift}), as its guarantee "
-                f"({result['guarantee']}) allows."
-            )
+    if joined:
+        parts = [f"{result['label']} (drift {significant(result['replica_drift'])})" for result in joined]
+        sentences.append(f"Apart while training and brought together at the end: {listed(parts)}.")
+    if allowed := [r for r in apart if r["guarantee"] != "exact"]:
+        parts = [f"{r['label']} (drift {significant(r['replica_drift'])}, guarantee {r['guarantee']})" for r in allowed]
+        sentences.append(f"Replicas ended different, as their guarantee allows: {listed(parts)}.")
     return Point("Replicas", " ".join(sentences), is_problem=bool(broken))
 
 

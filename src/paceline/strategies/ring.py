@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,11 +8,11 @@ import torch
 from torch import Tensor
 
 from paceline.codecs import TensorSpec
-from paceline.comm import Comm, Operation
-from paceline.strategies.base import GradientAveraging
+from paceline.comm import Comm, Operation, Work
+from paceline.strategies.base import GradientAveraging, Worker
 
-# A chunk travels in pieces of this size, so that one is added while the next is on its way.
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20  # a chunk travels in pieces of this size: one is added while the next is on its way
+AHEAD = 2  # receives that wait for data before it comes
 
 
 @dataclass(kw_only=True)
@@ -22,8 +23,12 @@ class Ring(GradientAveraging):
     paper: ClassVar[str] = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002"
     fused: ClassVar[bool] = True
 
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        self._spare = Spare()
+
     def sum(self, tensor: Tensor) -> None:
-        ring_all_reduce(tensor.view(-1), self.worker.comm)
+        ring_all_reduce(tensor.view(-1), self.worker.comm, self._spare)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         sizes = chunk_sizes(spec.numel, world_size)
@@ -36,30 +41,57 @@ class Ring(GradientAveraging):
         return operations
 
 
-def ring_all_reduce(vector: Tensor, comm: Comm) -> None:
-    """Sum a vector over workers in place, with messages to the right-hand neighbour alone."""
+class Spare:
+    """Memory to receive into, kept from call to call: new memory would have to be paged in every time."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def buffers(self, like: Tensor, numel: int, count: int) -> list[Tensor]:
+        key = (like.dtype, like.device)
+        if key not in self._memory or self._memory[key].numel() < numel * count:
+            self._memory[key] = like.new_empty(numel * count)
+        return list(self._memory[key][: numel * count].view(count, numel))
+
+
+def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES) -> None:
+    """Sum a vector over workers in place, with messages to the right-hand neighbour alone.
+
+    In the first N-1 steps what arrives is added to the own chunk; then worker r owns the sum of chunk r + 1, and in
+    the next N-1 steps sums replace what the others have. What arrives in one step is what leaves in the next, so a
+    piece goes on as soon as it is complete, and nobody waits for the rest of its chunk.
+    """
     world_size, rank = comm.world_size, comm.rank
-    chunks = list(vector.split(chunk_sizes(vector.numel(), world_size)))
-    # Reduce-scatter: what arrives is added to the own chunk and sent on in the next step.
-    for step in range(world_size - 1):
-        _pass_on(chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size], comm, add=True)
-    # All-gather: this worker now owns the sum of chunk rank + 1; sums replace what the others have.
-    for step in range(world_size - 1):
-        _pass_on(chunks[(rank - step + 1) % world_size], chunks[(rank - step) % world_size], comm, add=False)
+    if world_size == 1:
+        return
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    chunks = vector.split(chunk_sizes(vector.numel(), world_size))
+    piece = piece_bytes // vector.element_size()
+    pieces = [list(chunk.split(piece)) if chunk.numel() else [] for chunk in chunks]
+    num_steps = 2 * (world_size - 1)
+    arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
+    # Pieces that are added land in a few buffers that stay in the cache; sums land where they belong.
+    longest = max((part.numel() for step, part in arriving), default=0)
+    buffers = (spare or Spare()).buffers(vector, longest, AHEAD)
+    receives: deque[tuple[Work, Tensor]] = deque()
+    sends = [comm.isend(part, right) for part in pieces[rank]]
 
+    def expect(index: int) -> None:
+        if index < len(arriving):
+            step, part = arriving[index]
+            target = buffers[index % AHEAD][: part.numel()] if step < world_size - 1 else part
+            receives.append((comm.irecv(target, left), target))
 
-def _pass_on(outgoing: Tensor, incoming: Tensor, comm: Comm, *, add: bool) -> None:
-    """Send one chunk to the right while one arrives from the left, piece by piece."""
-    right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
-    piece = PIECE_BYTES // outgoing.element_size()
-    sends = [comm.isend(part, right) for part in outgoing.split(piece)] if outgoing.numel() else []
-    targets = list(incoming.split(piece)) if incoming.numel() else []
-    buffers = [torch.empty_like(target) for target in targets] if add else targets
-    receives = [comm.irecv(buffer, left) for buffer in buffers]
-    for receive, buffer, target in zip(receives, buffers, targets, strict=True):
-        receive.wait()
-        if add:
-            comm.add(target, buffer)
+    for index in range(AHEAD):
+        expect(index)
+    for index, (step, part) in enumerate(arriving):
+        work, received = receives.popleft()
+        work.wait()
+        if step < world_size - 1:
+            comm.add(part, received)
+        if step < num_steps - 1:
+            sends.append(comm.isend(part, right))
+        expect(index + AHEAD)
     for send in sends:
         send.wait()
 

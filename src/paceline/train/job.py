@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from paceline.data import load_data
-from paceline.errors import RunError
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
@@ -47,10 +46,7 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
     evaluation_s = time.perf_counter() - evaluation_started
     state = mean_state(trainer.model, comm)
     if comm.rank == 0 and checkpoint:
-        try:
-            save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
-        except OSError as error:
-            raise RunError(f"the checkpoint cannot be written: {error}") from error
+        save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
     last_epoch = (trainer.total_steps - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
     train = history.since(last_epoch)
     return {

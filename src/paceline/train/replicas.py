@@ -6,10 +6,12 @@ import hashlib
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.errors import RunError
 
 
 def make_equal(model: nn.Module, comm: Comm) -> None:
@@ -73,6 +75,8 @@ def save_weights(state: dict[str, Tensor], path: Path, metadata: dict[str, str])
     try:
         save_file(state, beside, metadata=metadata)
         beside.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"checkpoint {path.name} cannot be written: {error}") from error
     finally:
         beside.unlink(missing_ok=True)
 

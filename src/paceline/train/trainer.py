@@ -124,7 +124,9 @@ class Trainer:
         self.global_batch.has_samples = has_samples
         scale = strategy.loss_scale if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
-        kept = [] if has_samples else [buffer.clone() for buffer in self._running_statistics()]
+        # Synchronised statistics are everybody's, samples or none; other ones must not learn from a stand-in.
+        keep = not has_samples and self.recipe.train.batchnorm != "sync"
+        kept = [buffer.clone() for buffer in self._running_statistics()] if keep else []
         outcome = forward_backward(
             worker.replica,
             inputs,

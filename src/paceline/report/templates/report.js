@@ -50,7 +50,7 @@
       Plotly.react(spec.id, data, themed(spec.layout), config);
     }
     const button = document.getElementById("theme");
-    button.textContent = isDark() ? "Light" : "Dark";
+    button.textContent = isDark() ? "Light theme" : "Dark theme";
   };
 
   document.getElementById("theme").addEventListener("click", () => {

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from paceline.cli.view import DASH, number, percent
+from paceline.cli.parts.view import DASH, number, percent
 from paceline.study.entries import Entry
 from paceline.study.results import Result
 from paceline.train.context import Event

@@ -1,0 +1,73 @@
+"""A certificate is worth something only if it can be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from helpers import TESTS
+from paceline.errors import UsageError
+from paceline.launch.local import LocalLauncher
+from paceline.study.verify import EXACT_TOLERANCE, cases, verify
+
+
+def judge(pool: LocalLauncher, name: str, world_size: int) -> dict[str, Any]:
+    todo = cases([f"{TESTS / 'wrong_strategies.py'}:{name}"], [world_size], ["lenet5"])
+    seen: list[dict[str, Any]] = []
+    [row] = verify(todo, pool, on_case=seen.append)
+    assert seen == [row]
+    assert row["guarantee"] == "exact"
+    return row
+
+
+def test_a_mean_that_ignores_samples_is_found_in_the_first_step(pool: LocalLauncher) -> None:
+    row = judge(pool, "UnweightedMean", 3)  # 7 samples over 3 workers
+    assert not row["passed"]
+    assert not row["meets_guarantee"]
+    assert row["bytes_as_predicted"]
+    first = row["first_divergence"]
+    assert (first["step"], first["rank"], first["optimizer"]) == (0, 0, "sgd")
+    assert first["tensor"].rpartition(".")[0] in {"conv1", "conv2", "linear1", "linear2", "linear3"}
+    assert row["max_relative_error"] >= first["error"] > EXACT_TOLERANCE
+
+
+def test_a_tensor_that_is_not_exchanged_is_named(pool: LocalLauncher) -> None:
+    row = judge(pool, "SkipsLastTensor", 2)
+    assert not row["passed"]
+    assert row["bytes_as_predicted"]
+    first = row["first_divergence"]
+    assert (first["step"], first["rank"], first["tensor"]) == (0, 0, "linear3.bias")
+
+
+def test_a_number_that_is_lost_on_one_worker_is_found(pool: LocalLauncher) -> None:
+    row = judge(pool, "LosesOneNumber", 2)
+    assert not row["passed"]
+    first = row["first_divergence"]
+    assert (first["step"], first["rank"], first["tensor"]) == (1, 1, "conv1.weight")
+
+
+def test_a_wrong_prediction_of_traffic_is_found(pool: LocalLauncher) -> None:
+    row = judge(pool, "WrongPrediction", 2)
+    assert not row["bytes_as_predicted"]
+    assert not row["passed"]
+    assert not row["meets_guarantee"]
+    assert row["max_relative_error"] <= EXACT_TOLERANCE
+    assert row["first_divergence"] is None
+
+
+def test_a_mistake_with_nobody_to_disagree_with_is_none(pool: LocalLauncher) -> None:
+    assert judge(pool, "UnweightedMean", 1)["passed"]
+
+
+def test_rows_come_in_the_order_of_the_cases(pool: LocalLauncher) -> None:
+    todo = cases(["ring", "all-reduce"], [2, 1], ["lenet5"])
+    rows = verify(todo, pool, on_case=lambda _: None)
+    asked = [(case.strategy, case.world_size) for case in todo]
+    assert [(row["strategy"], row["world_size"]) for row in rows] == asked
+    assert asked == [("ring", 2), ("all-reduce", 2), ("ring", 1), ("all-reduce", 1)]
+
+
+def test_a_strategy_that_does_not_exist_is_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="unknown strategy 'rign'; did you mean 'ring'"):
+        cases(["rign"], [2], ["lenet5"])

@@ -1,0 +1,125 @@
+"""Workers as processes: they answer in order, are used again, and none outlives its parent or its peers' failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+import jobs
+from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
+from paceline.errors import UsageError, WorkerError
+from paceline.launch.base import Task
+from paceline.launch.local import LocalLauncher, Nodes
+
+
+def pids_of(launcher: LocalLauncher) -> list[int]:
+    return [process.popen.pid for process in launcher._processes]
+
+
+def test_results_come_in_order_from_workers_that_are_used_again(pool: LocalLauncher) -> None:
+    assert on_pool(pool, 4, jobs.rank_of) == [0, 1, 2, 3]
+    first = on_pool(pool, 4, jobs.pid_of)
+    assert len(set(first)) == 4
+    assert os.getpid() not in first
+    assert on_pool(pool, 4, jobs.pid_of) == first
+
+
+def test_fewer_workers_than_the_pool_has(pool: LocalLauncher) -> None:
+    everybody = on_pool(pool, 4, jobs.pid_of)
+    assert on_pool(pool, 2, jobs.pid_of) == everybody[:2]
+    assert on_pool(pool, 1, jobs.place_of, note="alone") == [[0, 1, "alone"]]
+    assert on_pool(pool, 3, jobs.place_of) == [[rank, 3, ""] for rank in range(3)]
+
+
+def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> None:
+    with LocalLauncher(2) as launcher:
+        with pytest.raises(WorkerError) as caught:
+            on_pool(launcher, 2, jobs.raise_on, rank=1)
+        assert caught.value.rank == 1
+        assert str(caught.value) == "worker 1 raised LookupError: no such shelf"
+        assert "LookupError: no such shelf" in caught.value.traceback
+        assert "raise_on" in caught.value.traceback
+        assert child_processes() == {}
+        # The next task finds new workers.
+        assert on_pool(launcher, 2, jobs.rank_of) == [0, 1]
+        # So it does when one died while there was nothing to do.
+        victim = pids_of(launcher)[1]
+        os.kill(victim, signal.SIGKILL)
+        assert wait_until_gone([victim]) == []
+        assert on_pool(launcher, 2, jobs.rank_of) == [0, 1]
+        assert victim not in pids_of(launcher)
+    assert child_processes() == {}
+
+
+def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
+    with LocalLauncher(3) as launcher:
+        with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:
+            on_pool(launcher, 3, jobs.kill_itself, rank=1)
+        assert caught.value.rank == 1
+        assert child_processes() == {}
+
+
+def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
+    with LocalLauncher(3) as launcher:
+        with pytest.raises(WorkerError, match=r"^worker 2 did not answer in time; waiting for it: worker ") as caught:
+            launcher.run(Task(jobs.hang_on, {"rank": 2}, num_workers=3, timeout_s=3.0), ignore_event)
+        assert caught.value.rank == 2
+        assert child_processes() == {}
+
+
+@pytest.mark.parametrize("strategy", ["ring", "ddp"])
+def test_a_worker_that_hangs_in_training_is_named(strategy: str) -> None:
+    with LocalLauncher(2) as launcher:
+        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": strategy}, num_workers=2, timeout_s=3.0)
+        with pytest.raises(WorkerError, match="worker 0 did not answer in time; waiting for it: worker 1"):
+            launcher.run(task, ignore_event)
+
+
+def test_ctrl_c_ends_all_workers() -> None:
+    seen: list[int] = []
+
+    def interrupt(event: dict[str, Any]) -> None:
+        seen.append(event["pid"])
+        raise KeyboardInterrupt
+
+    with LocalLauncher(2) as launcher:
+        with pytest.raises(KeyboardInterrupt):
+            launcher.run(Task(jobs.emit_and_wait, num_workers=2), interrupt)
+        assert child_processes() == {}
+    assert len(seen) == 1
+    assert not is_alive(seen[0])
+
+
+PARENT = """
+import jobs, helpers
+from paceline.launch.base import Task
+from paceline.launch.local import LocalLauncher
+
+with LocalLauncher(2) as launcher:
+    launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
+"""
+
+
+def test_killing_the_parent_leaves_no_worker() -> None:
+    with python_processes(["-c", PARENT]) as [parent]:
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        assert all(is_alive(pid) for pid in workers)
+        parent.kill()
+        parent.wait(15)
+        assert wait_until_gone(workers, timeout_s=15) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Nodes(num_nodes=2, node_rank=2, master_port=1), r"node rank 2 is not one of 0 to 1 \(--nnodes\)"),
+        (lambda: Nodes(num_nodes=2), "several nodes need a --master-port that all of them are given"),
+        (lambda: LocalLauncher(3, Nodes(num_nodes=2, master_port=1)), "3 workers cannot be split evenly over 2 nodes"),
+    ],
+)
+def test_places_that_cannot_be(make: Any, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        make()

@@ -1,0 +1,112 @@
+"""Worlds of several parents: two nodes started by hand, and workers that torchrun or the like has started."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from helpers import TESTS, free_port, ignore_event, python_processes
+
+from paceline.comm.torch import make_store
+from paceline.errors import UsageError
+from paceline.launch.base import Task
+from paceline.launch.torchrun import TorchrunLauncher
+
+SCRIPT = str(TESTS / "one_of_several.py")
+
+
+def answers(commands: list[list[str]], environments: list[dict[str, str]] | None = None) -> list[dict[str, Any]]:
+    found = []
+    with python_processes(*([SCRIPT, *words] for words in commands), environments=environments) as processes:
+        for process in processes:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            found.append(json.loads(out))
+    return found
+
+
+def test_two_nodes_make_one_world() -> None:
+    port = str(free_port())
+    main, other = answers([["node", "0", port, "4", "same"], ["node", "1", port, "4", "same"]])
+    assert main == {
+        "is_main": True,
+        "runs": [[[rank, size, "same"] for rank in range(size)] for size in (4, 3)],
+    }
+    assert other == {"is_main": False, "runs": [[], []]}
+
+
+def test_nodes_with_different_requests_are_told_so() -> None:
+    port = str(free_port())
+    found = answers([["node", "0", port, "2", "apples"], ["node", "1", port, "2", "pears"]])
+    assert found[0] == {"kind": "UsageError", "error": "node 0 and node 1 were started with different requests"}
+    assert found[1] == {"kind": "UsageError", "error": "node 1 and node 0 were started with different requests"}
+
+
+def test_workers_that_torchrun_started() -> None:
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environments = [{**place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(3)]
+    main, *others = answers([["torchrun", "3", "here"]] * 3, environments)
+    assert main["runs"] == [[[rank, size, "here"] for rank in range(size)] for size in (3, 2)]
+    assert main["is_main"]
+    assert others == [{"is_main": False, "runs": [[], []]}] * 2
+
+
+PLACE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+def test_whether_torchrun_is_here() -> None:
+    assert TorchrunLauncher.is_here(PLACE)
+    assert not TorchrunLauncher.is_here({"RANK": "0"})
+    assert not TorchrunLauncher.is_here({})
+
+
+@pytest.mark.parametrize("change", [{"MASTER_PORT": "http"}, {"WORLD_SIZE": ""}, {"MASTER_ADDR": None}])
+def test_an_environment_that_is_not_in_order(change: dict[str, str | None]) -> None:
+    environment = {key: value for key, value in {**PLACE, **change}.items() if value is not None}
+    with pytest.raises(UsageError, match="RANK is set, but the rest of torchrun's environment is not in order"):
+        TorchrunLauncher(environment)
+
+
+def test_more_workers_than_torchrun_started() -> None:
+    with pytest.raises(UsageError, match="2 workers are asked for, but torchrun started 1"):
+        TorchrunLauncher(PLACE).run(Task(print, num_workers=2), ignore_event)
+
+
+class SlowToAsk:
+    """A store that is asked late, as by a process that the system lets wait."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def get(self, key: str) -> Any:
+        time.sleep(0.5)
+        return self._store.get(key)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_the_meeting_point_stays_until_the_slowest_has_left() -> None:
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    errors: list[BaseException] = []
+
+    def take_part(rank: int) -> None:
+        try:
+            with TorchrunLauncher({**place, "RANK": str(rank)}) as launcher:
+                store = make_store("127.0.0.1", int(place["MASTER_PORT"]), is_master=rank == 0, timeout_s=10)
+                launcher._store = SlowToAsk(store) if rank == 1 else store
+                del store
+                launcher._meet("end")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take_part, args=(rank,), daemon=True) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert errors == []

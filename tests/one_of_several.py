@@ -1,0 +1,43 @@
+"""One process of a world that is started by hand: a node with its workers, or a worker as torchrun starts it.
+
+Prints one JSON object: the results of two tasks, or the error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import jobs
+from helpers import ignore_event
+
+from paceline.errors import PacelineError
+from paceline.launch.base import Launcher, Task
+from paceline.launch.local import LocalLauncher, Nodes
+from paceline.launch.torchrun import TorchrunLauncher
+
+
+def main(kind: str, *words: str) -> None:
+    try:
+        with _launcher(kind, *words) as launcher:
+            note, world_size = words[-1], int(words[-2])
+            runs = []
+            for num_workers in (world_size, world_size - 1):
+                task = Task(jobs.place_of, {"note": note}, num_workers=num_workers, timeout_s=20.0)
+                runs.append(launcher.run(task, ignore_event))
+            print(json.dumps({"is_main": launcher.is_main, "runs": runs}))
+    except PacelineError as error:
+        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+
+
+def _launcher(kind: str, *words: str) -> Launcher:
+    if kind == "torchrun":
+        assert TorchrunLauncher.is_here()
+        return TorchrunLauncher()
+    node_rank, port, world_size, _ = words
+    nodes = Nodes(num_nodes=2, node_rank=int(node_rank), master_port=int(port))
+    return LocalLauncher(int(world_size), nodes)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,113 @@
+"""Made-up measurements for the tests of the report, in the shape that real workers hand over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from paceline.recipe import Recipe
+from paceline.study.entries import ONE_WORKER, Entry
+from paceline.study.results import Result, add_comparisons, combine, run_result
+
+STEPS = 12
+ENVIRONMENT = {
+    "paceline": "0.1.0",
+    "python": "3.11.7",
+    "torch": "2.13.0",
+    "system": "Linux 6.1",
+    "machine": "x86_64",
+    "processor": "Made-up CPU",
+    "num_cores": 8,
+    "memory_bytes": 16 * 2**30,
+    "load_average": [0.1, 0.1, 0.1],
+    "gpus": [],
+    "command": ["paceline", "compare"],
+}
+
+
+def recipe(**changes: Any) -> Recipe:
+    return Recipe(name="sample", description="Made up").replace({"train.epochs": 3, **changes})
+
+
+def result(
+    label: str, iteration_s: float, *, has_accuracy: bool = True, guarantee: str = "exact", **changes: Any
+) -> Result:
+    """One run; steps differ a little so that percentiles do too."""
+    num_workers = 1 if label == ONE_WORKER else 4
+    workers = []
+    for rank in range(num_workers):
+        times = [iteration_s * (1 + 0.01 * (step % 3)) for step in range(STEPS)]
+        score = 0.8 if has_accuracy else None
+        answers = 25 if has_accuracy else 0
+        workers.append(
+            {
+                "rank": rank,
+                "iteration_s": times,
+                "data_s": [0.0001] * STEPS,
+                "loss": [2.0 / (step + 1) for step in range(STEPS)],
+                "num_right": [min(answers, 2 * step) for step in range(STEPS)],
+                "num_answers": [answers] * STEPS,
+                "num_samples": [25] * STEPS,
+                "steps_per_epoch": 4,
+                "train_s": sum(times),
+                "evaluation_s": 0.01,
+                "train_loss": 0.17,
+                "train_accuracy": score,
+                "test_loss": 0.5,
+                "test_accuracy": score,
+                "replica_drift": 0.4 if guarantee == "none" else 0.0,
+                "num_parameters": 61706,
+                "sent_bytes": 1_000_000 * (num_workers > 1),
+                "received_bytes": 1_000_000 * (num_workers > 1),
+                "num_operations": STEPS,
+                "parameter_digest": f"{rank if guarantee == 'none' else 0:x}" * 64,
+                "evaluations": [{"step": 3, "epoch": 0, "train_s": 0.1, "loss": 0.6, "accuracy": score}],
+            }
+        )
+    entry = Entry(label, label, label, {}, "fp32", guarantee, num_workers)
+    return {**run_result(recipe(), entry, workers, total_s=1.0), **changes}
+
+
+def study_of(rows: list[list[Result]], **changes: Any) -> dict[str, Any]:
+    """A stored study: each row is the repeats of one strategy."""
+    results = [combine(row) for row in rows]
+    add_comparisons(results)
+    return {
+        "schema": 1,
+        "kind": "study",
+        "study": "compare",
+        "name": "sample",
+        "started": "2026-01-02T03:04:05+0000",
+        "status": "done",
+        "recipe": recipe().to_dict(),
+        "environment": ENVIRONMENT,
+        "repeats": len(rows[0]),
+        "results": results,
+        **changes,
+    }
+
+
+def usual_study(**changes: Any) -> dict[str, Any]:
+    """One worker, no synchronisation, two strategies that differ; one label is an attack."""
+    times = {ONE_WORKER: 0.040, "none": 0.012, "ring": 0.015, "</script><script>alert(1)</script>": 0.030}
+    rows = [
+        [result(label, base * (1 + 0.01 * n), guarantee="none" if label == "none" else "exact") for n in range(3)]
+        for label, base in times.items()
+    ]
+    return study_of(rows, **changes)
+
+
+def write_study(folder: Path, study: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(json.dumps(study), encoding="utf-8")
+    return folder
+
+
+def write_run(folder: Path, result: Result | None, *, of: Recipe | None = None, status: str = "done") -> Path:
+    folder.mkdir(parents=True)
+    summary = {"schema": 1, "kind": "run", "name": "sample", "started": "2026-01-02T03:04:05+0000", "status": status}
+    (folder / "summary.json").write_text(json.dumps({**summary, **({"result": result} if result else {})}))
+    (folder / "recipe.toml").write_text((of or recipe()).to_toml())
+    (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+    return folder
