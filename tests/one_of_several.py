@@ -10,7 +10,6 @@ import sys
 
 import jobs
 from helpers import ignore_event
-
 from paceline.errors import PacelineError
 from paceline.launch.base import Launcher, Task
 from paceline.launch.local import LocalLauncher, Nodes

@@ -9,9 +9,11 @@ import pytest
 import jobs
 from helpers import build, exact_strategies, on_pool, on_threads, on_threads_supported
 from paceline.comm.threads import ThreadsComm
+from paceline.data import ShardPlan
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, strategies
 from paceline.study.verify import cases, verify
+from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model
 
 # float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
 TOLERANCE = 1e-9
@@ -123,8 +125,24 @@ def test_frozen_parameters_stay_and_are_not_sent(pool: LocalLauncher, strategy: 
     workers = certify(pool, strategy, 2, changes={}, model="frozen")
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
-    start = jobs.toy_model("frozen").conv.weight.flatten().tolist()
+    start = toy_model("frozen").conv.weight.flatten().tolist()
     assert all(worker["parameters"]["conv.weight"] == start for worker in workers)
+
+
+def test_the_toy_reaches_its_extra_layer_on_some_workers_only() -> None:
+    data, model = toy_data().train, toy_model("sometimes")
+    for world_size in (2, 4):
+        plan = ShardPlan(SAMPLES, BATCH, world_size, seed=0)
+        mixed = 0
+        for step in range(STEPS_PER_EPOCH):
+            reached = set()
+            for rank in range(world_size):
+                if plan.counts(step)[rank]:
+                    model.zero_grad()
+                    model(data.batch(plan.shard(0, step, rank), 0)[0]).sum().backward()
+                    reached.add(model.extra.weight.grad is not None)
+            mixed += reached == {True, False}
+        assert mixed
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

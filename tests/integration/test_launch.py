@@ -70,10 +70,10 @@ def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
         assert child_processes() == {}
 
 
-@pytest.mark.parametrize("strategy", ["ring", "ddp"])
-def test_a_worker_that_hangs_in_training_is_named(strategy: str) -> None:
+def test_a_worker_that_hangs_in_torchs_own_training_is_named() -> None:
+    # There the wait for a peer is inside backward, where no comm can translate the error.
     with LocalLauncher(2) as launcher:
-        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": strategy}, num_workers=2, timeout_s=3.0)
+        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": "ddp"}, num_workers=2, timeout_s=3.0)
         with pytest.raises(WorkerError, match="worker 0 did not answer in time; waiting for it: worker 1"):
             launcher.run(task, ignore_event)
 

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from helpers import TESTS, free_port, ignore_event, python_processes
 
+from helpers import TESTS, free_port, ignore_event, python_processes
 from paceline.comm.torch import make_store
 from paceline.errors import UsageError
 from paceline.launch.base import Task

@@ -33,7 +33,7 @@ def row(
         "iteration_mean_s_interval95": None,
         "repeats": 3,
         "replica_drift": 0.0,
-        "per_worker": [{"parameter_digest": "a"}] * 4,
+        "replicas_equal": True,
         "final": {"train_loss": 0.1, "test_accuracy": None},
         **({"versus_fastest": {"ratio": ratio, "interval95": bounds, "verdict": verdict}} if verdict else {}),
         **changes,
@@ -44,7 +44,7 @@ RING = row("ring", 20, "fastest", iteration_mean_s_interval95=[0.019, 0.021])
 GATHER = row("gather-scatter", 34, "slower", 1.695, [1.54, 1.85])
 DDP = row("ddp", 21, "no difference", 1.05, [0.92, 1.2])
 ALL_REDUCE = row("all-reduce", 60, "slower", 3.0, [2.9, 3.1])
-ALONE = row("one-worker", 40, "slower", 2.0, [1.8, 2.2], workers=1, per_worker=[{"parameter_digest": "b"}])
+ALONE = row("one-worker", 40, "slower", 2.0, [1.8, 2.2], workers=1)
 QUICK_ALONE = row("one-worker", 10, "faster", 0.5, [0.4, 0.8], workers=1)
 
 
@@ -165,7 +165,7 @@ class TestOtherPoints:
         assert point.text == "Replicas agree: every worker ended with the same parameters, bit for bit."
 
     def test_replicas_that_may_differ(self) -> None:
-        loose = row("none", 15, guarantee="none", replica_drift=0.38, per_worker=_digests("abcd"))
+        loose = row("none", 15, guarantee="none", replica_drift=0.38, replicas_equal=False)
         local = row("local", 15, guarantee="periodic", replica_drift=0.01)
         point = words.replicas([RING, loose, local])
         assert point is not None
@@ -177,7 +177,7 @@ class TestOtherPoints:
         )
 
     def test_a_broken_promise(self) -> None:
-        point = words.replicas([row("ring", 20, per_worker=_digests("aab"), replica_drift=1e-5)])
+        point = words.replicas([row("ring", 20, replicas_equal=False, replica_drift=1e-5)])
         assert point is not None
         assert point.is_problem
         assert point.text == (
@@ -201,10 +201,6 @@ class TestOtherPoints:
         lost = row("ring", 20, final={"train_loss": None, "test_accuracy": None})
         point = words.learning([lost])
         assert point == words.Point("Learning", "The training loss of ring was not a finite number at the end.", True)
-
-
-def _digests(letters: str) -> list[dict[str, str]]:
-    return [{"parameter_digest": letter} for letter in letters]
 
 
 def _scored(label: str, accuracy: float) -> Any:

@@ -111,7 +111,7 @@ def accuracy_over_steps(results: Sequence[Result]) -> Chart:
     for index, (result, colour) in enumerate(zip(results, colours(results), strict=True)):
         if result["evaluations"]:
             figure.add_scatter(
-                x=[evaluation["step"] + 1 for evaluation in result["evaluations"]],  # stored from 0, curves from 1
+                x=[evaluation["step"] for evaluation in result["evaluations"]],
                 y=[evaluation["accuracy"] for evaluation in result["evaluations"]],
                 mode="markers",
                 marker={"color": colour, "size": 8, "line": {"width": 1}},

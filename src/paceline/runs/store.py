@@ -46,6 +46,17 @@ class Folder:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
 
+    def make_inner(self, name: str) -> Path:
+        """A folder inside; where it cannot be made, nothing is left of this one."""
+        inner = self.path / name
+        try:
+            with disk_errors(inner):
+                inner.mkdir()
+        except RunError:
+            self.discard()
+            raise
+        return inner
+
     def commit(self) -> Path:
         """Move the folder to its final place; a taken name gets a number."""
         number = 1

@@ -160,7 +160,8 @@ class GradientAveraging(Strategy):
         if world_size == 1:
             return []
         if self.fused:
-            tensors = [TensorSpec(sum(t.numel for t in tensors), tensors[0].itemsize)]
+            # Joined, tensors of several number types become the widest of them.
+            tensors = [TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))]
         return [
             operation
             for spec in tensors

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
+from paceline.errors import UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker
 
 # What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
@@ -33,6 +35,10 @@ class Ddp(Strategy):
     static_graph: bool = False
     gradient_as_view: bool = True
     find_unused: bool = False  # for models of which a batch may not reach every parameter; costs a walk per step
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket_mb < math.inf:
+            raise UsageError(f"option bucket_mb of strategy ddp must be above 0 and finite, not {self.bucket_mb:g}")
 
     @property
     def guarantee(self) -> Guarantee:
@@ -85,5 +91,8 @@ class Ddp(Strategy):
         # Where one bucket ends and the next begins changes the number of calls, never the number of bytes.
         if world_size == 1:
             return []
-        whole = TensorSpec(sum(tensor.numel for tensor in tensors), tensors[0].itemsize)
-        return self.codec.traffic(whole, lambda spec: [Operation("all_reduce", spec.nbytes)])
+        return [
+            operation
+            for tensor in tensors
+            for operation in self.codec.traffic(tensor, lambda spec: [Operation("all_reduce", spec.nbytes)])
+        ]

@@ -25,7 +25,7 @@ class StrategySpec:
     @staticmethod
     def parse(text: str, default_codec: str = "fp32") -> StrategySpec:
         body, plus, codec = text.strip().rpartition("+")
-        if not plus:
+        if not plus or (codec and not codec.replace("-", "").isalnum()):  # a plus may also stand in a file's path
             body, codec = text.strip(), default_codec
         name, *words = body.split(":")
         if words and is_reference(f"{name}:{words[0]}"):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,8 +10,8 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
 from paceline.strategies.base import GradientAveraging, Worker
 
-PIECE_BYTES = 4 << 20  # a chunk travels in pieces of this size: one is added while the next is on its way
-AHEAD = 2  # receives that wait for data before it comes
+PIECE_BYTES = 2 << 20  # a chunk travels in pieces of this size: one is added while the next is on its way
+AHEAD = 8  # receives that wait for data before it comes
 
 
 @dataclass(kw_only=True)
@@ -70,28 +69,30 @@ def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, p
     pieces = [list(chunk.split(piece)) if chunk.numel() else [] for chunk in chunks]
     num_steps = 2 * (world_size - 1)
     arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
+    num_added = sum(step < world_size - 1 for step, _ in arriving)
     # Pieces that are added land in a few buffers that stay in the cache; sums land where they belong.
-    longest = max((part.numel() for step, part in arriving), default=0)
+    longest = max((part.numel() for _, part in arriving), default=0)
     buffers = (spare or Spare()).buffers(vector, longest, AHEAD)
-    receives: deque[tuple[Work, Tensor]] = deque()
-    sends = [comm.isend(part, right) for part in pieces[rank]]
+    receives: list[tuple[Work, Tensor]] = []
 
-    def expect(index: int) -> None:
-        if index < len(arriving):
-            step, part = arriving[index]
-            target = buffers[index % AHEAD][: part.numel()] if step < world_size - 1 else part
+    def expect(count: int) -> None:
+        """Have receives waiting for so many pieces; for all sums as soon as the last buffer is in use."""
+        for index in range(len(receives), count if count < num_added else len(arriving)):
+            part = arriving[index][1]
+            target = buffers[index % AHEAD][: part.numel()] if index < num_added else part
             receives.append((comm.irecv(target, left), target))
 
-    for index in range(AHEAD):
-        expect(index)
+    # A message that finds its receive waiting is written by the sender at once: receives come before sends.
+    expect(AHEAD)
+    sends = [comm.isend(part, right) for part in pieces[rank]]
     for index, (step, part) in enumerate(arriving):
-        work, received = receives.popleft()
+        work, received = receives[index]
         work.wait()
         if step < world_size - 1:
             comm.add(part, received)
+        expect(index + 1 + AHEAD)
         if step < num_steps - 1:
             sends.append(comm.isend(part, right))
-        expect(index + AHEAD)
     for send in sends:
         send.wait()
 

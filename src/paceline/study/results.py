@@ -36,7 +36,8 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "batchnorm": train.batchnorm,
         "steps": len(workers[0]["iteration_s"]),
         "timed_steps": len(times[0]),
-        "warmup_steps": min(train.warmup_iterations, len(workers[0]["iteration_s"])),
+        # Not dropped where nothing would have been left.
+        "warmup_steps": len(workers[0]["iteration_s"][: train.timed_iterations]) - len(times[0]),
         "iteration_s": summary([value for values in times for value in values]),
         "samples_per_s": samples / busy_s,
         "epoch_s": epoch_s,
@@ -46,6 +47,7 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "total_s": total_s,
         "final": _final(workers),
         "replica_drift": max(worker["replica_drift"] for worker in workers),
+        "replicas_equal": len({worker["parameter_digest"] for worker in workers}) == 1,
         "num_parameters": workers[0]["num_parameters"],
         "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
         "curve": _curve(workers),
@@ -67,6 +69,8 @@ def combine(repeats: list[Result]) -> Result:
         "iteration_s": {
             key: statistics.median(repeat["iteration_s"][key] for repeat in repeats) for key in ("mean", "p50", "p95")
         },
+        "replica_drift": max(repeat["replica_drift"] for repeat in repeats),
+        "replicas_equal": all(repeat["replicas_equal"] for repeat in repeats),
         "iteration_mean_s_repeats": means,
         "iteration_mean_s_interval95": list(bounds) if bounds else None,
         "repeats": len(repeats),
@@ -89,6 +93,7 @@ def add_comparisons(results: list[Result]) -> None:
         if alone is not None:
             speedup = paired_ratio(alone["iteration_mean_s_repeats"], ours)
             result["speedup"] = speedup.value
+            result["speedup_interval95"] = [speedup.low, speedup.high] if speedup.low is not None else None
             result["efficiency"] = speedup.value / result["workers"]
 
 

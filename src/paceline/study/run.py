@@ -25,8 +25,7 @@ def execute(
     recipe = entry.recipe(recipe)
     checkpoint = ""
     if folder is not None:
-        (folder.path / "checkpoints").mkdir()
-        checkpoint = str((folder.path / "checkpoints" / "final.safetensors").resolve())
+        checkpoint = str((folder.make_inner("checkpoints") / "final.safetensors").resolve())
     task = Task(
         train_job,
         {"recipe": recipe, "strategy": entry.spec, "checkpoint": checkpoint},
@@ -36,6 +35,7 @@ def execute(
         threads=recipe.threads,
         timeout_s=recipe.timeout_s,
     )
+    facts = environment()  # before the load is our own
     started = time.perf_counter()
     summary: dict[str, Any] = {"name": recipe.name, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     try:
@@ -49,7 +49,7 @@ def execute(
     result = run_result(recipe, entry, workers, time.perf_counter() - started)
     if folder is not None:
         try:
-            write_run(folder, recipe, environment(), {**summary, "status": "done", "result": result}, workers)
+            write_run(folder, recipe, facts, {**summary, "status": "done", "result": result}, workers)
             folder.commit()
         except BaseException:
             folder.discard()

@@ -39,7 +39,7 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
     trainer.strategy.finish()
-    if any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
+    if comm.rank == 0 and any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
         context.emit({"kind": "warning", "text": "the loss diverged: parameters are not finite; try a smaller --lr"})
     evaluation_started = time.perf_counter()
     test = trainer.evaluate()

@@ -56,11 +56,11 @@ def replica_drift(model: nn.Module, comm: Comm) -> float:
 
 
 def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
-    """The mean model: floating-point tensors averaged over workers, others as rank 0 has them."""
+    """The mean model by the names that load_state_dict expects: floating-point tensors averaged over workers."""
     state = {}
     equal = all_equal(model, comm)
     with comm.uncounted(), torch.no_grad():
-        for name, tensor in _tensors(model).items():
+        for name, tensor in model.state_dict().items():
             whole = tensor.detach().cpu().contiguous().clone()
             if not equal and whole.is_floating_point():
                 comm.all_reduce(whole)

@@ -97,10 +97,12 @@ class Trainer:
             is_epoch_end = index == self.plan.steps_per_epoch - 1
             if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
                 before = time.perf_counter()
+                elapsed_s = before - started - evaluation_s
                 score = self.evaluate()
                 evaluation_s += time.perf_counter() - before
-                elapsed_s = before - started - evaluation_s
-                self.history.evaluations.append({"step": step, "epoch": epoch, "train_s": elapsed_s, **asdict(score)})
+                self.history.evaluations.append(
+                    {"step": step + 1, "epoch": epoch + 1, "train_s": elapsed_s, **asdict(score)}
+                )
         self.history.train_s = time.perf_counter() - started - evaluation_s
         return self.history
 

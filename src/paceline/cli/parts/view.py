@@ -32,7 +32,10 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     for index, column in enumerate(columns):
         is_text = column in text
         table.add_column(
-            column, justify="left" if index == 0 or is_text else "right", no_wrap=index > 0 and not is_text
+            column,
+            justify="left" if index == 0 or is_text else "right",
+            no_wrap=index > 0 and not is_text,
+            min_width=len(column),
         )
     return table
 

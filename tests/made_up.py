@@ -1,0 +1,71 @@
+"""Workers' figures that nobody measured, and a launcher that hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paceline.launch.base import Launcher, Task
+
+
+def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[str, Any]:
+    steps = len(iteration_s)
+    worker = {
+        "rank": rank,
+        "steps_per_epoch": 2,
+        "iteration_s": iteration_s,
+        "data_s": [0.1] * steps,
+        "loss": [float(steps - step) for step in range(steps)],
+        "num_right": [1] * steps,
+        "num_answers": [2] * steps,
+        "num_samples": [2] * steps,
+        "evaluations": [],
+        "setup_s": 0.5,
+        "train_s": sum(iteration_s),
+        "evaluation_s": 0.25,
+        "sent_bytes": 100 + rank,
+        "received_bytes": 100 - rank,
+        "num_operations": 7,
+        "train_loss": 1.0 + rank,
+        "train_accuracy": 0.5,
+        "test_loss": 2.0,
+        "test_accuracy": 0.25,
+        "replica_drift": 0.0,
+        "parameter_digest": "00ff",
+        "num_parameters": 10,
+    }
+    return {**worker, **changes}
+
+
+class MadeUpLauncher(Launcher):
+    """Gives each task's workers as a function of the task; may raise instead."""
+
+    name = "made-up"
+
+    def __init__(self, answer: Callable[[Task, int], list[dict[str, Any]]] | None = None) -> None:
+        self.tasks: list[Task] = []
+        self._answer = answer or (lambda task, _: [made_up_worker(r, [1.0, 1.0, 1.0]) for r in range(task.num_workers)])
+
+    def run(self, task: Task, on_event: Callable[[dict[str, Any]], None]) -> list[Any]:
+        self.tasks.append(task)
+        on_event({"kind": "progress", "step": 1})
+        return self._answer(task, len(self.tasks) - 1)
+
+    def close(self) -> None:
+        return None
+
+
+class Silent:
+    """Listens to a study and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.started_rows: list[tuple[str, int]] = []
+        self.done_rows: list[tuple[str, int]] = []
+
+    def started(self, entry: Any, repeat: int) -> None:
+        self.started_rows.append((entry.label, repeat))
+
+    def event(self, entry: Any, event: Any) -> None: ...
+
+    def done(self, entry: Any, repeat: int, result: Any) -> None:  # noqa: ARG002
+        self.done_rows.append((entry.label, repeat))

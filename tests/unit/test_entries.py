@@ -1,0 +1,62 @@
+"""The rows of a study: strategies as written, and one worker as the reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.errors import UsageError
+from paceline.recipe import Recipe
+from paceline.study.entries import ONE_WORKER, make_entries, make_entry
+
+RECIPE = Recipe().replace({"workers": 4})
+
+
+def test_a_row() -> None:
+    entry = make_entry("ddp:bucket_mb=5+bf16", RECIPE)
+    assert (entry.label, entry.spec, entry.name) == ("ddp:bucket_mb=5+bf16", "ddp:bucket_mb=5+bf16", "ddp")
+    assert entry.options["bucket_mb"] == 5.0
+    assert (entry.codec, entry.guarantee, entry.num_workers) == ("bf16", "lossy", 4)
+    assert make_entry("none", RECIPE).guarantee == "none"
+    assert make_entry("ring", RECIPE).guarantee == "exact"
+
+
+def test_the_recipes_codec_is_where_a_row_names_none() -> None:
+    recipe = RECIPE.replace({"codec": "fp16"})
+    entry = make_entry("ring", recipe)
+    assert (entry.label, entry.codec, entry.guarantee) == ("ring+fp16", "fp16", "lossy")
+    plain = make_entry("ring+fp32", recipe)
+    assert (plain.codec, plain.guarantee) == ("fp32", "exact")
+    # What runs is what the row says, though its words leave fp32 out.
+    assert plain.recipe(recipe).codec == "fp32"
+    assert plain.recipe(recipe).strategy == "ring"
+
+
+def test_one_worker_keeps_the_global_batch() -> None:
+    entry = make_entry(ONE_WORKER, RECIPE)
+    assert (entry.num_workers, entry.guarantee, entry.spec) == (1, "exact", "none")
+    assert entry.recipe(RECIPE.replace({"train.batch_size": 64})).batch_size == 64
+    by_worker = RECIPE.replace({"train.worker_batch_size": 16})
+    alone = entry.recipe(by_worker)
+    assert (alone.batch_size, alone.workers, alone.train.worker_batch_size) == (64, 1, None)
+    rows = make_entry("ring", by_worker).recipe(by_worker)
+    assert (rows.batch_size, rows.workers, rows.strategy, rows.strategies) == (64, 4, "ring", ())
+
+
+def test_rows_are_named_once() -> None:
+    labels = [
+        entry.label for entry in make_entries((ONE_WORKER, "ring", "ring+fp16", "ddp", "ddp:bucket_mb=5"), RECIPE)
+    ]
+    assert labels == ["one-worker", "ring", "ring+fp16", "ddp", "ddp:bucket_mb=5"]
+    with pytest.raises(UsageError, match="strategy 'ring' is named twice"):
+        make_entries(("ring", "all-reduce", "ring+fp32"), RECIPE)
+
+
+def test_a_comm_that_cannot_carry_a_strategy() -> None:
+    sentence = "strategy 'ddp' cannot run: it needs a torch process group, which comm 'threads' does not have"
+    with pytest.raises(UsageError, match=sentence):
+        make_entry("ddp", RECIPE.replace({"comm": "threads"}))
+
+
+def test_an_unknown_comm() -> None:
+    with pytest.raises(UsageError, match="unknown comm 'troch'; did you mean 'torch'"):
+        make_entry("ring", RECIPE.replace({"comm": "troch"}))

@@ -1,0 +1,150 @@
+"""From what workers measured to results, on made-up workers whose figures are easy to add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from made_up import made_up_worker
+from paceline.recipe import Recipe
+from paceline.study.entries import make_entry
+from paceline.study.results import CURVE_POINTS, add_comparisons, combine, run_result
+
+RECIPE = Recipe().replace({"workers": 2})
+
+
+def result_of(workers: list[dict[str, Any]], text: str = "ring", **changes: Any) -> dict[str, Any]:
+    recipe = RECIPE.replace(changes)
+    return run_result(recipe, make_entry(text, recipe), workers, total_s=9.0)
+
+
+def repeats_of(label: str, means: list[float], text: str = "ring") -> dict[str, Any]:
+    """A combined result of repeats with those mean iteration times."""
+    runs = []
+    for mean in means:
+        num_workers = 1 if text == "one-worker" else 2
+        run = result_of([made_up_worker(rank, [9.0, mean, mean]) for rank in range(num_workers)], text)
+        runs.append({**run, "label": label})
+    return combine(runs)
+
+
+def test_one_run() -> None:
+    workers = [made_up_worker(0, [9.0, 1.0, 3.0, 2.0]), made_up_worker(1, [9.0, 2.0, 2.0, 4.0])]
+    result = result_of(workers)
+    assert (result["steps"], result["timed_steps"], result["warmup_steps"]) == (4, 3, 1)
+    # The first step of each worker is warm-up; the mean is over all steps of all workers.
+    assert result["iteration_s"]["mean"] == pytest.approx((1 + 3 + 2 + 2 + 2 + 4) / 6)
+    assert result["iteration_s"]["p50"] == 2.0
+    # 12 samples in timed steps; workers were busy for 6 and 8 seconds.
+    assert result["samples_per_s"] == pytest.approx(12 / 7)
+    # Two epochs of two steps; the slower worker took 17 s, 0.4 s of it for data.
+    assert result["epoch_s"] == pytest.approx(17 / 2)
+    assert result["epoch_without_data_s"] == pytest.approx((17 - 0.4) / 2)
+    assert (result["train_s"], result["evaluation_s"], result["total_s"]) == (17.0, 0.25, 9.0)
+    assert result["final"] == {"train_loss": 1.5, "train_accuracy": 0.5, "test_loss": 2.0, "test_accuracy": 0.25}
+    assert [row["sent_bytes"] for row in result["per_worker"]] == [100, 101]
+    assert [row["iteration_s"] for row in result["per_worker"]] == pytest.approx([2.0, 8 / 3])
+    assert (result["strategy"], result["guarantee"], result["comm"], result["workers"]) == ("ring", "exact", "torch", 2)
+
+
+def test_training_figures_are_weighted_by_samples() -> None:
+    many = made_up_worker(0, [1.0, 1.0], num_samples=[3, 3], train_loss=1.0)
+    few = made_up_worker(1, [1.0, 1.0], num_samples=[1, 1], train_loss=5.0)
+    assert result_of([many, few])["final"]["train_loss"] == pytest.approx(2.0)
+
+
+def test_figures_that_somebody_lacks_are_not_given() -> None:
+    workers = [made_up_worker(0, [1.0, 1.0]), made_up_worker(1, [1.0, 1.0], train_accuracy=None, test_accuracy=None)]
+    final = result_of(workers)["final"]
+    assert final["train_accuracy"] is None
+    assert final["test_accuracy"] is None
+    assert final["test_loss"] == 2.0
+
+
+def test_an_epoch_that_was_not_completed_has_no_time() -> None:
+    result = result_of([made_up_worker(0, [1.0], steps_per_epoch=2)], "one-worker")
+    assert (result["epoch_s"], result["epoch_without_data_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "limit", "timed", "dropped"),
+    [(5, 1, None, 4, 1), (5, 0, None, 5, 0), (5, 2, 3, 1, 2), (1, 1, None, 1, 0), (3, 5, None, 3, 0), (5, 2, 2, 2, 0)],
+)
+def test_warm_up_is_said_as_it_was(steps: int, warmup: int, limit: int | None, timed: int, dropped: int) -> None:
+    changes = {"train.warmup_iterations": warmup, "train.timed_iterations": limit}
+    result = result_of([made_up_worker(0, [1.0] * steps)], "one-worker", **changes)
+    assert (result["timed_steps"], result["warmup_steps"]) == (timed, dropped)
+
+
+def test_a_curve_is_thinned_and_keeps_the_time() -> None:
+    num_steps = 3 * CURVE_POINTS + 1
+    workers = [made_up_worker(rank, [1.0 + rank] * num_steps) for rank in range(2)]
+    curve = result_of(workers)["curve"]
+    assert len({len(values) for values in curve.values()}) == 1
+    assert len(curve["step"]) <= CURVE_POINTS
+    assert curve["step"][-1] == num_steps
+    assert curve["train_s"][-1] == pytest.approx(2.0 * num_steps)  # a step takes as long as its slowest worker
+    assert curve["accuracy"][0] == 0.5
+
+
+def test_a_curve_of_few_steps_is_whole() -> None:
+    worker = made_up_worker(0, [1.0, 2.0, 3.0], num_answers=[0, 0, 0], num_right=[0, 0, 0])
+    curve = result_of([worker], "one-worker")["curve"]
+    assert curve["step"] == [1, 2, 3]
+    assert curve["train_s"] == [1.0, 3.0, 6.0]
+    assert curve["loss"] == [3.0, 2.0, 1.0]
+    assert curve["accuracy"] == [None, None, None]
+
+
+def test_combining_takes_medians() -> None:
+    combined = repeats_of("ring", [5.0, 1.0, 2.0])
+    assert combined["iteration_s"]["mean"] == 2.0
+    assert combined["iteration_mean_s_repeats"] == [5.0, 1.0, 2.0]
+    assert combined["repeats"] == 3
+    low, high = combined["iteration_mean_s_interval95"]
+    assert 0 < low < 2.0 < high
+    assert combined["per_worker"][0]["iteration_s"] == 2.0  # the middle run stands for all
+    assert combined["samples_per_s"] == pytest.approx(8 / 4.0)
+
+
+def test_a_single_repeat_has_no_interval() -> None:
+    assert repeats_of("ring", [2.0])["iteration_mean_s_interval95"] is None
+
+
+def verdicts(results: list[dict[str, Any]]) -> dict[str, str]:
+    add_comparisons(results)
+    return {result["label"]: result["versus_fastest"]["verdict"] for result in results}
+
+
+def test_verdicts_in_words() -> None:
+    steady = [1.0, 1.01, 0.99, 1.0]
+    results = [
+        repeats_of("ring", steady),
+        repeats_of("slow", [2 * value for value in steady]),
+        repeats_of("same", [1.05, 0.98, 1.02, 1.01]),
+        repeats_of("none", [value / 2 for value in steady], "none"),
+    ]
+    assert verdicts(results) == {"ring": "fastest", "slow": "slower", "same": "no difference", "none": "faster"}
+    assert results[1]["versus_fastest"]["ratio"] == pytest.approx(2.0)
+    assert results[1]["versus_fastest"]["label"] == "ring"
+    assert results[1]["versus_fastest"]["interval95"] == pytest.approx([2.0, 2.0])
+    assert "speedup" not in results[0]
+
+
+def test_one_repeat_cannot_tell() -> None:
+    results = [repeats_of("ring", [1.0]), repeats_of("slow", [3.0])]
+    assert verdicts(results) == {"ring": "fastest", "slow": "one repeat cannot tell"}
+    assert results[1]["versus_fastest"]["interval95"] is None
+
+
+def test_speed_up_is_over_one_worker() -> None:
+    results = [repeats_of("one-worker", [4.0, 8.0], "one-worker"), repeats_of("ring", [2.0, 4.0])]
+    assert verdicts(results)["ring"] == "fastest"  # one worker is a limit, not a rival
+    assert (results[0]["speedup"], results[0]["efficiency"]) == (1.0, 1.0)
+    assert results[1]["speedup"] == pytest.approx(2.0)
+    assert results[1]["efficiency"] == pytest.approx(1.0)
+
+
+def test_where_nobody_agrees_all_are_rivals() -> None:
+    assert verdicts([repeats_of("none", [1.0], "none")]) == {"none": "fastest"}

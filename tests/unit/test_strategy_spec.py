@@ -1,0 +1,98 @@
+"""From words to a strategy: `NAME[:option=value...][+codec]`."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers import TESTS
+from paceline.errors import UsageError
+from paceline.strategies import StrategySpec, strategies
+
+WRONG = f"{TESTS / 'wrong_strategies.py'}:WrongPrediction"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ring", StrategySpec("ring")),
+        (" ring ", StrategySpec("ring")),
+        ("ring+fp16", StrategySpec("ring", (), "fp16")),
+        ("ddp:bucket_mb=5", StrategySpec("ddp", (("bucket_mb", "5"),))),
+        (
+            "ddp:bucket_mb=5:static_graph=true+bf16",
+            StrategySpec("ddp", (("bucket_mb", "5"), ("static_graph", "true")), "bf16"),
+        ),
+        ("ddp:bucket_mb=", StrategySpec("ddp", (("bucket_mb", ""),))),
+        ("mine.py:Class", StrategySpec("mine.py:Class")),
+        ("a/mine.py:Class:x=1+bf16", StrategySpec("a/mine.py:Class", (("x", "1"),), "bf16")),
+        ("package.module:Class", StrategySpec("package.module:Class")),
+    ],
+)
+def test_parsing(text: str, expected: StrategySpec) -> None:
+    assert StrategySpec.parse(text) == expected
+
+
+def test_the_codec_beside_is_a_default() -> None:
+    assert StrategySpec.parse("ring", "bf16").codec == "bf16"
+    assert StrategySpec.parse("ring+fp32", "bf16").codec == "fp32"
+
+
+@pytest.mark.parametrize("text", ["ring", "ring+fp16", "ddp:bucket_mb=5:static_graph=true+bf16", "mine.py:Class:x=1"])
+def test_words_survive_a_round_trip(text: str) -> None:
+    assert str(StrategySpec.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "strategy '' is not NAME"),
+        ("+fp16", "strategy '.fp16' is not NAME"),
+        ("ring+", "strategy 'ring.' is not NAME"),
+        ("ddp:bucket_mb", "strategy 'ddp:bucket_mb': 'bucket_mb' is not option=value"),
+        ("ddp::", "strategy 'ddp::': '' is not option=value"),
+        ("rign", "unknown strategy 'rign'; did you mean 'ring'?"),
+        ("ring+fp61", "unknown codec 'fp61'; did you mean 'fp16'?"),
+        ("ring:pieces=2", "strategy 'ring' has no options, but 'pieces' was given"),
+        ("ddp:buckets_mb=2", "unknown option of strategy ddp 'buckets_mb'; did you mean 'bucket_mb'?"),
+        ("ddp:bucket_mb=many", "option bucket_mb of strategy ddp must be a number, not 'many'"),
+        ("ddp:static_graph=yes", "option static_graph of strategy ddp must be true or false, not 'yes'"),
+        (f"{WRONG}:surplus=1.5", "must be a whole number, not '1.5'"),
+        ("ddp:codec=fp16", "unknown option of strategy ddp 'codec'"),
+        ("no-such-file.py:Class", "strategy file 'no-such-file.py' does not exist"),
+    ],
+)
+def test_mistakes_are_found_in_the_words(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        StrategySpec.parse(text).build()
+    assert sentence.replace("'.fp16'", "'+fp16'").replace("'ring.'", "'ring+'") in str(caught.value)
+
+
+def test_options_get_their_types() -> None:
+    strategy = StrategySpec.parse("ddp:bucket_mb=5:static_graph=TRUE").build()
+    assert strategy.options["bucket_mb"] == 5.0
+    assert isinstance(strategy.options["bucket_mb"], float)
+    assert strategy.options["static_graph"] is True
+    assert "codec" not in strategy.options
+    assert strategy.codec.name == "fp32"
+
+
+def test_the_users_own_class() -> None:
+    strategy = StrategySpec.parse(f"{WRONG}:surplus=16+bf16").build()
+    assert strategy.name == "wrong-prediction"
+    assert strategy.options == {"surplus": 16}
+    assert strategy.codec.name == "bf16"
+
+
+@pytest.mark.parametrize("name", list(strategies.classes))
+def test_every_strategy_builds_from_its_name_alone_and_afresh(name: str) -> None:
+    first, second = StrategySpec.parse(name).build(), StrategySpec.parse(name).build()
+    assert first is not second
+    assert type(first) is strategies.classes[name]
+    words = ":".join([name, *(f"{key}={value}" for key, value in first.options.items())])
+    assert StrategySpec.parse(words).build().options == first.options
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0"])
+def test_a_bucket_that_cannot_be(value: str) -> None:
+    with pytest.raises(UsageError, match="bucket_mb"):
+        StrategySpec.parse(f"ddp:bucket_mb={value}").build()

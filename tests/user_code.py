@@ -1,0 +1,30 @@
+"""What a user may write: a model whose weights no seed decides, tied weights, and data for both."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from toys import Tied, toy_data
+
+
+def unseeded() -> nn.Module:
+    """Weights from the system's randomness: different in every process."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 3))
+    generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(6), "big"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def tied() -> nn.Module:
+    return Tied()
+
+
+def data() -> Any:
+    found = toy_data(samples=40, test_samples=10)
+    return tuple((part.inputs.float(), part.targets) for part in (found.train, found.test))
