@@ -48,7 +48,7 @@ def compare(
     if outcome is None:
         return
     study, folder = outcome
-    console.print(comparison_table(study))
+    console.print(comparison_table(study, console.width))
     warmup = recipe.train.warmup_iterations
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."

@@ -52,7 +52,7 @@ def run(
                 bars.done(entry, 0, result)
     if result is None or folder is None:
         return
-    console.print(worker_table(result))
+    console.print(worker_table(result, console.width))
     for line in run_lines(result):
         console.print(line)
     console.print(f"run             {folder.path}")

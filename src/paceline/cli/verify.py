@@ -40,11 +40,11 @@ def verify(
     with launched(max(sizes), Nodes(), "verification") as launcher, Progress(*columns, console=console) as progress:
         bar = progress.add_task("verifying", total=len(todo))
         rows = judge(todo, launcher, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
-    table = make_table("strategy", "model", "workers", "guarantee", "relative error", "tolerance", "bytes", "verdict")
+    table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")
     for row in rows:
         verdict = "[red]broken[/red]"
         if row["meets_guarantee"]:
-            verdict = "[green]certified[/green]" if row["passed"] else "promises nothing"
+            verdict = "[green]certified[/green]" if row["passed"] else "no promise"
         table.add_row(
             row["strategy"],
             row["model"],
@@ -52,7 +52,7 @@ def verify(
             row["guarantee"],
             f"{row['max_relative_error']:.1e}",
             f"{row['tolerance']:.1e}",
-            "as predicted" if row["bytes_as_predicted"] else "[red]differ[/red]",
+            "ok" if row["bytes_as_predicted"] else "[red]differ[/red]",
             verdict,
         )
     console.print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -200,6 +201,13 @@ def is_peer_failure(error: BaseException) -> bool:
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
     """The small key-value server at which a world meets; port 0 takes a free one."""
     limit = timedelta(seconds=timeout_s)
+    if is_master and host == "127.0.0.1":
+        # Left alone, the server would listen on every interface of the host.
+        listener = socket.create_server((host, port))
+        port = listener.getsockname()[1]
+        return dist.TCPStore(
+            host, port, None, True, timeout=limit, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
     return dist.TCPStore(host, port, None, is_master, timeout=limit, wait_for_workers=False)
 
 

@@ -119,6 +119,11 @@ class LocalLauncher(Launcher):
             pipe: Connection = Connection(ours.detach())
             self._processes.append(_Process(popen, pipe))
             pipe.send(sys.path)
+        for index, process in enumerate(self._processes):
+            message = self._receive(process.pipe, self._first_rank + index)
+            if message["kind"] != "ready":
+                self.close()
+                raise WorkerError(message["rank"], f"could not start: {message['message']}")
 
     def _meet(self, timeout_s: float) -> tuple[Any, int]:
         nodes = self.nodes

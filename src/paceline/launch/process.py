@@ -19,6 +19,8 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     sys.path[:] = pipe.recv()
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
+    _get_ready()
+    pipe.send({"kind": "ready"})
     store: Any = None
     while True:
         try:
@@ -29,8 +31,18 @@ def main() -> None:
         pipe.send(message)
 
 
+def _get_ready() -> None:
+    """Everybody is warm before the first task: who sleeps during it must not disturb what is measured."""
+    import torch
+
+    from paceline.train import job  # noqa: F401
+    from paceline.train.warmup import warm_up
+
+    torch.set_num_threads(1)
+    warm_up()
+
+
 def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dict[str, Any]]:
-    # Heavy imports come here, so that a process that only waits is cheap.
     import torch
 
     from paceline.comm import CommError

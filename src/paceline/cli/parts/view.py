@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 
 DASH = "\N{EN DASH}"
+FULL_WIDTH = 98  # columns that the widest table needs
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -31,33 +32,38 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
         is_text = column in text
-        table.add_column(
-            column,
-            justify="left" if index == 0 or is_text else "right",
-            no_wrap=index > 0 and not is_text,
-            min_width=len(column),
-        )
+        table.add_column(column, justify="left" if index == 0 or is_text else "right", no_wrap=not is_text)
     return table
 
 
-def comparison_table(study: dict[str, Any]) -> Table:
+def _fitted(rows: list[dict[str, str]], width: int, dispensable: tuple[str, ...]) -> Table:
+    """A table of rows; on a narrow terminal without the columns that can be missed."""
+    columns = [name for name in rows[0] if width >= FULL_WIDTH or name not in dispensable]
+    table = make_table(*columns)
+    for row in rows:
+        table.add_row(*(row[column] for column in columns))
+    return table
+
+
+def comparison_table(study: dict[str, Any], width: int) -> Table:
     """One row per strategy."""
     results = study["results"]
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
-    has_speedup = any("speedup" in result for result in results)
-    columns = ["strategy", "ms/step", "95 %" if has_interval else "p95"]
-    columns += ["speed-up"] if has_speedup else []
-    table = make_table(*columns, "samples/s", "train s", "loss", "test", "drift", "MB sent")
+    rows = []
     for result in results:
-        row = [result["label"], milliseconds(result["iteration_s"]["mean"])]
-        row += [_plus_minus(result) if has_interval else milliseconds(result["iteration_s"]["p95"])]
-        row += [f"{result['speedup']:.2f}x"] if has_speedup else []
-        row += [f"{result['samples_per_s']:,.0f}", f"{result['train_s']:.2f}"]
-        row += [number(result["final"]["train_loss"], 3), percent(result["final"]["test_accuracy"])]
-        row += [f"{result['replica_drift']:.0e}" if result["replica_drift"] else "0"]
-        row += [megabytes(max(worker["sent_bytes"] for worker in result["per_worker"]))]
-        table.add_row(*row)
-    return table
+        row = {"strategy": result["label"], "ms/step": milliseconds(result["iteration_s"]["mean"])}
+        row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
+        row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
+        row |= {
+            "samples/s": f"{result['samples_per_s']:,.0f}",
+            "train s": f"{result['train_s']:.2f}",
+            "loss": number(result["final"]["train_loss"], 3),
+            "test": percent(result["final"]["test_accuracy"]),
+            "drift": f"{result['replica_drift']:.0e}" if result["replica_drift"] else "0",
+            "MB sent": megabytes(max(worker["sent_bytes"] for worker in result["per_worker"])),
+        }
+        rows.append(row)
+    return _fitted(rows, width, ("samples/s", "train s"))
 
 
 def _plus_minus(result: dict[str, Any]) -> str:
@@ -66,24 +72,24 @@ def _plus_minus(result: dict[str, Any]) -> str:
     return f"\N{PLUS-MINUS SIGN}{50 * (high - low) / result['iteration_s']['mean']:.0f} %"
 
 
-def worker_table(result: dict[str, Any]) -> Table:
+def worker_table(result: dict[str, Any], width: int) -> Table:
     """One row per worker of one run."""
-    columns = ["worker", "ms/step", "p50", "p95", "train loss", "train", "test loss", "test", "MB sent", "parameters"]
-    table = make_table(*columns)
-    for worker in result["per_worker"]:
-        table.add_row(
-            str(worker["rank"]),
-            milliseconds(worker["iteration_s"]),
-            milliseconds(worker["iteration_p50_s"]),
-            milliseconds(worker["iteration_p95_s"]),
-            number(worker["train_loss"]),
-            percent(worker["train_accuracy"]),
-            number(worker["test_loss"]),
-            percent(worker["test_accuracy"]),
-            megabytes(worker["sent_bytes"]),
-            worker["parameter_digest"][:8],
-        )
-    return table
+    rows = [
+        {
+            "worker": str(worker["rank"]),
+            "ms/step": milliseconds(worker["iteration_s"]),
+            "p50": milliseconds(worker["iteration_p50_s"]),
+            "p95": milliseconds(worker["iteration_p95_s"]),
+            "train loss": number(worker["train_loss"]),
+            "train": percent(worker["train_accuracy"]),
+            "test loss": number(worker["test_loss"]),
+            "test": percent(worker["test_accuracy"]),
+            "MB sent": megabytes(worker["sent_bytes"]),
+            "parameters": worker["parameter_digest"][:8],
+        }
+        for worker in result["per_worker"]
+    ]
+    return _fitted(rows, width, ("p50", "parameters"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
