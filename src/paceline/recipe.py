@@ -209,6 +209,9 @@ class Recipe(Section):
             if changes.get(key) is not None and changes.get(other) is None:
                 section, _, name = other.partition(".")
                 values[section].pop(name, None)
+        if changes.get("data.name", self.data.name) != self.data.name:
+            for name in ("train_samples", "test_samples", "dir"):  # said of the other data
+                values["data"].pop(name, None)
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())
