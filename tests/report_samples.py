@@ -31,7 +31,7 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def result(
-    label: str, iteration_s: float, *, has_accuracy: bool = True, guarantee: str = "exact", **changes: Any
+    label: str, iteration_s: float, *, has_accuracy: bool = True, guarantee: str = "EXACT", **changes: Any
 ) -> Result:
     """One run; steps differ a little so that percentiles do too."""
     num_workers = 1 if label == ONE_WORKER else 4
@@ -56,12 +56,12 @@ def result(
                 "train_accuracy": score,
                 "test_loss": 0.5,
                 "test_accuracy": score,
-                "replica_drift": 0.4 if guarantee == "none" else 0.0,
+                "replica_drift": 0.4 if guarantee == "NONE" else 0.0,
                 "num_parameters": 61706,
                 "sent_bytes": 1_000_000 * (num_workers > 1),
                 "received_bytes": 1_000_000 * (num_workers > 1),
                 "num_operations": STEPS,
-                "parameter_digest": f"{rank if guarantee == 'none' else 0:x}" * 64,
+                "parameter_digest": f"{rank if guarantee == 'NONE' else 0:x}" * 64,
                 "evaluations": [{"step": 3, "epoch": 0, "train_s": 0.1, "loss": 0.6, "accuracy": score}],
             }
         )
@@ -92,7 +92,7 @@ def usual_study(**changes: Any) -> dict[str, Any]:
     """One worker, no synchronisation, two strategies that differ; one label is an attack."""
     times = {ONE_WORKER: 0.040, "none": 0.012, "ring": 0.015, "</script><script>alert(1)</script>": 0.030}
     rows = [
-        [result(label, base * (1 + 0.01 * n), guarantee="none" if label == "none" else "exact") for n in range(3)]
+        [result(label, base * (1 + 0.01 * n), guarantee="NONE" if label == "none" else "EXACT") for n in range(3)]
         for label, base in times.items()
     ]
     return study_of(rows, **changes)

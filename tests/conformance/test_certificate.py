@@ -17,7 +17,7 @@ def judge(pool: LocalLauncher, name: str, world_size: int) -> dict[str, Any]:
     seen: list[dict[str, Any]] = []
     [row] = verify(todo, pool, on_case=seen.append)
     assert seen == [row]
-    assert row["guarantee"] == "exact"
+    assert row["guarantee"] == "EXACT"
     return row
 
 

@@ -67,7 +67,7 @@ def test_compare_json_has_the_promised_keys(study: tuple[Path, subprocess.Comple
 def test_exact_strategies_agree_and_none_does_not(study: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     for result in load(study[0] / "s.json")["results"]:
         digests = {worker["parameter_digest"] for worker in result["per_worker"]}
-        if result["guarantee"] == "exact":
+        if result["guarantee"] == "EXACT":
             assert len(digests) == 1
             assert result["replica_drift"] == 0
         else:

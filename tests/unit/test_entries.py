@@ -15,17 +15,17 @@ def test_a_row() -> None:
     entry = make_entry("ddp:bucket_mb=5+bf16", RECIPE)
     assert (entry.label, entry.spec, entry.name) == ("ddp:bucket_mb=5+bf16", "ddp:bucket_mb=5+bf16", "ddp")
     assert entry.options["bucket_mb"] == 5.0
-    assert (entry.codec, entry.guarantee, entry.num_workers) == ("bf16", "lossy", 4)
-    assert make_entry("none", RECIPE).guarantee == "none"
-    assert make_entry("ring", RECIPE).guarantee == "exact"
+    assert (entry.codec, entry.guarantee, entry.num_workers) == ("bf16", "LOSSY", 4)
+    assert make_entry("none", RECIPE).guarantee == "NONE"
+    assert make_entry("ring", RECIPE).guarantee == "EXACT"
 
 
 def test_the_recipes_codec_is_where_a_row_names_none() -> None:
     recipe = RECIPE.replace({"codec": "fp16"})
     entry = make_entry("ring", recipe)
-    assert (entry.label, entry.codec, entry.guarantee) == ("ring+fp16", "fp16", "lossy")
+    assert (entry.label, entry.codec, entry.guarantee) == ("ring+fp16", "fp16", "LOSSY")
     plain = make_entry("ring+fp32", recipe)
-    assert (plain.codec, plain.guarantee) == ("fp32", "exact")
+    assert (plain.codec, plain.guarantee) == ("fp32", "EXACT")
     # What runs is what the row says, though its words leave fp32 out.
     assert plain.recipe(recipe).codec == "fp32"
     assert plain.recipe(recipe).strategy == "ring"
@@ -33,7 +33,7 @@ def test_the_recipes_codec_is_where_a_row_names_none() -> None:
 
 def test_one_worker_keeps_the_global_batch() -> None:
     entry = make_entry(ONE_WORKER, RECIPE)
-    assert (entry.num_workers, entry.guarantee, entry.spec) == (1, "exact", "none")
+    assert (entry.num_workers, entry.guarantee, entry.spec) == (1, "EXACT", "none")
     assert entry.recipe(RECIPE.replace({"train.batch_size": 64})).batch_size == 64
     by_worker = RECIPE.replace({"train.worker_batch_size": 16})
     alone = entry.recipe(by_worker)

@@ -28,7 +28,7 @@ def row(
     return {
         "label": label,
         "workers": 4,
-        "guarantee": "exact",
+        "guarantee": "EXACT",
         "iteration_s": {"mean": milliseconds / 1e3},
         "iteration_mean_s_interval95": None,
         "repeats": 3,
@@ -145,7 +145,7 @@ class TestAgainstOneWorker:
 
 class TestOtherPoints:
     def test_cost_of_agreeing(self) -> None:
-        loose = row("none", 15, "faster", 0.75, [0.7, 0.8], guarantee="none")
+        loose = row("none", 15, "faster", 0.75, [0.7, 0.8], guarantee="NONE")
         point = words.cost_of_agreeing([loose, RING])
         assert point is not None
         assert point.text == (
@@ -154,7 +154,7 @@ class TestOtherPoints:
         )
 
     def test_agreeing_that_costs_nothing(self) -> None:
-        loose = row("none", 19, "no difference", 0.97, [0.9, 1.1], guarantee="none")
+        loose = row("none", 19, "no difference", 0.97, [0.9, 1.1], guarantee="NONE")
         point = words.cost_of_agreeing([loose, RING])
         assert point is not None
         assert point.text == "Agreeing cost ring nothing that could be told: no difference from none."
@@ -165,8 +165,8 @@ class TestOtherPoints:
         assert point.text == "Replicas agree: every worker ended with the same parameters, bit for bit."
 
     def test_replicas_that_may_differ(self) -> None:
-        loose = row("none", 15, guarantee="none", replica_drift=0.38, replicas_equal=False)
-        local = row("local", 15, guarantee="periodic", replica_drift=0.01)
+        loose = row("none", 15, guarantee="NONE", replica_drift=0.38, replicas_equal=False)
+        local = row("local", 15, guarantee="PERIODIC", replica_drift=0.01)
         point = words.replicas([RING, loose, local])
         assert point is not None
         assert not point.is_problem

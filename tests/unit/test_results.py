@@ -45,7 +45,7 @@ def test_one_run() -> None:
     assert result["final"] == {"train_loss": 1.5, "train_accuracy": 0.5, "test_loss": 2.0, "test_accuracy": 0.25}
     assert [row["sent_bytes"] for row in result["per_worker"]] == [100, 101]
     assert [row["iteration_s"] for row in result["per_worker"]] == pytest.approx([2.0, 8 / 3])
-    assert (result["strategy"], result["guarantee"], result["comm"], result["workers"]) == ("ring", "exact", "torch", 2)
+    assert (result["strategy"], result["guarantee"], result["comm"], result["workers"]) == ("ring", "EXACT", "torch", 2)
 
 
 def test_training_figures_are_weighted_by_samples() -> None:

@@ -49,7 +49,7 @@ def verify(
             row["strategy"],
             row["model"],
             str(row["world_size"]),
-            row["guarantee"],
+            row["guarantee"].lower(),
             f"{row['max_relative_error']:.1e}",
             f"{row['tolerance']:.1e}",
             "ok" if row["bytes_as_predicted"] else "[red]differ[/red]",

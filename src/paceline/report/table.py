@@ -66,7 +66,7 @@ COLUMNS = (
     Column("Loss", "train", lambda r: significant(r["final"]["train_loss"])),
     Column("Loss", "test", lambda r: significant(r["final"]["test_loss"])),
     Column("", "Replica drift", lambda r: significant(r["replica_drift"])),
-    Column("", "Guarantee", lambda r: str(r["guarantee"]), is_number=False),
+    Column("", "Guarantee", lambda r: str(r["guarantee"]).lower(), is_number=False),
     Column("Epoch, s", "all", lambda r: significant(r["epoch_s"])),
     Column("Epoch, s", "without data", lambda r: significant(r["epoch_without_data_s"])),
     Column("", "Train, s", lambda r: significant(r["train_s"])),

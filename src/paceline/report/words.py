@@ -118,8 +118,8 @@ def against_one_worker(results: Sequence[Result]) -> Point | None:
 def cost_of_agreeing(results: Sequence[Result]) -> Point | None:
     """What the fastest pays for agreement, where workers that do not agree were measured too."""
     fastest = _fastest(results)
-    loose = next((r for r in results if r["guarantee"] == "none" and r["workers"] > 1), None)
-    if fastest is None or loose is None or fastest["guarantee"] == "none" or fastest["workers"] != loose["workers"]:
+    loose = next((r for r in results if r["guarantee"] == "NONE" and r["workers"] > 1), None)
+    if fastest is None or loose is None or fastest["guarantee"] == "NONE" or fastest["workers"] != loose["workers"]:
         return None
     subject, name = "Cost of agreeing", fastest["label"]
     verdict = loose["versus_fastest"]["verdict"]
@@ -144,7 +144,7 @@ def replicas(results: Sequence[Result]) -> Point | None:
     same = [r["label"] for r in several if replicas_equal(r) and not r["replica_drift"]]
     joined = [r for r in several if replicas_equal(r) and r["replica_drift"]]
     apart = [r for r in several if not replicas_equal(r)]
-    broken = [r for r in apart if r["guarantee"] == "exact"]
+    broken = [r for r in apart if r["guarantee"] == "EXACT"]
     sentences = []
     for result in broken:
         sentences.append(
@@ -157,8 +157,11 @@ def replicas(results: Sequence[Result]) -> Point | None:
     if joined:
         parts = [f"{result['label']} (drift {significant(result['replica_drift'])})" for result in joined]
         sentences.append(f"Apart while training and brought together at the end: {listed(parts)}.")
-    if allowed := [r for r in apart if r["guarantee"] != "exact"]:
-        parts = [f"{r['label']} (drift {significant(r['replica_drift'])}, guarantee {r['guarantee']})" for r in allowed]
+    if allowed := [r for r in apart if r["guarantee"] != "EXACT"]:
+        parts = [
+            f"{r['label']} (drift {significant(r['replica_drift'])}, guarantee {r['guarantee'].lower()})"
+            for r in allowed
+        ]
         sentences.append(f"Replicas ended different, as their guarantee allows: {listed(parts)}.")
     return Point("Replicas", " ".join(sentences), is_problem=bool(broken))
 
@@ -196,7 +199,7 @@ def points(results: Sequence[Result]) -> list[Point]:
 
 def _rivals(results: Sequence[Result]) -> list[Result]:
     """Who can be the fastest: those that synchronise, or all where none does."""
-    return [r for r in results if r["workers"] > 1 and r["guarantee"] != "none"] or list(results)
+    return [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or list(results)
 
 
 def _fastest(results: Sequence[Result]) -> Result | None:

@@ -19,9 +19,9 @@ from paceline.comm import Comm, Operation
 class Guarantee(enum.Enum):
     """What a strategy promises about the replicas; it picks the test that the strategy must pass."""
 
-    EXACT = "exact"  # after every step all replicas equal the oracle, to rounding
-    LOSSY = "lossy"  # as exact, but for the codec's error
-    NONE = "none"  # replicas go their own ways
+    EXACT = "EXACT"  # after every step all replicas equal the oracle, to rounding
+    LOSSY = "LOSSY"  # as exact, but for the codec's error
+    NONE = "NONE"  # replicas go their own ways
 
 
 @dataclass(kw_only=True)

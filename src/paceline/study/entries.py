@@ -8,7 +8,7 @@ from typing import Any
 from paceline.comm import comms
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.strategies import StrategySpec
+from paceline.strategies import Guarantee, StrategySpec
 
 ONE_WORKER = "one-worker"
 
@@ -37,7 +37,7 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
     """A row from words; every mistake in them is found here."""
     if text == ONE_WORKER:
         # The same code without peers; with nobody to agree with, any strategy is exact.
-        return Entry(text, "none", text, {}, recipe.codec, "exact", 1)
+        return Entry(text, "none", text, {}, recipe.codec, Guarantee.EXACT.value, 1)
     spec = StrategySpec.parse(text, recipe.codec)
     strategy = spec.build()
     reason = strategy.unsupported(comms.get(recipe.comm))

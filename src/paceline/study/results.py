@@ -99,7 +99,7 @@ def add_comparisons(results: list[Result]) -> None:
 
 def fastest_of(results: list[Result]) -> Result:
     """The fastest way to agree: one worker and workers that never agree are limits, not rivals."""
-    rivals = [r for r in results if r["workers"] > 1 and r["guarantee"] != "none"] or results
+    rivals = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or results
     return min(rivals, key=lambda r: r["iteration_s"]["mean"])
 
 

@@ -110,14 +110,15 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         f"total {result['total_s']:.2f} s with start-up",
         f"last epoch      loss {number(final['train_loss'])}, accuracy {percent(final['train_accuracy'])}",
         f"test set        loss {number(final['test_loss'])}, accuracy {percent(final['test_accuracy'])}",
-        f"replicas        drift {result['replica_drift']:.2g} ({result['guarantee']}), BatchNorm {result['batchnorm']}",
+        f"replicas        drift {result['replica_drift']:.2g}, guarantee {result['guarantee'].lower()}; "
+        f"BatchNorm statistics {result['batchnorm']}",
     ]
     return lines
 
 
 def verdict_lines(study: dict[str, Any]) -> list[str]:
     """Who was fastest, and what cannot be told apart."""
-    results = [result for result in study["results"] if result["workers"] > 1 and result["guarantee"] != "none"]
+    results = [result for result in study["results"] if result["workers"] > 1 and result["guarantee"] != "NONE"]
     if len(results) < 2:
         return []
     fastest = next((r for r in results if r["versus_fastest"]["verdict"] == "fastest"), results[0])
