@@ -20,6 +20,7 @@ from paceline.launch.base import Launcher, Task
 from paceline.launch.rendezvous import address_towards, collect, leave, publish
 from paceline.train.context import Event
 
+START_S = 120.0  # a loaded machine may take long to import torch
 GRACE_S = 1.5  # after a peer's complaint, how long to wait for the culprit to show itself
 STOP_S = 2.0  # between asking a worker to end and making it
 
@@ -120,7 +121,11 @@ class LocalLauncher(Launcher):
             self._processes.append(_Process(popen, pipe))
             pipe.send(sys.path)
         for index, process in enumerate(self._processes):
-            message = self._receive(process.pipe, self._first_rank + index)
+            rank = self._first_rank + index
+            if not process.pipe.poll(START_S):
+                self.close()
+                raise WorkerError(rank, f"did not start within {START_S:g} s")
+            message = self._receive(process.pipe, rank)
             if message["kind"] != "ready":
                 self.close()
                 raise WorkerError(message["rank"], f"could not start: {message['message']}")

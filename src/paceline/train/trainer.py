@@ -80,6 +80,7 @@ class Trainer:
             for parameter in self.worker.parameters:
                 parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
+        self._reported_at = 0.0
 
     def run(self, on_step: Callable[[int], None] | None = None) -> History:
         """Train to the end; `on_step` sees the replica after every step."""
@@ -184,8 +185,6 @@ class Trainer:
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._is_last_piece:
             self.strategy.on_gradient(parameter)
-
-    _reported_at = 0.0
 
     def _report(self, step: int, epoch: int) -> None:
         if self.context.rank != 0:
