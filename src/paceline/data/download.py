@@ -108,8 +108,10 @@ def _unpack(published: Published, archive: Path, home: Path) -> None:
             for member in tar:
                 name = Path(member.name).name
                 if member.isfile() and name in wanted:
-                    member.name = name  # without folders of the archive's own
-                    tar.extract(member, beside, filter="data")
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    with content, (beside / name).open("wb") as target:  # its bytes alone: no path, owner or mode
+                        shutil.copyfileobj(content, target)
                     unpacked.append(name)
         lacking = sorted(set(wanted) - set(unpacked))
         if lacking:
