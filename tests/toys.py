@@ -19,7 +19,8 @@ CLASSES = 3
 
 def toy_recipe(world_size: int, changes: dict[str, Any] | None = None) -> Recipe:
     plain = {"workers": world_size, "train.batch_size": BATCH, "train.epochs": 2, "train.precision": "fp64"}
-    return Recipe().replace({**plain, "optimizer.lr": 0.05, "optimizer.momentum": 0.9, **(changes or {})})
+    base = Recipe().replace({**plain, "optimizer.lr": 0.05, "optimizer.momentum": 0.9})
+    return base.replace(changes or {})
 
 
 def toy_data(samples: int = SAMPLES, test_samples: int = 6, seed: int = 3) -> Data:

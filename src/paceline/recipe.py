@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 import types
 import typing
@@ -161,6 +162,10 @@ class Recipe(Section):
                 f"use at least {self.workers}, or fewer workers"
             )
         optimizer = self.optimizer
+        if optimizer.momentum >= 1:
+            raise UsageError(f"optimizer.momentum must be below 1, not {optimizer.momentum:g}")
+        if optimizer.momentum and optimizer.name not in ("sgd", "lars"):
+            raise UsageError(f"optimizer {optimizer.name} takes no momentum; leave it out, or use sgd or lars")
         if optimizer.nesterov and (optimizer.name != "sgd" or optimizer.momentum == 0):
             raise UsageError("nesterov needs optimizer sgd with a momentum above 0")
 
@@ -212,6 +217,16 @@ class Recipe(Section):
         if changes.get("data.name", self.data.name) != self.data.name:
             for name in ("train_samples", "test_samples", "dir"):  # said of the other data
                 values["data"].pop(name, None)
+        if changes.get("optimizer.name", self.optimizer.name) != self.optimizer.name:
+            for name in ("momentum", "nesterov"):  # said of the other optimiser
+                values["optimizer"].pop(name, None)
+        if any(key not in SAME_STORY and value is not None for key, value in changes.items()):
+            values["description"] = ""  # it told of other settings
+        if changes.keys() & {"model.name", "data.name"}:
+            model, data = (
+                changes.get(key, old) for key, old in (("model.name", self.model.name), ("data.name", self.data.name))
+            )
+            values["name"] = f"{_short(model)}-{_short(data)}"
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())
@@ -232,6 +247,27 @@ EXCLUSIVE = {
     "train.iterations": "train.epochs",
     "train.epochs": "train.iterations",
 }
+
+# Keys that can change while a recipe's name and description stay true.
+SAME_STORY = {
+    "strategy",
+    "strategies",
+    "codec",
+    "comm",
+    "seed",
+    "timeout_s",
+    "data.dir",
+    "data.download",
+    "train.log_every",
+}
+
+
+def _short(name: str) -> str:
+    """The name of a model or of data without what leads to it: `path/to/file.py:make` is `file`."""
+    module, _, rest = name.partition(":")
+    if module in ("folder", "synthetic"):
+        return module
+    return Path(module).stem if rest else name
 
 
 def recipe_keys(cls: type = Recipe, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any]]]:
@@ -330,6 +366,8 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 def _check_bounds(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
     if metadata.get("choices") and value not in metadata["choices"]:
         raise unknown(key, str(value), metadata["choices"])
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{key} must be a finite number, not {value}")
     least = metadata.get("least")
     if least is not None and value is not None and not value >= least:
         raise UsageError(f"{key} must be at least {least:g}, not {value}")

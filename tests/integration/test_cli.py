@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -110,6 +111,22 @@ def test_run_reports_and_repeats_itself(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
+def test_a_port_in_use_is_said_plainly(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = paceline("run", "--workers", "2", "--nnodes", "2", "--master-port", port, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "cannot meet the others" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_changed_recipe_is_not_called_what_it_was(tmp_path: Path) -> None:
+    options = ["--data", "synthetic:1x28x28x4", "--iterations", "1", "--workers", "1", "--json", "r.json"]
+    assert paceline("run", *options, cwd=tmp_path).returncode == 0
+    recipe = load(tmp_path / "r.json")["recipe"]
+    assert (recipe["name"], recipe["description"]) == ("lenet5-synthetic", "")
+
+
 def test_log_every_prints_epoch_iteration_loss(tmp_path: Path) -> None:
     options = ["--iterations", "4", "--batch-size", "50", "--log-every", "2", "--no-download"]
     done = paceline("run", "--workers", "2", *options, cwd=tmp_path)
@@ -133,6 +150,15 @@ WRONG = [
     (["run", "--json", "nowhere/x.json"], "does not exist"),
     (["run", "--batchnorm", "sync", "--micro-batch-size", "5"], "micro batch"),
     (["run", "--nnodes", "3"], "cannot be split evenly"),
+    (["run", "--nnodes", "2", "--master-port", "99999"], "from 1 to 65535"),
+    (["run", "--json", "folder"], "is a folder"),
+    (["run", "--lr", "inf"], "finite number"),
+    (["run", "--optimizer", "sgd", "--momentum", "2"], "below 1"),
+    (["run", "--momentum", "0.9"], "takes no momentum"),
+    (["run", "--model", "bad.py:few"], "has 3 outputs"),
+    (["run", "--strategy", "no:Star:x=1"], "'no:Star:x=1'"),
+    (["compare", "--strategies", ""], "no strategies"),
+    (["verify", "--strategies", ""], "empty"),
     (["compare", "--strategies", "ring,ring"], "named twice"),
     (["report", "."], "neither a run nor a study"),
     (["recipes", "show", "newer.toml"], "unknown key in newer.toml"),
@@ -146,7 +172,9 @@ WRONG = [
 def test_a_wrong_request_is_one_sentence_and_exit_2(arguments: list[str], sentence: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "import torch\ndef raises(): raise ValueError('no such thing')\ndef wrong(): return torch.nn.Linear(3, 10)\n"
+        "def few(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 3))\n"
     )
+    (tmp_path / "folder").mkdir()
     (tmp_path / "newer.toml").write_text('flavour = "new"\n')
     done = paceline(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -192,6 +220,7 @@ def test_ctrl_c_stops_everything_and_marks_the_run(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "interrupted" in errors
+    assert "marked interrupted: runs/" in errors
     (run,) = (tmp_path / "runs").iterdir()
     assert load(run / "summary.json")["status"] == "interrupted"
 

@@ -116,7 +116,7 @@ def test_killing_the_parent_leaves_no_worker() -> None:
     ("make", "sentence"),
     [
         (lambda: Nodes(num_nodes=2, node_rank=2, master_port=1), r"node rank 2 is not one of 0 to 1 \(--nnodes\)"),
-        (lambda: Nodes(num_nodes=2), "several nodes need a --master-port that all of them are given"),
+        (lambda: Nodes(num_nodes=2), "several nodes need a --master-port from 1 to 65535, not 0"),
         (lambda: LocalLauncher(3, Nodes(num_nodes=2, master_port=1)), "3 workers cannot be split evenly over 2 nodes"),
     ],
 )

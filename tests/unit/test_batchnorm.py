@@ -98,8 +98,10 @@ def test_training_with_sync_equals_one_process(pool: LocalLauncher, strategy: st
         assert max(row["relative_error"] for row in worker["steps"]) <= TRAINED
         for name, values in alone["buffers"].items():
             assert worker["buffers"][name] == pytest.approx(values, rel=TRAINED), name
-        # Statistics are bookkeeping: the strategy's own traffic is as without them.
-        assert all(row["counted"] == row["predicted"] for row in worker["steps"])
+        # What statistics cost is counted, beyond what the strategy itself sends.
+        for row in worker["steps"]:
+            extra = sum(row["counted"].values()) - sum(row["predicted"].values())
+            assert extra > 0 if world_size > 1 else extra == 0
 
 
 @pytest.mark.parametrize("mode", ["local", "rank0", "average", "off"])

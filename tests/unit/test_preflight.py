@@ -139,6 +139,8 @@ def test_a_study_finds_mistakes_in_any_row() -> None:
     recipe = Recipe().replace({**SMALL, "strategies": ["ring", "all-redcue"]})
     with pytest.raises(UsageError, match="unknown strategy 'all-redcue'; did you mean 'all-reduce'"):
         prepare(recipe)
-    entries, facts = prepare(Recipe().replace(SMALL))
-    assert [entry.label for entry in entries] == ["all-reduce"]
+    with pytest.raises(UsageError, match="names no strategies to compare"):
+        prepare(Recipe().replace(SMALL))
+    entries, facts = prepare(Recipe().replace({**SMALL, "strategies": ["ring"]}))
+    assert [entry.label for entry in entries] == ["ring"]
     assert facts.steps_per_epoch == 3

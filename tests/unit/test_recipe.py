@@ -30,7 +30,7 @@ from paceline.recipe import (
         ({"workers": 0}, "workers must be at least 1, not 0"),
         ({"workers": 2.0}, "workers must be a whole number, not 2.0"),
         ({"workers": True}, "workers must be a whole number, not True"),
-        ({"optimizer.lr": float("nan")}, "optimizer.lr must be at least 0, not nan"),
+        ({"optimizer.lr": float("nan")}, "optimizer.lr must be a finite number, not nan"),
         ({"optimizer.lr": "fast"}, "optimizer.lr must be a number, not 'fast'"),
         ({"optimizer.name": "sgdd"}, "unknown optimizer.name 'sgdd'; did you mean 'sgd'?"),
         ({"train.batchnorm": "synch"}, "unknown train.batchnorm 'synch'; did you mean 'sync'?"),
@@ -106,7 +106,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 @given(
     name=TEXT,
     description=TEXT,
-    lr=st.floats(0, allow_nan=False),
+    lr=st.floats(0, allow_nan=False, allow_infinity=False),
     seed=st.integers(0, 2**62),
     strategies=st.lists(st.from_regex(r"[a-z+:=\"\\.]{1,8}", fullmatch=True), max_size=3),
     samples=st.none() | st.integers(1, 10),

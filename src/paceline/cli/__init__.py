@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import signal
 import sys
@@ -48,14 +49,16 @@ def _version(
 def main() -> None:
     """Run a command; a mistake or a failure is one sentence, and the exit code says which it was."""
     signal.signal(signal.SIGTERM, _terminated)
+    # torch's C++ prints its own stack for what we say in one sentence.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         make_app()()
     except PacelineError as error:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         if isinstance(error, WorkerError) and error.traceback:
             console.print(error.traceback, style="dim", markup=False)
         console.print("[bold red]paceline:[/bold red]", end=" ")
-        console.print(str(error), markup=False)
+        console.print("; ".join([str(error), *getattr(error, "__notes__", [])]), markup=False)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

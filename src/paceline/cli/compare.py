@@ -36,7 +36,7 @@ def compare(
     fetch_if_needed(recipe.data, console_for(json_target))
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     entries, facts = prepare(recipe)
-    with launched(max(entry.num_workers for entry in entries), nodes, "study") as launcher:
+    with launched(max(entry.num_workers for entry in entries), nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"[bold]{recipe.name}[/bold]: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
@@ -49,7 +49,7 @@ def compare(
         return
     study, folder = outcome
     console.print(comparison_table(study, console.width))
-    warmup = recipe.train.warmup_iterations
+    warmup = study["results"][0]["warmup_steps"]
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
     )

@@ -37,7 +37,7 @@ def run(
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe)
-    with launched(entry.num_workers, nodes, "run") as launcher:
+    with launched(entry.num_workers, nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"[bold]{recipe.name}[/bold]: {recipe.model.name} ({facts.num_parameters:,} parameters) on "

@@ -10,7 +10,9 @@ ORDER = 3
 
 
 def verify(
-    strategies: Annotated[str, typer.Option("--strategies", help="Which to verify, separated by commas.")] = "",
+    strategies: Annotated[
+        str | None, typer.Option("--strategies", help="Which to verify, separated by commas (default: all).")
+    ] = None,
     workers: Annotated[str, typer.Option("--workers", help="World sizes, separated by commas.")] = "1,2,3,4",
     models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
     json_target: Json = "",
@@ -34,10 +36,13 @@ def verify(
         raise UsageError(f"--workers {workers!r} is not a list of whole numbers such as 1,2,3,4") from None
     if min(sizes) < 1:
         raise UsageError(f"--workers {workers!r}: a world has at least one worker")
-    todo = cases([word for word in strategies.split(",") if word], sizes, models.split(","))
+    names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
+    if strategies is not None and not names:
+        raise UsageError("--strategies is empty; leave it out to verify all")
+    todo = cases(names, sizes, models.split(","))
     console = console_for(json_target)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with launched(max(sizes), Nodes(), "verification") as launcher, Progress(*columns, console=console) as progress:
+    with launched(max(sizes), Nodes()) as launcher, Progress(*columns, console=console) as progress:
         bar = progress.add_task("verifying", total=len(todo))
         rows = judge(todo, launcher, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
     table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")

@@ -37,8 +37,8 @@ class Nodes:
     def __post_init__(self) -> None:
         if not 0 <= self.node_rank < self.num_nodes:
             raise UsageError(f"node rank {self.node_rank} is not one of 0 to {self.num_nodes - 1} (--nnodes)")
-        if self.num_nodes > 1 and self.master_port == 0:
-            raise UsageError("several nodes need a --master-port that all of them are given")
+        if self.num_nodes > 1 and not 0 < self.master_port < 65536:
+            raise UsageError(f"several nodes need a --master-port from 1 to 65535, not {self.master_port}")
 
 
 @dataclass
@@ -139,9 +139,10 @@ class LocalLauncher(Launcher):
             store = make_store(
                 nodes.master_addr, nodes.master_port, is_master=nodes.node_rank == 0, timeout_s=timeout_s
             )
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             where = f"{nodes.master_addr}:{nodes.master_port}"
-            raise RunError(f"node {nodes.node_rank} cannot meet the others at {where}: {error}") from None
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"node {nodes.node_rank} cannot meet the others at {where}: {reason}") from None
         return store, nodes.master_port
 
     def _agree_on(self, task: Task) -> None:

@@ -82,7 +82,7 @@ def cautions(
         shared = f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} shared {counted(cores, 'core')}"
         found.append(f"{shared}: they had to take turns, so their times include waiting for a core.")
     # A run notes the load at its end, when it is its own; a study notes it before it starts.
-    if is_study and cores and load and load[0] > cores / 2:
+    if is_study and cores and load and load[0] > 0.75 * cores:
         found.append(
             f"The machine was busy when this began (load average {significant(load[0])} on {counted(cores, 'core')}), "
             "so times may be longer than on an idle one."

@@ -91,8 +91,14 @@ class Ddp(Strategy):
         # Where one bucket ends and the next begins changes the number of calls, never the number of bytes.
         if world_size == 1:
             return []
+        # Buckets hold one number type each.
+        numel: dict[int, int] = {}
+        for tensor in tensors:
+            numel[tensor.itemsize] = numel.get(tensor.itemsize, 0) + tensor.numel
         return [
             operation
-            for tensor in tensors
-            for operation in self.codec.traffic(tensor, lambda spec: [Operation("all_reduce", spec.nbytes)])
+            for itemsize, count in numel.items()
+            for operation in self.codec.traffic(
+                TensorSpec(count, itemsize), lambda spec: [Operation("all_reduce", spec.nbytes)]
+            )
         ]

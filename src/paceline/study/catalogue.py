@@ -35,7 +35,9 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]
                 "sent_bytes_per_step": [
                     TorchComm.predict(step, rank, num_workers).sent_bytes for rank, step in enumerate(steps)
                 ],
-                "operations_per_step": max(sum(step.calls.values()) for step in steps),
+                "messages_per_step": max(
+                    sum(calls for (op, _), calls in step.calls.items() if op != "recv") for step in steps
+                ),
             }
         )
     return rows

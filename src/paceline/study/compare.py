@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from paceline.errors import UsageError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.recipe import Recipe
@@ -29,7 +30,9 @@ class Listener(Protocol):
 
 def prepare(recipe: Recipe) -> tuple[list[Entry], Facts]:
     """Find every mistake in a request before anything starts."""
-    entries = make_entries(recipe.strategies or (recipe.strategy,), recipe)
+    if not recipe.strategies:
+        raise UsageError(f"recipe {recipe.name!r} names no strategies to compare; give some with --strategies")
+    entries = make_entries(recipe.strategies, recipe)
     return entries, preflight(recipe)
 
 
@@ -73,7 +76,10 @@ def compare(
     except BaseException as error:
         if folder is not None:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            _store(folder, {**study, "status": status, "error": str(error)}, measured, time.perf_counter() - started)
+            error.__notes__ = []  # the run inside moves with the study
+            unfinished = {**study, "status": status, "error": str(error)}
+            _, path = _store(folder, unfinished, measured, time.perf_counter() - started)
+            error.add_note(f"what was measured until then is kept: {path}")
         raise
     if folder is None:
         return None

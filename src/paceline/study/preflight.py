@@ -9,11 +9,26 @@ import torch
 
 from paceline.comm import comms
 from paceline.data import load_data
+from paceline.data.base import Tree
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.train.losses import build_objective
+from paceline.train.losses import CROSS_ENTROPY, build_objective
 from paceline.train.step import Arithmetic, forward
+from paceline.train.trees import call_model
+
+
+@torch.no_grad()
+def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inputs: Tree) -> None:
+    """A class beyond a model's outputs would show only in the batch that holds it."""
+    output = call_model(model, inputs)
+    if recipe.train.loss != CROSS_ENTROPY or not isinstance(output, torch.Tensor) or output.dim() < 2:
+        return
+    if output.shape[1] < num_classes:
+        raise UsageError(
+            f"model {recipe.model.name!r} has {output.shape[1]} outputs, but data {recipe.data.name!r} has "
+            f"{num_classes} classes"
+        )
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,7 @@ def preflight(recipe: Recipe) -> Facts:
     arithmetic = Arithmetic("fp64" if recipe.train.precision == "fp64" else "fp32")
     inputs, target = data.train.batch(torch.arange(min(2, num_samples)), 0)
     try:
+        _check_outputs(recipe, data.num_classes, arithmetic.place(model).eval(), arithmetic.prepare(inputs))
         forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
     except UsageError:
         raise

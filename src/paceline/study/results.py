@@ -78,7 +78,10 @@ def combine(repeats: list[Result]) -> Result:
 
 
 def add_comparisons(results: list[Result]) -> None:
-    """How each result stands to the fastest synchronised one, and its speed-up over one worker."""
+    """How each result stands to the fastest synchronised one, and its speed-up over one worker.
+
+    Ratios are those of the times shown; intervals and verdicts come from repeats taken side by side.
+    """
     fastest = fastest_of(results)
     alone = next((r for r in results if r["workers"] == 1), None)
     for result in results:
@@ -86,15 +89,15 @@ def add_comparisons(results: list[Result]) -> None:
         ratio = paired_ratio(ours, fastest["iteration_mean_s_repeats"])
         result["versus_fastest"] = {
             "label": fastest["label"],
-            "ratio": ratio.value,
+            "ratio": result["iteration_s"]["mean"] / fastest["iteration_s"]["mean"],
             "interval95": [ratio.low, ratio.high] if ratio.low is not None else None,
             "verdict": "fastest" if result is fastest else _verdict(ratio.is_different, ratio.value),
         }
         if alone is not None:
             speedup = paired_ratio(alone["iteration_mean_s_repeats"], ours)
-            result["speedup"] = speedup.value
+            result["speedup"] = alone["iteration_s"]["mean"] / result["iteration_s"]["mean"]
             result["speedup_interval95"] = [speedup.low, speedup.high] if speedup.low is not None else None
-            result["efficiency"] = speedup.value / result["workers"]
+            result["efficiency"] = result["speedup"] / result["workers"]
 
 
 def fastest_of(results: list[Result]) -> Result:

@@ -68,7 +68,7 @@ def _store_unfinished(folder: Folder, recipe: Recipe, summary: dict[str, Any], e
         return
     try:
         write_run(folder, recipe, environment(), {**summary, **status}, [])
-        folder.commit()
+        error.add_note(f"the run is kept, marked {status['status']}: {folder.commit()}")
     except BaseException:
         folder.discard()
         raise

@@ -93,8 +93,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         mean, variance = high.mean(dims), high.var(dims, correction=0)
         # Counts, means and sums of squares of every worker, merged as Chan et al. do: no cancellation.
         own = torch.cat([mean.new_tensor([count]), mean, variance * count])
-        with batch.comm.uncounted():
-            everybody = torch.stack(batch.comm.all_gather(own))
+        everybody = torch.stack(batch.comm.all_gather(own))
         counts, means, squares = everybody.split([1, len(mean), len(mean)], dim=1)
         total = counts.sum()
         mean = (counts * means).sum(0) / total
@@ -117,8 +116,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         # Every worker's loss reaches every worker's input through the shared statistics.
         share = batch.gradient_share if batch.has_samples else 0.0
         sums = torch.cat([bias_gradient, weight_gradient]) * share
-        with batch.comm.uncounted():
-            batch.comm.all_reduce(sums)
+        batch.comm.all_reduce(sums)
         mean_gradient, mean_product = (sums / ctx.total).split(len(bias_gradient))
         scale = inverse if weight is None else inverse * weight
         if share == 0.0:

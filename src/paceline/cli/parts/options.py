@@ -10,6 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +131,7 @@ def _under_torchrun(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
     """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
-    return Console(stderr=json_target == "-", quiet=not is_main, highlight=False)
+    return Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
 
 
 def write_json(value: Any, target: str) -> None:
@@ -146,11 +147,19 @@ def write_json(value: Any, target: str) -> None:
             beside.write_text(text, encoding="utf-8")
             beside.replace(path)
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):  # on a read-only disk there is nothing to take away
+                beside.unlink(missing_ok=True)
             raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
 
 
 def check_json_target(target: str) -> None:
     """A result that took an hour must not be lost to a missing folder."""
-    if target and target != "-" and not Path(target).resolve().parent.is_dir():
+    if not target or target == "-":
+        return
+    folder = Path(target).resolve().parent
+    if not folder.is_dir():
         raise UsageError(f"--json {target!r}: the folder {str(Path(target).parent)!r} does not exist")
+    if Path(target).is_dir():
+        raise UsageError(f"--json {target!r} is a folder; name a file in it")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"--json {target!r}: the folder cannot be written")

@@ -22,7 +22,7 @@ class Bars:
             TextColumn("{task.fields[label]}", style="bold"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[where]}", justify="right"),
-            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("rank 0: loss {task.fields[loss]}"),
             TextColumn("accuracy {task.fields[accuracy]}"),
             TimeElapsedColumn(),
             console=console,
@@ -39,6 +39,9 @@ class Bars:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for task in self._progress.tasks:
+            if not task.started:  # it would be left looking complete
+                self._progress.update(task.id, visible=False)
         self._progress.stop()
 
     def started(self, entry: Entry, repeat: int) -> None:
@@ -53,7 +56,8 @@ class Bars:
             return
         if kind == "log":
             self._progress.console.print(
-                f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, loss {number(event['loss'])}"
+                f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, "
+                f"loss {number(event['loss'])} (rank 0)"
             )
         where = f"{event['step']}/{event['total_steps']}"
         if self._repeats > 1:

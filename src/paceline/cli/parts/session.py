@@ -12,11 +12,14 @@ from paceline.launch.torchrun import TorchrunLauncher
 
 
 @contextmanager
-def launched(num_workers: int, nodes: Nodes, what: str) -> Iterator[Launcher]:
+def launched(num_workers: int, nodes: Nodes) -> Iterator[Launcher]:
     """Workers by whoever starts them here; they are gone when this ends, however it ends."""
     launcher: Launcher = TorchrunLauncher() if TorchrunLauncher.is_here() else LocalLauncher(num_workers, nodes)
     try:
         with launcher:
             yield launcher
-    except KeyboardInterrupt:
-        raise RunError(f"interrupted: all workers are stopped, and the {what} is marked so") from None
+    except KeyboardInterrupt as error:
+        interrupted = RunError("interrupted: all workers are stopped")
+        for note in getattr(error, "__notes__", []):
+            interrupted.add_note(note)
+        raise interrupted from None
