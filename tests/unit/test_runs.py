@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import math
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +241,19 @@ def test_a_study_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(RunError, match=r"study\.json cannot be written: the disk is full"):
         study(tmp_path, MadeUpLauncher(), Silent(), repeats=1)
     assert names(tmp_path) == []
+
+
+def test_what_a_killed_writer_left_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    living = Folder(tmp_path, "living")
+    left = tmp_path / f".left.abc.{socket.gethostname()}-{ended.pid}.part"
+    elsewhere = tmp_path / f".left.abc.another-host-{ended.pid}.part"
+    left.mkdir()
+    elsewhere.mkdir()
+    new = Folder(tmp_path, "new")
+    assert not left.exists()
+    assert living.path.is_dir()
+    assert elsewhere.is_dir()
+    living.discard()
+    new.discard()

@@ -7,12 +7,15 @@ import json
 import math
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from paceline.errors import RunError, UsageError
 from paceline.recipe import Recipe
@@ -30,7 +33,8 @@ class Folder:
         self._name = name
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self.path = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=out))
+            _sweep(out)
+            self.path = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=f".{_writer(os.getpid())}.part", dir=out))
         except OSError as error:
             raise UsageError(
                 f"results cannot be written to {str(out)!r}: {error.strerror}; choose another --out"
@@ -75,6 +79,18 @@ class Folder:
 
     def discard(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _writer(pid: int) -> str:
+    return f"{socket.gethostname()}-{pid}"
+
+
+def _sweep(out: Path) -> None:
+    """Take away what writers of this host left when they were killed; a living writer's folder is not touched."""
+    for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
+        pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
