@@ -210,6 +210,24 @@ def test_a_worker_that_raises_is_named_with_its_traceback(tmp_path: Path) -> Non
     assert load(run / "summary.json")["status"] == "failed"
 
 
+def test_ddp_says_what_a_model_with_unused_parameters_needs(tmp_path: Path) -> None:
+    (tmp_path / "spare.py").write_text(
+        "import torch\n"
+        "class Spare(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.used, self.unused = torch.nn.Linear(784, 10), torch.nn.Linear(2, 2)\n"
+        "    def forward(self, x): return self.used(x.flatten(1))\n"
+        "def make(): return Spare()\n"
+    )
+    done = paceline("run", *SHORT, "--model", "spare.py:make", "--strategy", "ddp", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "use --strategy ddp:find_unused=true" in done.stderr
+    assert "Traceback" not in done.stderr
+    again = paceline("run", *SHORT, "--model", "spare.py:make", "--strategy", "ddp:find_unused=true", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+
+
 def test_ctrl_c_stops_everything_and_marks_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paceline", "run", "--epochs", "100000", "--workers", "2", "--log-every", "5"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
-from paceline.errors import UsageError
+from paceline.errors import RunError, UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker
 
 # What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
@@ -22,6 +22,21 @@ _PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
 _LEAVE_BUFFERS_ALONE: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers": False
 }
+
+
+class _Replica(DistributedDataParallel):
+    """DDP that says in our words what it lacks."""
+
+    def forward(self, *inputs: Any, **arguments: Any) -> Any:
+        try:
+            return super().forward(*inputs, **arguments)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "find_unused_parameters" not in str(error):
+                raise
+            raise RunError(
+                "a step left some parameters without a gradient, which ddp does not expect; "
+                "use --strategy ddp:find_unused=true"
+            ) from error
 
 
 @dataclass(kw_only=True)
@@ -54,7 +69,7 @@ class Ddp(Strategy):
         super().setup(worker)
         if worker.comm.world_size == 1:
             return
-        self._replica = DistributedDataParallel(
+        self._replica = _Replica(
             worker.replica,
             process_group=worker.comm.process_group(),
             bucket_cap_mb=self.bucket_mb,
