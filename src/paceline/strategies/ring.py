@@ -10,7 +10,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
 from paceline.strategies.base import GradientAveraging, Worker
 
-PIECE_BYTES = 2 << 20  # a chunk travels in pieces of this size: one is added while the next is on its way
+PIECE_BYTES = 4 << 20  # a chunk travels in even pieces of at most this: one is added while the next is on its way
 AHEAD = 8  # receives that wait for data before it comes
 
 
@@ -65,8 +65,9 @@ def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, p
         return
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = vector.split(chunk_sizes(vector.numel(), world_size))
-    piece = piece_bytes // vector.element_size()
-    pieces = [list(chunk.split(piece)) if chunk.numel() else [] for chunk in chunks]
+    # Even pieces: a small last one would cost as many wake-ups as a large one.
+    counts = [-(-chunk.numel() * chunk.element_size() // piece_bytes) for chunk in chunks]
+    pieces = [list(chunk.tensor_split(count)) if count else [] for chunk, count in zip(chunks, counts, strict=True)]
     num_steps = 2 * (world_size - 1)
     arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
     num_added = sum(step < world_size - 1 for step, _ in arriving)
