@@ -286,6 +286,15 @@ def test_a_users_strategy_is_one_file(tmp_path: Path) -> None:
     assert both.returncode == 0, both.stderr
 
 
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "odd[").mkdir()
+    model = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))"
+    (tmp_path / "odd[" / "b].py").write_text(f"import torch\ndef make(): return {model}\n")
+    done = paceline("run", *SHORT, "--model", "odd[/b].py:make", "--strategy", "ring", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "odd[/b].py:make" in done.stdout.replace("\n", "")
+
+
 def test_every_command_helps_without_importing_torch() -> None:
     code = (
         "import sys, paceline.cli as c; app = c.make_app(); "

@@ -39,9 +39,10 @@ def compare(
     with launched(max(entry.num_workers for entry in entries), nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
-            f"[bold]{recipe.name}[/bold]: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
+            f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), global batch {recipe.batch_size}, "
-            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}"
+            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}",
+            markup=False,
         )
         with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
             outcome = run_study(recipe, entries, launcher, repeats=repeats, out=out, listener=bars)
@@ -55,11 +56,12 @@ def compare(
     )
     for line in verdict_lines(study):
         console.print(line)
-    console.print(f"study   {folder}")
+    console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:
         from paceline.report import write_report
 
-        console.print(f"report  {write_report([folder], folder / 'report.html')}")
+        page = write_report([folder], folder / "report.html")
+        console.print(f"report  {page}", markup=False, soft_wrap=True)
     write_json(study, json_target)
 
 

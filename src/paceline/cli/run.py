@@ -40,9 +40,10 @@ def run(
     with launched(entry.num_workers, nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
-            f"[bold]{recipe.name}[/bold]: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
+            f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), {entry.num_workers} workers, global batch "
-            f"{recipe.batch_size}, {facts.total_steps} steps under [bold]{entry.label}[/bold]"
+            f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}",
+            markup=False,
         )
         folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
         with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
@@ -55,7 +56,7 @@ def run(
     console.print(worker_table(result, console.width))
     for line in run_lines(result):
         console.print(line)
-    console.print(f"run             {folder.path}")
+    console.print(f"run             {folder.path}", markup=False, soft_wrap=True)
     write_json({"schema": SCHEMA, "recipe": recipe.to_dict(), "results": [result]}, json_target)
 
 

@@ -11,6 +11,8 @@ ORDER = 4
 
 def runs(out: Out = Path("runs"), json_target: Json = "") -> None:
     """List stored runs and studies."""
+    from rich.markup import escape
+
     from paceline.cli.parts.options import console_for, write_json
     from paceline.cli.parts.view import DASH, make_table, milliseconds, percent
     from paceline.runs import SCHEMA, list_runs
@@ -25,18 +27,18 @@ def runs(out: Out = Path("runs"), json_target: Json = "") -> None:
         figures = [DASH] * 3
         if best is not None:
             figures = [
-                best["label"],
+                escape(best["label"]),
                 milliseconds(best["iteration_s"]["mean"]),
                 percent(best["final"]["test_accuracy"]),
             ]
-        table.add_row(Path(item["folder"]).name, item.get("kind", ""), item.get("status", DASH), *figures)
+        table.add_row(escape(Path(item["folder"]).name), item.get("kind", ""), item.get("status", DASH), *figures)
     if found:
         console.print(table)
     else:
         console.print(f"No runs in {out}: `paceline compare` makes some.")
     for item in found:
         if item["kind"] == "unreadable":
-            console.print(f"[yellow]{item['reason']}[/yellow]")
+            console.print(item["reason"], style="yellow", markup=False)
     write_json({"schema": SCHEMA, "runs": found}, json_target)
 
 

@@ -18,6 +18,7 @@ def verify(
     json_target: Json = "",
 ) -> None:
     """Prove that every strategy computes what one process would compute (in float64)."""
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
@@ -51,8 +52,8 @@ def verify(
         if row["meets_guarantee"]:
             verdict = "[green]certified[/green]" if row["passed"] else "no promise"
         table.add_row(
-            row["strategy"],
-            row["model"],
+            escape(row["strategy"]),
+            escape(row["model"]),
             str(row["world_size"]),
             row["guarantee"].lower(),
             f"{row['max_relative_error']:.1e}",

@@ -19,7 +19,7 @@ class Bars:
     def __init__(self, entries: list[Entry], *, repeats: int, total_steps: int, console: Console) -> None:
         self._repeats, self._total_steps = repeats, total_steps
         self._progress = Progress(
-            TextColumn("{task.fields[label]}", style="bold"),
+            TextColumn("{task.fields[label]}", style="bold", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[where]}", justify="right"),
             TextColumn("rank 0: loss {task.fields[loss]}"),
@@ -52,12 +52,13 @@ class Bars:
     def event(self, entry: Entry, event: Event) -> None:
         kind = event["kind"]
         if kind == "warning":
-            self._progress.console.print(f"[yellow]{entry.label}:[/yellow] {event['text']}")
+            self._progress.console.print(f"{entry.label}: {event['text']}", style="yellow", markup=False)
             return
         if kind == "log":
             self._progress.console.print(
                 f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, "
-                f"loss {number(event['loss'])} (rank 0)"
+                f"loss {number(event['loss'])} (rank 0)",
+                markup=False,
             )
         where = f"{event['step']}/{event['total_steps']}"
         if self._repeats > 1:

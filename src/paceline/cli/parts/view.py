@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 DASH = "\N{EN DASH}"
@@ -51,7 +52,7 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
     rows = []
     for result in results:
-        row = {"strategy": result["label"], "ms/step": milliseconds(result["iteration_s"]["mean"])}
+        row = {"strategy": escape(result["label"]), "ms/step": milliseconds(result["iteration_s"]["mean"])}
         row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
         row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
         row |= {
@@ -122,10 +123,10 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
     if len(results) < 2:
         return []
     fastest = next((r for r in results if r["versus_fastest"]["verdict"] == "fastest"), results[0])
-    lines = [f"Fastest of those that agree: [bold]{fastest['label']}[/bold]."]
+    lines = [f"Fastest of those that agree: [bold]{escape(fastest['label'])}[/bold]."]
     ties = [r["label"] for r in results if r["versus_fastest"]["verdict"] == "no difference"]
     if ties:
-        lines.append(f"No difference from it within 95 %: {', '.join(ties)}.")
+        lines.append(f"No difference from it within 95 %: {escape(', '.join(ties))}.")
     if study["repeats"] == 1:
         lines.append("One repeat cannot tell small differences from noise: --repeats 3 gives intervals.")
     return lines
