@@ -32,6 +32,7 @@ def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[
         "test_accuracy": 0.25,
         "replica_drift": 0.0,
         "parameter_digest": "00ff",
+        "strategy_metrics": {},
         "num_parameters": 10,
     }
     return {**worker, **changes}

@@ -61,6 +61,7 @@ def result(
                 "sent_bytes": 1_000_000 * (num_workers > 1),
                 "received_bytes": 1_000_000 * (num_workers > 1),
                 "num_operations": STEPS,
+                "strategy_metrics": {},
                 "parameter_digest": f"{rank if guarantee == 'NONE' else 0:x}" * 64,
                 "evaluations": [{"step": 3, "epoch": 0, "train_s": 0.1, "loss": 0.6, "accuracy": score}],
             }

@@ -10,7 +10,7 @@ from paceline.launch.local import LocalLauncher
 from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
 from paceline.study import compare as study
-from paceline.study.entries import Entry, make_entry
+from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.preflight import preflight
 from paceline.study.results import Result
 from paceline.study.run import execute, run_folder
@@ -54,7 +54,7 @@ def compare(
 
 def _recipe(recipe: str | Recipe, changes: dict[str, Any]) -> Recipe:
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return base.replace({key.replace("__", "."): value for key, value in changes.items()})
+    return settle_comm(base.replace({key.replace("__", "."): value for key, value in changes.items()}))
 
 
 def _ignore(event: Event) -> None:

@@ -141,7 +141,7 @@ class Recipe(Section):
         (), "what compare compares, separated by commas; one-worker is the reference without peers", flag="--strategies"
     )
     codec: str = option("fp32", "what a tensor looks like on the wire, where a strategy names none", flag="--codec")
-    comm: str = option("torch", "how bytes move between workers", flag="--comm")
+    comm: str = option("torch", "how bytes move between workers; auto picks", flag="--comm")
     workers: int = option(4, "processes that train", flag="--workers", least=1)
     threads: int = option(1, "threads per worker", flag="--threads", least=1)
     device: str = option("cpu", "where to compute", flag="--device", choices=("cpu", "cuda"))

@@ -26,15 +26,17 @@ def compare(
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import launched
+    from paceline.cli.parts.session import count_nodes, launched
     from paceline.cli.parts.view import comparison_table, verdict_lines
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
+    from paceline.study.entries import settle_comm
 
     check_json_target(json_target)
     fetch_if_needed(recipe.data, console_for(json_target))
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
+    recipe = settle_comm(recipe, count_nodes(nodes))
     entries, facts = prepare(recipe)
     with launched(max(entry.num_workers for entry in entries), nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)

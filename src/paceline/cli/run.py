@@ -24,17 +24,18 @@ def run(
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import launched
+    from paceline.cli.parts.session import count_nodes, launched
     from paceline.cli.parts.view import run_lines, worker_table
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
-    from paceline.study.entries import make_entry
+    from paceline.study.entries import make_entry, settle_comm
     from paceline.study.preflight import preflight
     from paceline.study.run import execute, run_folder
 
     check_json_target(json_target)
     fetch_if_needed(recipe.data, console_for(json_target))
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
+    recipe = settle_comm(recipe, count_nodes(nodes))
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe)
     with launched(entry.num_workers, nodes) as launcher:

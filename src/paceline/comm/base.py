@@ -23,16 +23,37 @@ class CommError(RunError):
 
 
 class Work(Protocol):
-    """A message under way."""
+    """A message or a collective under way."""
 
     def wait(self) -> None: ...
+
+
+class Done:
+    """Work that was complete when it was started."""
+
+    def wait(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a worker stands when it connects: its rank, its node, and the store at which its world meets."""
+
+    rank: int
+    world_size: int
+    store: Any
+    node: str = "0"  # workers with the same name here share a host
+    local_rank: int = 0
+    timeout_s: float = 60.0
+    address: str = ""  # the local address that peers reach this worker at; empty lets the comm find one
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
 class Operation:
     """One call of the comm as one worker sees it: a whole tensor's bytes, whatever the medium makes of them."""
 
-    op: str  # send, recv, all_reduce, broadcast, gather, scatter, all_gather
+    op: str  # send, recv, all_reduce, reduce_scatter, broadcast, gather, scatter, all_gather
     nbytes: int
     peer: int | None = None  # the other end of a message, the root of a collective that has one
 
@@ -74,6 +95,16 @@ class Comm(ABC):
     name: ClassVar[str] = ""
     between_processes: ClassVar[bool] = True  # whether workers may be processes
 
+    @classmethod
+    def unavailable(cls) -> str:
+        """Why this comm cannot be used on this machine; empty when it can."""
+        return ""
+
+    @classmethod
+    def connect(cls, place: Place) -> Comm:
+        """A fresh connection; every worker of the world calls it at about the same time."""
+        raise NotImplementedError(f"comm {cls.name} does not connect processes ({place})")
+
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -109,6 +140,23 @@ class Comm(ABC):
         self._count("all_reduce", tensor)
         self._all_reduce(tensor)
 
+    def iall_reduce(self, tensor: Tensor) -> Work:
+        """The same, begun: the tensor is neither read nor written until the work was waited for."""
+        self._count("all_reduce", tensor)
+        return self._iall_reduce(tensor)
+
+    def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
+        """Begin to sum over workers; `output` receives this worker's of N equal parts of the sum.
+
+        `output` may lie inside `tensor`, at this worker's own part of it.
+        """
+        assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
+        self._count("reduce_scatter", tensor)
+        return self._ireduce_scatter(output, tensor)
+
+    def reduce_scatter(self, output: Tensor, tensor: Tensor) -> None:
+        self.ireduce_scatter(output, tensor).wait()
+
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
         self._count("broadcast", tensor, root)
         self._broadcast(tensor, root)
@@ -130,6 +178,24 @@ class Comm(ABC):
 
     def barrier(self) -> None:
         self._all_reduce(torch.zeros(1))
+
+    def progress(self) -> None:
+        """Drive what was begun, without waiting; for comms that move bytes in the workers' own threads."""
+
+    # Memory that the comm likes best. Every worker asks for it in the same order.
+
+    def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
+        """A vector of zeros to be summed over workers again and again.
+
+        `shared` allows the sum to appear in memory that peers read too: nobody may write to it.
+        """
+        del shared
+        return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
+
+    def common(self, numel: int, dtype: torch.dtype) -> Tensor | None:
+        """Memory, zeros at first, that is one and the same for all workers; None where there is no such thing."""
+        del numel, dtype
+        return None
 
     # Arithmetic on what was received belongs to the cost of agreeing, so it has a name here.
 
@@ -171,6 +237,7 @@ class Comm(ABC):
             "gather": (0, others) if is_root else (1, 0),
             "scatter": (others, 0) if is_root else (0, 1),
             "all_reduce": (others, others) if is_root else (1, 1),
+            "reduce_scatter": (others / world_size, others / world_size),
             "all_gather": (others, others),
         }
         return factors[op]
@@ -199,6 +266,17 @@ class Comm(ABC):
         for piece in self._gather(tensor, 0)[1:]:
             tensor.add_(piece)
         self._broadcast(tensor, 0)
+
+    def _iall_reduce(self, tensor: Tensor) -> Work:
+        self._all_reduce(tensor)
+        return Done()
+
+    def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
+        parts = tensor.view(self.world_size, -1)
+        received = torch.empty_like(parts)
+        receives = [self._irecv(received[peer], peer, _COLLECTIVE) for peer in self._others()]
+        sends = [self._isend(parts[peer], peer, _COLLECTIVE) for peer in self._others()]
+        return _Summing(self, output, parts[self.rank], received, receives + sends)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         if self.rank == root:
@@ -233,6 +311,47 @@ class Comm(ABC):
     def _count(self, op: str, tensor: Tensor, peer: int | None = None) -> None:
         if self._counting:
             self.counter.add(Operation(op, tensor.numel() * tensor.element_size(), peer))
+
+
+class Reduction:
+    """A vector that every worker holds, summed over workers range by range: a range starts when it is complete."""
+
+    def __init__(self, comm: Comm, own: Tensor) -> None:
+        self.comm = comm
+        self.own = own  # what this worker adds
+        self.result = own  # where sums appear
+
+    def start(self, begin: int, end: int) -> Work:
+        """Begin to sum a range. Every worker starts the same ranges in the same order."""
+        return self.comm.iall_reduce(self.own[begin:end])
+
+    def start_scatter(self, begin: int, end: int) -> Work:
+        """As `start`, but only this worker's of N equal parts of the range is needed in the result."""
+        part = self.part(begin, end)
+        return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
+
+    def part(self, begin: int, end: int) -> slice:
+        """This worker's part of a range."""
+        size = (end - begin) // self.comm.world_size
+        return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
+
+
+@dataclass
+class _Summing:
+    """A plain reduce-scatter under way: parts are added in order of rank when all have come."""
+
+    comm: Comm
+    output: Tensor
+    own: Tensor
+    received: Tensor
+    works: list[Work]
+
+    def wait(self) -> None:
+        _wait_all(self.works)
+        self.received[self.comm.rank].copy_(self.own)
+        self.output.copy_(self.received[0])
+        for part in self.received[1:]:
+            self.comm.add(self.output, part)
 
 
 _COLLECTIVE = 0x7C01  # the plain collectives' own tag, clear of those that strategies choose

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Work
+from paceline.comm.base import Comm, CommError, Done, Work
 
 _Box = queue.SimpleQueue[Tensor]
 
@@ -45,7 +45,7 @@ class ThreadsComm(Comm):
         with self._post.arrival:
             self._post.boxes[self.rank, peer, tag].put(tensor.detach().clone())
             self._post.arrival.notify_all()
-        return _Done()
+        return Done()
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
         receive = _Receive(self, tensor, peer, tag)
@@ -73,11 +73,6 @@ class ThreadsComm(Comm):
             assert peer is not None
             tensor.copy_(self._post.boxes[peer, self.rank, tag].get())
             return peer
-
-
-class _Done:
-    def wait(self) -> None:
-        return None
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Counter, Operation, Work
+from paceline.comm.base import Comm, CommError, Counter, Operation, Place, Work
 
 Store = Any  # torch.distributed.Store; its stubs are not exported
 
@@ -41,6 +41,19 @@ class TorchComm(Comm):
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timedelta(seconds=timeout_s)
             self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, world_size, options)
+
+    @classmethod
+    def connect(cls, place: Place) -> TorchComm:
+        num_gpus = torch.cuda.device_count() if place.device == "cuda" else 0
+        return cls(
+            place.rank,
+            place.world_size,
+            place.store,
+            timeout_s=place.timeout_s,
+            address="127.0.0.1" if place.world_size == 1 else place.address,
+            # nccl wants a GPU for every worker; fewer GPUs are shared, and gloo carries the bytes.
+            use_nccl=num_gpus > place.local_rank and num_gpus >= place.world_size,
+        )
 
     def process_group(self) -> Any:
         return _CountedGroup(self, self._nccl or self._gloo)
@@ -83,8 +96,11 @@ class TorchComm(Comm):
         return int(work._source_rank())
 
     def _all_reduce(self, tensor: Tensor) -> None:
+        self._iall_reduce(tensor).wait()
+
+    def _iall_reduce(self, tensor: Tensor) -> Work:
         group, staged = self._group_for(tensor, copy_in=True)
-        self._start("all_reduce", lambda: group.allreduce([staged]), _copy_back(staged, tensor)).wait()
+        return self._start("all_reduce", lambda: group.allreduce([staged]), _copy_back(staged, tensor))
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         group, staged = self._group_for(tensor, copy_in=True)

@@ -167,6 +167,7 @@ class LocalLauncher(Launcher):
             "task": task,
             "rank": self._first_rank + index,
             "local_rank": index,
+            "node": str(self.nodes.node_rank),
             "job": self._job,
             "master": (self.nodes.master_addr, self._port),
             "address": address,

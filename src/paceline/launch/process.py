@@ -51,12 +51,13 @@ def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dic
     from paceline.launch.rendezvous import connect, device_for
     from paceline.train.context import Context
 
-    task, rank, local_rank = order["task"], order["rank"], order["local_rank"]
+    task, local_rank = order["task"], order["local_rank"]
     try:
         torch.set_num_threads(task.threads)
         if store is None:
             store = make_store(*order["master"], is_master=False, timeout_s=task.timeout_s)
-        comm = connect(task, store, job=order["job"], rank=rank, local_rank=local_rank, address=order["address"])
+        where = {key: order[key] for key in ("job", "rank", "local_rank", "node", "address")}
+        comm = connect(task, store, **where)
         context = Context(
             comm, device_for(task, local_rank), lambda event: pipe.send({"kind": "event", "event": event})
         )

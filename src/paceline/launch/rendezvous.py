@@ -5,32 +5,32 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from paceline.comm import Comm, comms
-from paceline.comm.torch import TorchComm, prefix_store
+from paceline.comm import Comm, Place, comms
+from paceline.comm.torch import prefix_store
 from paceline.errors import RunError
 from paceline.launch.base import Task
 
 CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in several
 
 
-def connect(task: Task, store: Any, *, job: int, rank: int, local_rank: int, address: str) -> Comm:
+def connect(task: Task, store: Any, *, job: int, rank: int, local_rank: int, node: str, address: str) -> Comm:
     """A fresh comm for one task."""
-    assert comms.get(task.comm) is TorchComm, f"no way to connect processes by comm {task.comm!r}"
-    if task.num_workers == 1:
-        address = "127.0.0.1"
-    num_gpus = torch.cuda.device_count() if task.device == "cuda" else 0
-    return TorchComm(
-        rank,
-        task.num_workers,
-        prefix_store(f"job{job}", store),
-        timeout_s=task.timeout_s,
-        address=address,
-        # nccl wants a GPU for every worker; fewer GPUs are shared, and gloo carries the bytes.
-        use_nccl=num_gpus > local_rank and num_gpus >= task.num_workers,
+    return comms.get(task.comm).connect(
+        Place(
+            rank=rank,
+            world_size=task.num_workers,
+            store=prefix_store(f"job{job}", store),
+            node=node,
+            local_rank=local_rank,
+            timeout_s=task.timeout_s,
+            address=address,
+            device=task.device,
+        )
     )
 
 
@@ -53,6 +53,12 @@ def address_towards(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((resolved, port))
         return str(probe.getsockname()[0])
+
+
+def host_identity() -> str:
+    """A name that differs between hosts, and between two starts of one."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
 
 
 def publish(store: Any, key: str, value: Any) -> None:

@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 from paceline.comm.torch import make_store, prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Task
-from paceline.launch.rendezvous import address_towards, collect, connect, device_for, leave, publish
+from paceline.launch.rendezvous import (
+    address_towards,
+    collect,
+    connect,
+    device_for,
+    host_identity,
+    leave,
+    publish,
+)
 from paceline.train.context import Context, Event
 
 
@@ -25,6 +33,7 @@ class TorchrunLauncher(Launcher):
             self._local_rank = int(environment.get("LOCAL_RANK", self.rank))
         except (KeyError, ValueError) as error:
             raise UsageError(f"RANK is set, but the rest of torchrun's environment is not in order: {error}") from None
+        self._node = environment.get("GROUP_RANK") or host_identity()
         self.is_main = self.rank == 0
         # torchrun keeps a store of its own at that address; without it rank 0 opens one.
         self._opens_store = self.is_main and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -36,6 +45,12 @@ class TorchrunLauncher(Launcher):
     def is_here(environment: Mapping[str, str] = os.environ) -> bool:
         """Whether this process was started by torchrun or by somebody who speaks its language."""
         return "RANK" in environment and "WORLD_SIZE" in environment
+
+    @staticmethod
+    def num_nodes(environment: Mapping[str, str] = os.environ) -> int:
+        """How many hosts torchrun spread its workers over, as far as it says so."""
+        local = int(environment.get("LOCAL_WORLD_SIZE", environment["WORLD_SIZE"]))
+        return -(-int(environment["WORLD_SIZE"]) // max(local, 1))
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         import torch
@@ -57,7 +72,15 @@ class TorchrunLauncher(Launcher):
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         address = address_towards(self._host, self._port)
-        comm = connect(task, self._store, job=self._job, rank=self.rank, local_rank=self._local_rank, address=address)
+        comm = connect(
+            task,
+            self._store,
+            job=self._job,
+            rank=self.rank,
+            local_rank=self._local_rank,
+            node=self._node,
+            address=address,
+        )
         result = task.call(Context(comm, device_for(task, self._local_rank), on_event))
         comm.barrier()
         comm.close()

@@ -21,6 +21,9 @@ class Guarantee(enum.Enum):
 
     EXACT = "EXACT"  # after every step all replicas equal the oracle, to rounding
     LOSSY = "LOSSY"  # as exact, but for the codec's error
+    PERIODIC = "PERIODIC"  # replicas are the same bits after every synchronisation, on a way of their own between
+    PARTIAL = "PARTIAL"  # replicas stay within a stated distance of their mean, and no worker counts more over time
+    STALE = "STALE"  # gradients may be taken at older parameters, by no more than a stated number of updates
     NONE = "NONE"  # replicas go their own ways
 
 
@@ -34,6 +37,10 @@ class Worker:
     optimizer: torch.optim.Optimizer
     replica: nn.Module = field(init=False)  # what forward calls: the model, or what a strategy wraps around it
     weight: float = 0.0  # this worker's share of the global batch of the current step
+    # Whether somebody else's code sees the gradients (clips them, say) between backward and step: then they must be
+    # this worker's own memory, complete, and None where no worker's batch reached the parameter.
+    is_library: bool = False
+    servers: Comm | None = None  # workers and, behind them, servers: for strategies that have servers
     parameters: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +75,30 @@ class Strategy(ABC):
         """Why this strategy cannot run on a comm; empty when it can."""
         return ""
 
+    def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
+        """Raise UsageError for what cannot work with so many workers or that optimiser; before anything starts."""
+
+    def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
+        """Extra processes that run `serve` instead of the training loop."""
+        return 0
+
+    def serve(self, server: Worker) -> None:
+        """A server's whole life. Its model and optimiser are built as the workers'; `server.comm` reaches them all."""
+        raise NotImplementedError(f"strategy {self.name} has no servers ({server.comm.rank})")
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether workers run at their own pace, so that the loop must not contain a collective."""
+        return False
+
+    def is_synchronised(self, step: int) -> bool:  # noqa: ARG002
+        """Whether replicas are equal after this step (counted from 0), where the guarantee is PERIODIC."""
+        return True
+
+    def drift_bound(self, num_workers: int) -> float:  # noqa: ARG002
+        """Where the guarantee is PARTIAL: the largest replica drift, in lengths of what one step moves a replica."""
+        return 0.0
+
     def setup(self, worker: Worker) -> None:
         """Before the first step. Replicas are equal already."""
         self.worker = worker
@@ -97,6 +128,10 @@ class Strategy(ABC):
     @abstractmethod
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         """The operations of one worker in one step, predicted from sizes alone."""
+
+    def metrics(self) -> dict[str, Any]:
+        """What the strategy measured about itself, as plain values: shown with the run."""
+        return {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """What must survive a restart."""
@@ -167,6 +202,19 @@ class GradientAveraging(Strategy):
             for spec in tensors
             for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size))
         ]
+
+
+def average_parameters(worker: Worker) -> None:
+    """Every worker's parameters become their exact mean, each worker counting alike; the same bits everywhere."""
+    comm = worker.comm
+    if comm.world_size == 1:
+        return
+    with torch.no_grad():
+        for parameter in worker.parameters:
+            whole = parameter.detach().contiguous().clone()
+            whole.div_(comm.world_size)
+            comm.all_reduce(whole)
+            parameter.copy_(whole)
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:

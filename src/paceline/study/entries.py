@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.comm import comms
+from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec
+from paceline.train.optimizers import optimizer_class
 
 ONE_WORKER = "one-worker"
 
@@ -33,6 +35,17 @@ class Entry:
         return recipe.replace(changes)
 
 
+def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
+    """The recipe with a comm by name where it says auto; one that cannot be used here is refused."""
+    if recipe.comm == AUTO:
+        choice = choose_comm(num_workers=recipe.workers, num_nodes=num_nodes, device=recipe.device)
+        return recipe.replace({"comm": choice})
+    reason = comms.get(recipe.comm).unavailable()
+    if reason:
+        raise UsageError(f"comm {recipe.comm!r} cannot be used here: {reason}")
+    return recipe
+
+
 def make_entry(text: str, recipe: Recipe) -> Entry:
     """A row from words; every mistake in them is found here."""
     if text == ONE_WORKER:
@@ -43,6 +56,7 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
     reason = strategy.unsupported(comms.get(recipe.comm))
     if reason:
         raise UsageError(f"strategy {text!r} cannot run: {reason}")
+    strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
     guarantee = strategy.guarantee.value
     return Entry(str(spec), str(spec), spec.name, strategy.options, spec.codec, guarantee, recipe.workers)
 

@@ -70,6 +70,7 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
         "test_loss": test.loss,
         "test_accuracy": test.accuracy,
         "replica_drift": drift,
+        "strategy_metrics": trainer.strategy.metrics(),
         "parameter_digest": parameter_digest(trainer.model),
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
     }

@@ -32,28 +32,14 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
             return Lars(parameters, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
         case "lamb":
             return Lamb(parameters, lr=lr, weight_decay=weight_decay)
-    raise unknown("optimizer", config.name, ("sgd", "adam", "adamw", "lars", "lamb"))
+    raise unknown("optimizer", config.name, _CLASSES)
 
 
-def is_elementwise(optimizer: Optimizer) -> bool:
-    """Whether each element's update depends on that element alone, so that parts of a tensor can be updated apart.
-
-    True only for optimisers known to be so; a subclass may differ from its base, so it counts as unknown.
-    """
-    return type(optimizer) in _ELEMENTWISE
-
-
-_ELEMENTWISE = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-)
+def optimizer_class(name: str) -> type[Optimizer]:
+    """The class that `build_optimizer` makes an object of."""
+    if name not in _CLASSES:
+        raise unknown("optimizer", name, _CLASSES)
+    return _CLASSES[name]
 
 
 class _LayerwiseOptimizer(Optimizer):
@@ -182,3 +168,12 @@ def _refuse_negative(optimizer: str, **values: float) -> None:
     for name, value in values.items():
         if not value >= 0:
             raise UsageError(f"{optimizer} got {name} {value}; it must be at least 0")
+
+
+_CLASSES: dict[str, type[Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "lars": Lars,
+    "lamb": Lamb,
+}

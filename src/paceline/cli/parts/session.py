@@ -11,6 +11,11 @@ from paceline.launch.local import LocalLauncher, Nodes
 from paceline.launch.torchrun import TorchrunLauncher
 
 
+def count_nodes(nodes: Nodes) -> int:
+    """Hosts that the workers of this command are on."""
+    return TorchrunLauncher.num_nodes() if TorchrunLauncher.is_here() else nodes.num_nodes
+
+
 @contextmanager
 def launched(num_workers: int, nodes: Nodes) -> Iterator[Launcher]:
     """Workers by whoever starts them here; they are gone when this ends, however it ends."""
