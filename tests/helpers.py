@@ -61,9 +61,11 @@ def on_threads(world_size: int, function: Callable[..., Any], *, timeout_s: floa
     return results
 
 
-def on_pool(pool: LocalLauncher, world_size: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
-    """`function(context, **arguments)` on worker processes over gloo."""
-    return pool.run(Task(function, arguments, num_workers=world_size, timeout_s=20.0), ignore_event)
+def on_pool(
+    pool: LocalLauncher, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
+) -> list[Any]:
+    """`function(context, **arguments)` on worker processes, over gloo unless said otherwise."""
+    return pool.run(Task(function, arguments, num_workers=world_size, comm=comm, timeout_s=20.0), ignore_event)
 
 
 def exact_strategies() -> list[str]:

@@ -1,0 +1,147 @@
+"""Waiting for peers through shared memory: a short spin, then giving way, then sleep until a peer rings.
+
+A worker that waits says so in a word of its own, looks once more, and sleeps on its semaphore; a worker that changed
+something rings those that say they sleep. Both put a full memory fence between their write and their look, so one of
+the two always sees the other. Sleep is in slices: in between it is checked that the missing peer still lives.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+from paceline.comm.base import CommError
+from paceline.comm.segment import LINE_BYTES, Segment
+
+SPIN_S = 100e-6  # about what a worker is late by when all run freely; shorter than a sleep and a wake-up
+YIELDS = 4
+SLICE_S = 0.05
+WORDS_PER_LINE = LINE_BYTES // 8
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)  # calls through it let go of the interpreter lock
+
+
+class Bells:
+    """One worker's means to sleep until a peer has something for it, and to wake peers that sleep."""
+
+    def __init__(self, segment: Segment, offset: int, rank: int, world_size: int, timeout_s: float) -> None:
+        self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
+        # For each worker a line with the word that says it sleeps and its number, and a line with its semaphore.
+        self._words = segment.words(offset, 2 * WORDS_PER_LINE * world_size)
+        base = segment.tensor(offset, 2 * LINE_BYTES * world_size, torch.uint8).data_ptr()
+        self._semaphores = [ctypes.c_void_p(base + LINE_BYTES * (2 * peer + 1)) for peer in range(world_size)]
+        self._sleeps = [2 * WORDS_PER_LINE * peer for peer in range(world_size)]
+        self._fence = threading.Lock()
+        self._pidfds: dict[int, int] = {}
+        # A spin takes the core from whoever is waited for when there are fewer cores than workers.
+        self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) >= world_size else 0.0
+        _libc().sem_init(self._semaphores[rank], 1, 0)
+        self._words[self._sleeps[rank] + 1] = os.getpid()
+
+    @staticmethod
+    def num_bytes(world_size: int) -> int:
+        return 2 * LINE_BYTES * world_size
+
+    def ring(self, peer: int) -> None:
+        """Wake one peer if it sleeps: something that it may wait for has just been written."""
+        with self._fence:  # its lock instruction is the fence
+            pass
+        if self._words[self._sleeps[peer]]:
+            _libc().sem_post(self._semaphores[peer])
+
+    def ring_all(self) -> None:
+        """Wake every peer that sleeps."""
+        with self._fence:
+            pass
+        words = self._words
+        for peer, word in enumerate(self._sleeps):
+            if words[word] and peer != self.rank:
+                _libc().sem_post(self._semaphores[peer])
+
+    def wait(self, missing: Callable[[], int]) -> None:
+        """Return when `missing` says -1; until then it names the worker that is waited for."""
+        if missing() < 0:
+            return
+        if self._spin_s:
+            end = time.perf_counter() + self._spin_s
+            while time.perf_counter() < end:
+                if missing() < 0:
+                    return
+        for _ in range(YIELDS):
+            os.sched_yield()
+            if missing() < 0:
+                return
+        self._sleep(missing)
+
+    def _sleep(self, missing: Callable[[], int]) -> None:
+        own = self._sleeps[self.rank]
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            self._words[own] = 1
+            with self._fence:
+                pass
+            peer = missing()
+            is_rung = False
+            if peer >= 0:
+                is_rung = _wait_semaphore(self._semaphores[self.rank], SLICE_S)
+            self._words[own] = 0
+            if peer < 0:
+                return
+            if is_rung:
+                continue
+            gone = self._first_gone(peer)
+            # What a worker did before it went still counts.
+            if missing() < 0:
+                return
+            if gone >= 0:
+                raise CommError(f"worker {self.rank} lost worker {gone}: its process is gone")
+            if time.monotonic() > deadline:
+                raise CommError(
+                    f"worker {self.rank} heard nothing from worker {missing()} in {self.timeout_s:g} s (the time limit)"
+                )
+
+    def _first_gone(self, suspect: int) -> int:
+        """A peer whose process has ended, the suspect before others; -1 when all live."""
+        for peer in [suspect, *range(self.world_size)]:
+            if peer != self.rank and self._is_gone(peer):
+                return peer
+        return -1
+
+    def _is_gone(self, peer: int) -> bool:
+        if peer not in self._pidfds:
+            pid = int(self._words[self._sleeps[peer] + 1])
+            if pid == 0:
+                return False  # it has not come yet
+            try:
+                self._pidfds[peer] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return True
+        poll = select.poll()
+        poll.register(self._pidfds[peer], select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        for fd in self._pidfds.values():
+            os.close(fd)
+        self._pidfds.clear()
+
+
+def _wait_semaphore(semaphore: ctypes.c_void_p, seconds: float) -> bool:
+    """Sleep until the semaphore was posted; False when the time is up."""
+    end = time.time() + seconds
+    until = _Timespec(int(end), int(end % 1 * 1e9))
+    return bool(_libc().sem_timedwait(semaphore, ctypes.byref(until)) == 0)

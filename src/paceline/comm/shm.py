@@ -1,0 +1,440 @@
+"""Shared memory between workers of one host: nothing is sent, every worker reads what its peers wrote.
+
+Ordinary tensors pass through three stages in turn: a worker copies its piece in, adds its own part of the piece over
+all workers, and copies the parts of the others out. Counters in shared memory, each with one writer, say how far
+everybody is. Gradients that live in the shared memory (`reduction`) need no copy in, and none out where the sum may be
+read in place.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import deque
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.comm.base import Comm, Done, Place, Reduction, Work
+from paceline.comm.bell import WORDS_PER_LINE, Bells
+from paceline.comm.mailbox import Mailbox
+from paceline.comm.segment import LINE_BYTES, Segment, in_lines
+from paceline.errors import RunError
+
+STAGES = 3  # a worker may write the next piece and read the last one while a slow peer is at the one between
+PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
+SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
+MAX_WORKERS = 64
+
+
+class ShmComm(Comm):
+    """Workers of one host, through shared memory that only they can open."""
+
+    name: ClassVar[str] = "shm"
+
+    @classmethod
+    def unavailable(cls) -> str:
+        if sys.platform != "linux":
+            return "it needs Linux"
+        if platform.machine() not in ("x86_64", "AMD64"):
+            # Plain writes of one process are seen in order by others on x86 alone.
+            return f"it needs an x86-64 processor, and this is {platform.machine()}"
+        return ""
+
+    @classmethod
+    def connect(cls, place: Place) -> ShmComm:
+        return cls(place.rank, place.world_size, place.store, node=place.node, timeout_s=place.timeout_s)
+
+    def __init__(self, rank: int, world_size: int, store: Any, *, node: str = "0", timeout_s: float = 60.0) -> None:
+        super().__init__(rank, world_size)
+        if world_size > MAX_WORKERS:
+            raise RunError(f"comm shm joins at most {MAX_WORKERS} workers, not {world_size}")
+        self._store = store
+        self._num_segments = 0
+        _check_node(store, rank, node)
+        flags = Counters.num_bytes(world_size)
+        stages = world_size * STAGES * PIECE_BYTES
+        sizes = [Bells.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
+        offsets = [sum(sizes[:index]) for index in range(len(sizes))]
+        segment = self._open_segment(sum(sizes))
+        self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s)
+        self._counters = Counters(segment, offsets[1], self._bells)
+        self._stages = segment.tensor(offsets[2], stages, torch.uint8)
+        self._stages_as: dict[torch.dtype, Tensor] = {}
+        self._mailbox = Mailbox(segment, offsets[3], self._bells)
+        self._piece = 0
+        self._reductions: list[ShmReduction] = []
+        self._all_have(segment)
+
+    @classmethod
+    def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
+        """What a worker writes for others and reads of theirs: nothing is written twice because many read it."""
+        others = world_size - 1
+        if not others and op not in ("send", "recv"):
+            return 0, 0
+        is_root = rank == (peer or 0)
+        factors: dict[str, tuple[float, float]] = {
+            "send": (1, 0),
+            "recv": (0, 1),
+            "broadcast": (1, 0) if is_root else (0, 1),
+            "gather": (0, others) if is_root else (1, 0),
+            "scatter": (others, 0) if is_root else (0, 1),
+            "all_reduce": (1, 1),
+            "reduce_scatter": (1, 1 / world_size),
+            "all_gather": (1, others),
+        }
+        return factors[op]
+
+    def barrier(self) -> None:
+        piece = self._next_piece()
+        self._counters.tell(Counters.READY, piece)
+        self._counters.wait_all(Counters.READY, piece)
+        self._counters.tell(Counters.FREE, piece)
+
+    def progress(self) -> None:
+        for reduction in self._reductions:
+            reduction.progress()
+        self._mailbox.progress()
+
+    def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
+        if device.type != "cpu" or self.world_size == 1:
+            return super().reduction(numel, dtype, device, shared=shared)
+        segment = self._open_segment(ShmReduction.num_bytes(numel, dtype, self.world_size))
+        reduction = ShmReduction(self, segment, numel, dtype, self._bells, is_shared=shared)
+        self._all_have(segment)
+        self._reductions.append(reduction)
+        return reduction
+
+    def common(self, numel: int, dtype: torch.dtype) -> Tensor | None:
+        segment = self._open_segment(numel * dtype.itemsize)
+        memory = segment.tensor(0, numel, dtype)
+        self._all_have(segment)
+        return memory
+
+    def close(self) -> None:
+        self._reductions.clear()
+        self._bells.close()
+
+    # Messages.
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._mailbox.send(tensor, peer, tag)
+
+    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        return self._mailbox.receive(tensor, peer, tag)
+
+    def _recv_any(self, tensor: Tensor, tag: int) -> int:
+        return self._mailbox.receive_any(tensor, tag)
+
+    # Collectives, piece by piece. Piece p lies in stage p % 3, which is free when everybody is done with piece p - 3.
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        if self.world_size == 1 or tensor.numel() == 0:
+            return
+        flat = tensor.view(-1)
+        if tensor.numel() * tensor.element_size() * self.world_size <= SMALL_BYTES:
+            self._sum_small(flat, flat)
+            return
+        pieces = flat.split(PIECE_BYTES // flat.element_size())
+        numbers = [self._next_piece() for _ in pieces]
+        self._put(pieces[0], numbers[0])
+        for index, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
+            if index + 1 < len(pieces):
+                self._put(pieces[index + 1], numbers[index + 1])
+            bounds = part_bounds(piece.numel(), self.world_size, piece.element_size())
+            slots = self._slots(number, piece)
+            begin, end = bounds[self.rank], bounds[self.rank + 1]
+            self._counters.wait_all(Counters.READY, number)
+            add_to_own(slots[:, begin:end], self.rank)
+            self._counters.tell(Counters.SUMMED, number)
+            self._counters.wait_all(Counters.SUMMED, number)
+            for peer in range(self.world_size):
+                begin, end = bounds[peer], bounds[peer + 1]
+                piece[begin:end].copy_(slots[peer, begin:end])
+            self._counters.tell(Counters.FREE, number)
+
+    def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
+        parts, into = tensor.view(self.world_size, -1), output.view(-1)
+        length = max(PIECE_BYTES // tensor.element_size() // self.world_size, 1)
+        for begin in range(0, into.numel(), length):
+            columns = parts[:, begin : begin + length]
+            number = self._next_piece()
+            size = columns.shape[1]
+            slots = self._slots(number, columns)
+            self._wait_for_stage(number)
+            slots[self.rank].view(self.world_size, size).copy_(columns)
+            self._counters.tell(Counters.READY, number)
+            self._counters.wait_all(Counters.READY, number)
+            mine = slots[:, self.rank * size : (self.rank + 1) * size]
+            if into.is_cuda:
+                into[begin : begin + size].copy_(add_up(mine, torch.empty_like(mine[0])))
+            else:
+                add_up(mine, into[begin : begin + size])
+            self._counters.tell(Counters.FREE, number)
+        return Done()
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        for piece in self._pieces(tensor):
+            number = self._next_piece()
+            slot = self._slots(number, piece)[root]
+            if self.rank == root:
+                self._wait_for_stage(number)
+                slot.copy_(piece)
+            self._counters.tell(Counters.READY, number)
+            if self.rank != root:
+                self._counters.wait_for(root, Counters.READY, number)
+                piece.copy_(slot)
+            self._counters.tell(Counters.FREE, number)
+
+    def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
+        return self._collect(tensor, is_reader=self.rank == root)
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return self._collect(tensor, is_reader=True)
+
+    def _collect(self, tensor: Tensor, *, is_reader: bool) -> list[Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if is_reader else []
+        flat = [whole.view(-1) for whole in gathered]
+        begin = 0
+        for piece in self._pieces(tensor):
+            number = self._next_piece()
+            self._put(piece, number)
+            if is_reader:
+                self._counters.wait_all(Counters.READY, number)
+                for whole, slot in zip(flat, self._slots(number, piece), strict=True):
+                    whole[begin : begin + piece.numel()].copy_(slot)
+            self._counters.tell(Counters.FREE, number)
+            begin += piece.numel()
+        return gathered
+
+    def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
+        begin = 0
+        for piece in self._pieces(tensor):
+            number = self._next_piece()
+            slots = self._slots(number, piece)
+            if self.rank == root:
+                self._wait_for_stage(number)
+                for slot, whole in zip(slots, pieces, strict=True):
+                    slot.copy_(whole.view(-1)[begin : begin + piece.numel()])
+            self._counters.tell(Counters.READY, number)
+            self._counters.wait_for(root, Counters.READY, number)
+            piece.copy_(slots[self.rank])
+            self._counters.tell(Counters.FREE, number)
+            begin += piece.numel()
+
+    def _sum_small(self, flat: Tensor, into: Tensor) -> None:
+        """Everybody adds everything, in the same order."""
+        number = self._next_piece()
+        self._put(flat, number)
+        self._counters.wait_all(Counters.READY, number)
+        slots = self._slots(number, flat)
+        if into.is_cuda:
+            into.copy_(add_up(slots, torch.empty_like(slots[0])))
+        else:
+            add_up(slots, into)
+        self._counters.tell(Counters.FREE, number)
+
+    def _put(self, piece: Tensor, number: int) -> None:
+        self._wait_for_stage(number)
+        self._slots(number, piece)[self.rank].copy_(piece)
+        self._counters.tell(Counters.READY, number)
+
+    def _wait_for_stage(self, number: int) -> None:
+        self._counters.wait_all(Counters.FREE, number - STAGES)
+
+    def _next_piece(self) -> int:
+        self._piece += 1
+        return self._piece
+
+    def _pieces(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        if tensor.numel() == 0:
+            return ()
+        pieces: tuple[Tensor, ...] = tensor.view(-1).split(PIECE_BYTES // tensor.element_size())
+        return pieces
+
+    def _slots(self, number: int, piece: Tensor) -> Tensor:
+        """What all workers have of a piece: one row for each."""
+        dtype = piece.dtype
+        if dtype not in self._stages_as:
+            self._stages_as[dtype] = self._stages.view(dtype).view(STAGES, self.world_size, -1)
+        return self._stages_as[dtype][number % STAGES, :, : piece.numel()]
+
+    def _open_segment(self, nbytes: int) -> Segment:
+        """Memory that rank 0 makes and the others find; `_all_have` follows."""
+        key = f"shm/{self._num_segments}"
+        self._num_segments += 1
+        if self.rank == 0:
+            segment = Segment.create(max(nbytes, 1))
+            self._store.set(key, segment.address)
+            return segment
+        return Segment.attach(self._store.get(key).decode())
+
+    def _all_have(self, segment: Segment) -> None:
+        self.barrier()
+        segment.close_file()
+
+
+class Counters:
+    """How far every worker is, in numbers that only grow; each worker writes its own line alone."""
+
+    READY, SUMMED, FREE = 0, 1, 2
+
+    def __init__(self, segment: Segment, offset: int, bells: Bells) -> None:
+        self._words = segment.words(offset, WORDS_PER_LINE * bells.world_size)
+        self._bells = bells
+        self._mine = WORDS_PER_LINE * bells.rank
+        self._lines = range(0, WORDS_PER_LINE * bells.world_size, WORDS_PER_LINE)
+
+    @staticmethod
+    def num_bytes(world_size: int) -> int:
+        return LINE_BYTES * world_size
+
+    def tell(self, kind: int, number: int) -> None:
+        self._words[self._mine + kind] = number
+        self._bells.ring_all()
+
+    def all_at(self, kind: int, number: int) -> bool:
+        words = self._words
+        return all(words[line + kind] >= number for line in self._lines)
+
+    def wait_all(self, kind: int, number: int) -> None:
+        words = self._words
+
+        def missing() -> int:
+            for line in self._lines:
+                if words[line + kind] < number:
+                    return line // WORDS_PER_LINE
+            return -1
+
+        self._bells.wait(missing)
+
+    def wait_for(self, peer: int, kind: int, number: int) -> None:
+        words, word = self._words, peer * WORDS_PER_LINE + kind
+        self._bells.wait(lambda: peer if words[word] < number else -1)
+
+
+class ShmReduction(Reduction):
+    """A vector per worker in shared memory, and one for the sum, which is read in place or copied over the own.
+
+    A worker adds its part of a range when everybody has started the range. Nobody starts the next range of a step
+    before it is done with the sums of the last one, so sums are not overwritten while they are read.
+    """
+
+    def __init__(
+        self, comm: ShmComm, segment: Segment, numel: int, dtype: torch.dtype, bells: Bells, *, is_shared: bool
+    ) -> None:
+        self._counters = Counters(segment, 0, bells)
+        begin = Counters.num_bytes(comm.world_size)
+        stride = in_lines(numel * dtype.itemsize)
+        rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
+        rows = rows.view(comm.world_size + 1, -1)[:, :numel]
+        self._everybody, self._sum = rows[:-1], rows[-1]
+        super().__init__(comm, rows[comm.rank])
+        self._is_shared = is_shared
+        if is_shared:
+            self.result = self._sum
+        self._number = 0
+        self._started: deque[tuple[int, int, int]] = deque()
+
+    @staticmethod
+    def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
+        return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
+
+    def start(self, begin: int, end: int) -> Work:
+        self.comm._count("all_reduce", self.own[begin:end])
+        bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
+        rank = self.comm.rank
+        number = self._begin(begin + bounds[rank], begin + bounds[rank + 1])
+        return _Range(self, number, slice(begin, end) if not self._is_shared else None)
+
+    def start_scatter(self, begin: int, end: int) -> Work:
+        self.comm._count("reduce_scatter", self.own[begin:end])
+        part = self.part(begin, end)
+        return _Range(self, self._begin(part.start, part.stop), part if not self._is_shared else None)
+
+    def _begin(self, begin: int, end: int) -> int:
+        self._number += 1
+        self._started.append((self._number, begin, end))
+        self._counters.tell(Counters.READY, self._number)
+        return self._number
+
+    def progress(self) -> None:
+        """Add the own parts of all ranges that everybody has started."""
+        while self._started and self._counters.all_at(Counters.READY, self._started[0][0]):
+            self._add_first()
+
+    def _add_first(self) -> None:
+        number, begin, end = self._started.popleft()
+        add_up(self._everybody[:, begin:end], self._sum[begin:end])
+        self._counters.tell(Counters.SUMMED, number)
+
+    def _finish(self, number: int, private: slice | None) -> None:
+        while self._started and self._started[0][0] <= number:
+            self._counters.wait_all(Counters.READY, self._started[0][0])
+            self._add_first()
+        self._counters.wait_all(Counters.SUMMED, number)
+        if private is not None:
+            self.own[private].copy_(self._sum[private])
+
+
+class _Range:
+    """A range of a reduction under way."""
+
+    def __init__(self, reduction: ShmReduction, number: int, private: slice | None) -> None:
+        self._reduction, self._number, self._private = reduction, number, private
+
+    def wait(self) -> None:
+        self._reduction._finish(self._number, self._private)
+
+
+ADD_BYTES = 1 << 20  # numbers are added in stretches of this, so that a partial sum stays in the cache
+
+
+def add_up(rows: Tensor, into: Tensor) -> Tensor:
+    """The sum of rows in order; `into` is none of them."""
+    if into.numel() == 0:
+        return into
+    if len(rows) == 1 or rows.dtype in (torch.float16, torch.bfloat16):
+        torch.sum(rows, 0, dtype=rows.dtype, out=into)  # one rounding of a sum in float32, not one per row
+        return into
+    step = ADD_BYTES // rows.element_size()
+    if into.numel() <= step:
+        _add_rows(rows, into)
+    else:
+        for begin in range(0, into.numel(), step):
+            _add_rows(rows[:, begin : begin + step], into[begin : begin + step])
+    return into
+
+
+def _add_rows(rows: Tensor, into: Tensor) -> None:
+    torch.add(rows[0], rows[1], out=into)
+    for row in rows[2:]:
+        into.add_(row)
+
+
+def add_to_own(rows: Tensor, rank: int) -> None:
+    """One of the rows becomes the sum of all."""
+    if rows.dtype in (torch.float16, torch.bfloat16):
+        rows[rank].copy_(torch.sum(rows, 0, dtype=rows.dtype))
+        return
+    for peer, row in enumerate(rows):
+        if peer != rank:
+            rows[rank].add_(row)
+
+
+def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
+    """Where each worker's part of a vector begins, and where the last one ends: in whole cache lines."""
+    per_line = max(LINE_BYTES // itemsize, 1)
+    size = -(-numel // (world_size * per_line)) * per_line
+    return [min(size * rank, numel) for rank in range(world_size + 1)]
+
+
+def _check_node(store: Any, rank: int, node: str) -> None:
+    if rank == 0:
+        store.set("shm/node", node)
+    elif store.get("shm/node").decode() != node:
+        raise RunError(
+            f"comm shm joins workers of one host, but worker {rank} is not on worker 0's; "
+            "use comm hierarchical or torch"
+        )
