@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from paceline.comm import Comm, Operation
@@ -32,6 +33,7 @@ class Codec(ABC):
 
     name: ClassVar[str] = ""
     relative_error: ClassVar[float] = 0.0  # of one encoded number; 0 is lossless
+    cast: ClassVar[torch.dtype | None] = None  # the number type, where the encoding is nothing but that
 
     @abstractmethod
     def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm) -> None:

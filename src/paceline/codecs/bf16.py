@@ -11,5 +11,5 @@ class Bf16(Cast):
     """bfloat16: float32's range with 8 significant bits."""
 
     name: ClassVar[str] = "bf16"
-    dtype: ClassVar[torch.dtype] = torch.bfloat16
+    cast: ClassVar[torch.dtype] = torch.bfloat16
     relative_error: ClassVar[float] = 2.0**-8

@@ -15,12 +15,12 @@ from paceline.comm import Comm, Operation
 class Cast(Codec):
     """Tensors travel, and are summed, in another number type."""
 
-    dtype: ClassVar[torch.dtype]
+    cast: ClassVar[torch.dtype]
 
     def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm) -> None:  # noqa: ARG002
-        encoded = tensor.to(self.dtype)
+        encoded = tensor.to(self.cast)
         sum_over_workers(encoded)
         tensor.copy_(encoded)
 
     def traffic(self, spec: TensorSpec, sum_traffic: Callable[[TensorSpec], list[Operation]]) -> list[Operation]:
-        return sum_traffic(TensorSpec(spec.numel, self.dtype.itemsize))
+        return sum_traffic(TensorSpec(spec.numel, self.cast.itemsize))

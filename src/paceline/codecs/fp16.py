@@ -11,5 +11,5 @@ class Fp16(Cast):
     """IEEE half precision: 11 significant bits, overflows beyond 65,504."""
 
     name: ClassVar[str] = "fp16"
-    dtype: ClassVar[torch.dtype] = torch.float16
+    cast: ClassVar[torch.dtype] = torch.float16
     relative_error: ClassVar[float] = 2.0**-11

@@ -1,8 +1,8 @@
 """How bytes move between workers."""
 
-from paceline.comm.base import Comm, CommError, Counter, Done, Operation, Place, Reduction, Wire, Work
+from paceline.comm.base import Comm, CommError, Common, Counter, Done, Operation, Place, Reduction, Wire, Work
 from paceline.plugins import Registry
 
 comms: Registry[Comm] = Registry("comm", "paceline.comm", Comm)
 
-__all__ = ["Comm", "CommError", "Counter", "Done", "Operation", "Place", "Reduction", "Wire", "Work", "comms"]
+__all__ = ["Comm", "CommError", "Common", "Counter", "Done", "Operation", "Place", "Reduction", "Wire", "Work", "comms"]

@@ -7,7 +7,7 @@ with a native one. A strategy predicts operations; the comm says how many bytes 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -192,10 +192,9 @@ class Comm(ABC):
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
 
-    def common(self, numel: int, dtype: torch.dtype) -> Tensor | None:
-        """Memory, zeros at first, that is one and the same for all workers; None where there is no such thing."""
-        del numel, dtype
-        return None
+    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> Common:
+        """A vector of zeros of which every worker writes its own parts and reads all."""
+        return Common(self, torch.zeros(numel, dtype=dtype, device=device))
 
     # Arithmetic on what was received belongs to the cost of agreeing, so it has a name here.
 
@@ -334,6 +333,26 @@ class Reduction:
         """This worker's part of a range."""
         size = (end - begin) // self.comm.world_size
         return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
+
+
+class Common:
+    """A vector that is the same for all workers after each `gather`: one memory where the comm has it, else copies."""
+
+    is_one_memory: ClassVar[bool] = False
+
+    def __init__(self, comm: Comm, memory: Tensor) -> None:
+        self.comm = comm
+        self.memory = memory
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Every worker has written its of N equal parts of each range; bring them to everybody."""
+        for begin, end in ranges:
+            size = (end - begin) // self.comm.world_size
+            mine = begin + self.comm.rank * size
+            parts = self.comm.all_gather(self.memory[mine : mine + size])
+            for rank, part in enumerate(parts):
+                if rank != self.comm.rank:
+                    self.memory[begin + rank * size : begin + (rank + 1) * size].copy_(part)
 
 
 @dataclass

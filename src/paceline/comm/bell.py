@@ -116,7 +116,8 @@ class Bells:
 
     def _first_gone(self, suspect: int) -> int:
         """A peer whose process has ended, the suspect before others; -1 when all live."""
-        for peer in [suspect, *range(self.world_size)]:
+        peers: list[int] = [suspect, *range(self.world_size)]
+        for peer in peers:
             if peer != self.rank and self._is_gone(peer):
                 return peer
         return -1

@@ -11,12 +11,13 @@ from __future__ import annotations
 import platform
 import sys
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from paceline.comm.base import Comm, Done, Place, Reduction, Work
+from paceline.comm.base import Comm, Common, Done, Place, Reduction, Work
 from paceline.comm.bell import WORDS_PER_LINE, Bells
 from paceline.comm.mailbox import Mailbox
 from paceline.comm.segment import LINE_BYTES, Segment, in_lines
@@ -106,11 +107,13 @@ class ShmComm(Comm):
         self._reductions.append(reduction)
         return reduction
 
-    def common(self, numel: int, dtype: torch.dtype) -> Tensor | None:
+    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> Common:
+        if device.type != "cpu" or self.world_size == 1:
+            return super().common(numel, dtype, device)
         segment = self._open_segment(numel * dtype.itemsize)
         memory = segment.tensor(0, numel, dtype)
         self._all_have(segment)
-        return memory
+        return ShmCommon(self, memory)
 
     def close(self) -> None:
         self._reductions.clear()
@@ -376,6 +379,17 @@ class ShmReduction(Reduction):
         self._counters.wait_all(Counters.SUMMED, number)
         if private is not None:
             self.own[private].copy_(self._sum[private])
+
+
+class ShmCommon(Common):
+    """One memory for all workers: what one writes the others have, so a gather is only a meeting."""
+
+    is_one_memory: ClassVar[bool] = True
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for begin, end in ranges:
+            self.comm._count("all_gather", self.memory[begin : begin + (end - begin) // self.comm.world_size])
+        self.comm.barrier()
 
 
 class _Range:

@@ -64,6 +64,8 @@ class Strategy(ABC):
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
 
+    carries_reach: ClassVar[bool] = False  # in a user's loop it finds out itself which gradients nobody has
+
     codec: Codec  # chosen by the user beside the strategy; not an option of it
 
     @property
@@ -107,6 +109,11 @@ class Strategy(ABC):
     def loss_scale(self) -> float:
         """What a step's loss is multiplied by before backward."""
         return 1.0
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Into how many pieces a worker's batch is cut between two synchronisations."""
+        return 1
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Around the backward of every micro-batch of a step but the last."""

@@ -43,7 +43,9 @@ def optimizer_class(name: str) -> type[Optimizer]:
 
 
 class _LayerwiseOptimizer(Optimizer):
-    """Updates each tensor as one layer; `update` says how."""
+    """Updates each tensor as one layer; `update` says how, and leaves gradients as they are."""
+
+    only_reads_gradients = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step. Parameters without a gradient, and their state, stay as they are."""

@@ -66,6 +66,7 @@ def forward_backward(
     arithmetic: Arithmetic,
     loss_scale: float = 1.0,
     micro_batch_size: int | None = None,
+    least_pieces: int = 1,
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Outcome:
     """Add the gradient of the batch's mean loss to the parameters, in pieces when asked.
@@ -74,6 +75,7 @@ def forward_backward(
     """
     total = num_samples(inputs)
     num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1
+    num_pieces = min(max(num_pieces, least_pieces), total)
     bounds = [total * piece // num_pieces for piece in range(num_pieces + 1)]
     loss_sum, num_right, num_answers = 0.0, 0, 0
     for piece, (start, stop) in enumerate(pairwise(bounds)):

@@ -76,7 +76,7 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_piece = True
-        if type(strategy).on_gradient is not Strategy.on_gradient:
+        if type(strategy).on_gradient is not Strategy.on_gradient and comm.world_size > 1:
             for parameter in self.worker.parameters:
                 parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
@@ -138,6 +138,7 @@ class Trainer:
             arithmetic=self.arithmetic,
             loss_scale=scale,
             micro_batch_size=self.recipe.train.micro_batch_size,
+            least_pieces=strategy.num_micro_batches,
             before_last=self._no_sync,
         )
         for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):

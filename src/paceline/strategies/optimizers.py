@@ -1,4 +1,4 @@
-"""Which optimisers can be given parts of a tensor."""
+"""What is known of optimisers: which can be given parts of a tensor, which leave gradients alone."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ _ELEMENTWISE = (
     torch.optim.RAdam,
     torch.optim.RMSprop,
 )
+
+
+def only_reads_gradients(optimizer: Optimizer) -> bool:
+    """Whether a step is known to leave gradients as they are, so that they may lie in memory that peers read too."""
+    if type(optimizer) is torch.optim.SGD:
+        return not any(group["nesterov"] or group["maximize"] for group in optimizer.param_groups)
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        return not any(group["maximize"] for group in optimizer.param_groups)
+    return bool(getattr(optimizer, "only_reads_gradients", False))

@@ -1,0 +1,187 @@
+"""Gradients in buckets, last layer first: each is exchanged as soon as backward has completed it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.comm import Reduction, Work
+from paceline.strategies.base import Worker, gradient_of
+
+MB = 1_000_000
+ALIGN = 16  # numbers: a bucket begins on a cache line
+
+
+@dataclass
+class Bucket:
+    """A range of one vector that is exchanged at once."""
+
+    kind: Any  # what its tensors have in common: they lie in one vector
+    members: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)  # where each member begins in the vector
+    begin: int = 0
+    end: int = 0
+    flags: int = 0  # where the members' reach begins, when that travels along; else the end
+
+
+def plan_buckets(
+    sizes: Sequence[tuple[int, int, Any]],
+    *,
+    first_bytes: float,
+    bucket_bytes: float,
+    divisor: int = 1,
+    with_reach: bool = False,
+) -> list[Bucket]:
+    """Put tensors, given as numel, itemsize and kind, into buckets, the last tensor first.
+
+    A bucket is closed by the tensor that fills it. The first one is small, so that something travels early. Lengths
+    are multiples of `divisor`; with reach, each tensor has one number more, which says whether anybody reached it.
+    """
+    closed: list[Bucket] = []
+    opened: dict[Any, Bucket] = {}
+    lengths: dict[Any, int] = {}
+
+    def close(bucket: Bucket) -> None:
+        bucket.flags = bucket.end
+        if with_reach:
+            bucket.end += len(bucket.members)
+        bucket.end = bucket.begin + math.ceil((bucket.end - bucket.begin) / divisor) * divisor
+        lengths[bucket.kind] = math.ceil(bucket.end / ALIGN) * ALIGN
+        closed.append(bucket)
+
+    for index in reversed(range(len(sizes))):
+        numel, itemsize, kind = sizes[index]
+        if kind not in opened:
+            begin = lengths.get(kind, 0)
+            opened[kind] = Bucket(kind, begin=begin, end=begin)
+        bucket = opened[kind]
+        bucket.members.append(index)
+        bucket.offsets.append(bucket.end)
+        bucket.end += numel
+        limit = first_bytes if not closed else bucket_bytes
+        if (bucket.end - bucket.begin) * itemsize >= limit:
+            close(opened.pop(kind))
+    for bucket in list(opened.values()):
+        close(bucket)
+    return closed
+
+
+class GradientBuckets:
+    """The gradients of one worker in vectors of the comm, and the exchange of their buckets in order."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        first_bytes: float,
+        bucket_bytes: float,
+        is_scattered: bool = False,
+        is_shared: bool = False,
+        cast: torch.dtype | None = None,
+        divisor: int = 1,
+    ) -> None:
+        self._worker = worker
+        self._is_scattered = is_scattered
+        self.parameters = worker.parameters
+        # Tensors of one vector travel in one type, lie on one device, and are of one type themselves.
+        sizes = [(p.numel(), p.element_size(), (cast or p.dtype, p.device, p.dtype)) for p in self.parameters]
+        self.buckets = plan_buckets(
+            sizes,
+            first_bytes=first_bytes,
+            bucket_bytes=bucket_bytes,
+            divisor=divisor,
+            with_reach=worker.is_library,
+        )
+        lengths = {bucket.kind: bucket.end for bucket in self.buckets}
+        self.reductions: dict[Any, Reduction] = {
+            kind: worker.comm.reduction(length, *kind[:2], shared=is_shared) for kind, length in lengths.items()
+        }
+        self.own: list[Tensor] = [torch.empty(0)] * len(self.parameters)
+        self.results: list[Tensor] = list(self.own)
+        self._home = {}
+        for number, bucket in enumerate(self.buckets):
+            reduction = self.reductions[bucket.kind]
+            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+                parameter = self.parameters[index]
+                self.own[index] = like(parameter, reduction.own, offset)
+                self.results[index] = like(parameter, reduction.result, offset)
+                self._home[parameter] = (index, number)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._missing = [len(bucket.members) for bucket in self.buckets]
+        self._arrived = [False] * len(self.parameters)
+        self._works: list[Work] = []
+
+    def arrived(self, parameter: nn.Parameter) -> None:
+        """A gradient is complete on this worker: take it, and start what it completes."""
+        index, number = self._home[parameter]
+        gradient = parameter.grad
+        assert gradient is not None
+        own = self.own[index]
+        if gradient.data_ptr() == own.data_ptr() and gradient.dtype == own.dtype:
+            own.mul_(self._worker.weight)
+        else:
+            torch.mul(gradient, self._worker.weight, out=own)
+        self._arrived[index] = True
+        self._missing[number] -= 1
+        if self._missing[number] == 0:
+            self._start()
+        self._worker.comm.progress()
+
+    def finish(self) -> None:
+        """After backward: what this worker's batch did not reach counts as zeros; wait for every sum."""
+        for index, has_arrived in enumerate(self._arrived):
+            if not has_arrived:
+                self.own[index].zero_()
+        self._missing = [0] * len(self.buckets)
+        self._start()
+        for work in self._works:
+            work.wait()
+        self._keep_reach()
+        self._reset()
+
+    def give_back(self) -> None:
+        """Sums become the parameters' gradients; None where nobody's batch reached a parameter."""
+        for parameter, result, is_reached in zip(self.parameters, self.results, self.is_reached, strict=True):
+            if not is_reached:
+                parameter.grad = None
+            elif result.dtype == parameter.dtype:
+                parameter.grad = result
+            else:
+                gradient_of(parameter).copy_(result)
+
+    def _start(self) -> None:
+        """Start complete buckets in order: everybody starts the same ones, in whatever order gradients come."""
+        while len(self._works) < len(self.buckets) and self._missing[len(self._works)] == 0:
+            bucket = self.buckets[len(self._works)]
+            reduction = self.reductions[bucket.kind]
+            if self._worker.is_library:
+                reach = [float(self._arrived[index]) for index in bucket.members]
+                reduction.own[bucket.flags : bucket.flags + len(reach)].copy_(torch.tensor(reach))
+            start = reduction.start_scatter if self._is_scattered else reduction.start
+            self._works.append(start(bucket.begin, bucket.end))
+
+    def _keep_reach(self) -> None:
+        self.is_reached = [True] * len(self.parameters)
+        if not self._worker.is_library:
+            return
+        for bucket in self.buckets:
+            result = self.reductions[bucket.kind].result
+            flags = result[bucket.flags : bucket.flags + len(bucket.members)].tolist()
+            for index, flag in zip(bucket.members, flags, strict=True):
+                self.is_reached[index] = flag > 0
+
+
+def like(parameter: Tensor, vector: Tensor, offset: int) -> Tensor:
+    """A stretch of a vector that lies in memory as the parameter does, channels last or not."""
+    stretch = vector[offset : offset + parameter.numel()]
+    dense = parameter.is_contiguous() or (
+        parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+    )
+    return stretch.as_strided(parameter.shape, parameter.stride()) if dense else stretch.view(parameter.shape)

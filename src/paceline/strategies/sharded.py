@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Common, Operation
+from paceline.errors import UsageError
+from paceline.strategies.base import Guarantee, Strategy, Worker
+from paceline.strategies.buckets import MB, Bucket, GradientBuckets, like, plan_buckets
+from paceline.strategies.optimizers import is_elementwise
+
+
+@dataclass
+class _Shard:
+    """What this worker owns of one parameter: a stretch of the common vector, with a gradient of its own."""
+
+    index: int  # which parameter
+    begin: int  # in the vector
+    end: int
+    kind: Any
+    parameter: nn.Parameter
+
+
+@dataclass(kw_only=True)
+class Sharded(Strategy):
+    """Gradients are reduce-scattered, each worker's optimiser updates its slice, and parameters are gathered."""
+
+    name: ClassVar[str] = "sharded"
+    paper: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO, stage 1), arXiv:1910.02054"
+    carries_reach: ClassVar[bool] = True
+
+    bucket_mb: float = 4.0
+    first_bucket_mb: float = 1.0
+
+    def __post_init__(self) -> None:
+        for option in ("bucket_mb", "first_bucket_mb"):
+            value = getattr(self, option)
+            if not 0 < value < math.inf:
+                raise UsageError(f"option {option} of strategy sharded must be above 0 and finite, not {value:g}")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+
+    def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
+        if num_workers > 1 and not is_elementwise(optimizer):
+            raise UsageError(
+                f"strategy sharded gives every worker slices of tensors, and optimizer {optimizer.__name__.lower()} "
+                "is not known to update each number by itself; use overlap, or sgd, adam or adamw"
+            )
+        if self.codec.relative_error and self.codec.cast is None:
+            raise UsageError(f"strategy sharded carries no codec {self.codec.name!r}; use fp32, fp16 or bf16")
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        if worker.comm.world_size == 1:
+            return
+        # A user's loop may look at all gradients, so there every worker gets every sum, in its own memory.
+        self._is_scattered = not worker.is_library
+        self._buckets = GradientBuckets(
+            worker,
+            first_bytes=self.first_bucket_mb * MB,
+            bucket_bytes=self.bucket_mb * MB,
+            is_scattered=self._is_scattered,
+            is_shared=self._is_scattered,
+            cast=self.codec.cast,
+            divisor=worker.comm.world_size,
+        )
+        self._common: dict[Any, Common] = {}
+        self._place_parameters()
+        self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
+        self._optimizer = self._inner_optimizer()
+
+    def on_gradient(self, parameter: nn.Parameter) -> None:
+        if self.worker.comm.world_size > 1:
+            self._buckets.arrived(parameter)
+
+    def after_backward(self) -> None:
+        if self.worker.comm.world_size == 1:
+            return
+        self._buckets.finish()
+        if self.worker.is_library:
+            self._buckets.give_back()
+
+    def step(self) -> None:
+        worker = self.worker
+        if worker.comm.world_size == 1:
+            worker.optimizer.step()
+            return
+        if worker.is_library:
+            self._take_changes()
+            worker.comm.barrier()  # somebody may still be reading parameters that others are about to change
+        for ours, theirs in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
+            ours.update({key: value for key, value in theirs.items() if key != "params"})
+        for shard in self._shards:
+            shard.parameter.grad = self._gradient_of(shard)
+        self._optimizer.step()
+        for kind, common in self._common.items():
+            common.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
+
+    def finish(self) -> None:
+        """Parameters leave the memory that is shared."""
+        if self.worker.comm.world_size > 1:
+            self.worker.comm.barrier()
+            for parameter in self.worker.parameters:
+                parameter.data = parameter.data.clone(memory_format=torch.preserve_format)
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
+        if world_size == 1:
+            return []
+        cast = self.codec.cast
+        # Buckets are planned on what travels; parameters come back in their own type.
+        sizes = [(t.numel, t.itemsize, (cast.itemsize if cast else t.itemsize, t.itemsize)) for t in tensors]
+        buckets = plan_buckets(
+            sizes,
+            first_bytes=self.first_bucket_mb * MB,
+            bucket_bytes=self.bucket_mb * MB,
+            divisor=world_size,
+        )
+        operations = []
+        for bucket in buckets:
+            encoded, plain = bucket.kind
+            length = bucket.end - bucket.begin
+            operations.append(Operation("reduce_scatter", length * encoded))
+            operations.append(Operation("all_gather", length // world_size * plain))
+        return operations
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The optimiser's state for this worker's slices."""
+        if self.worker.comm.world_size == 1:
+            return {}
+        return {
+            f"{index}.{name}": value
+            for index, shard in enumerate(self._shards)
+            for name, value in self._optimizer.state[shard.parameter].items()
+            if isinstance(value, Tensor)
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for key, value in state.items():
+            index, _, name = key.partition(".")
+            self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
+
+    def _place_parameters(self) -> None:
+        """Parameters move into vectors that the comm keeps common; replicas are equal already."""
+        comm, buckets = self.worker.comm, self._buckets
+        lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
+        for kind, length in lengths.items():
+            _, device, dtype = kind
+            self._common[kind] = comm.common(length, dtype, device)
+        for bucket in buckets.buckets:
+            memory = self._common[bucket.kind].memory
+            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+                parameter = buckets.parameters[index]
+                home = like(parameter, memory, offset)
+                if comm.rank == 0 or not self._common[bucket.kind].is_one_memory:
+                    home.copy_(parameter.detach())
+                parameter.data = home
+        comm.barrier()
+
+    def _shards_of(self, bucket: Bucket) -> list[_Shard]:
+        memory = self._common[bucket.kind].memory
+        part = self._buckets.reductions[bucket.kind].part(bucket.begin, bucket.end)
+        shards = []
+        for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+            begin = max(part.start, offset)
+            end = min(part.stop, offset + self._buckets.parameters[index].numel())
+            if begin < end:
+                parameter = nn.Parameter(memory[begin:end])
+                shards.append(_Shard(index, begin, end, bucket.kind, parameter))
+        return shards
+
+    def _inner_optimizer(self) -> torch.optim.Optimizer:
+        """The user's optimiser over slices: the same class and settings, state for the slices alone."""
+        outer = self.worker.optimizer
+        place = {parameter: index for index, parameter in enumerate(self._buckets.parameters)}
+        groups = []
+        for group in outer.param_groups:
+            members = {place[parameter] for parameter in group["params"] if parameter in place}
+            shards = [shard.parameter for shard in self._shards if shard.index in members]
+            settings = {key: value for key, value in group.items() if key != "params"}
+            groups.append({**settings, "params": shards})
+        inner = type(outer)([{"params": [nn.Parameter(torch.empty(0))]}], lr=1.0)  # type: ignore[call-arg]
+        inner.param_groups = groups
+        return inner
+
+    def _gradient_of(self, shard: _Shard) -> Tensor | None:
+        if not self._buckets.is_reached[shard.index]:
+            return None
+        reduction = self._buckets.reductions[shard.kind]
+        gradient = reduction.result[shard.begin : shard.end]
+        return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
+
+    def _take_changes(self) -> None:
+        """What the user's loop did to gradients counts, also where it put other tensors in their place."""
+        for index, parameter in enumerate(self._buckets.parameters):
+            self._buckets.is_reached[index] = parameter.grad is not None
+            own = self._buckets.results[index]
+            if parameter.grad is not None and parameter.grad.data_ptr() != own.data_ptr():
+                own.copy_(parameter.grad)
