@@ -7,7 +7,7 @@ with a native one. A strategy predicts operations; the comm says how many bytes 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -320,12 +320,19 @@ class Reduction:
         self.own = own  # what this worker adds
         self.result = own  # where sums appear
 
-    def start(self, begin: int, end: int) -> Work:
-        """Begin to sum a range. Every worker starts the same ranges in the same order."""
+    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        """Begin to sum a range. Every worker starts the same ranges in the same order.
+
+        `fill`, when given, puts this worker's numbers into `own` first; it may be called by another thread.
+        """
+        if fill is not None:
+            fill()
         return self.comm.iall_reduce(self.own[begin:end])
 
-    def start_scatter(self, begin: int, end: int) -> Work:
+    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         """As `start`, but only this worker's of N equal parts of the range is needed in the result."""
+        if fill is not None:
+            fill()
         part = self.part(begin, end)
         return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
 

@@ -20,7 +20,7 @@ import torch
 from paceline.comm.base import CommError
 from paceline.comm.segment import LINE_BYTES, Segment
 
-SPIN_S = 100e-6  # about what a worker is late by when all run freely; shorter than a sleep and a wake-up
+SPIN_S = 500e-6  # about what a worker is late by when all run freely; a sleep and a wake-up cost a tenth of it
 YIELDS = 4
 SLICE_S = 0.05
 WORDS_PER_LINE = LINE_BYTES // 8
@@ -36,48 +36,57 @@ def _libc() -> ctypes.CDLL:
 
 
 class Bells:
-    """One worker's means to sleep until a peer has something for it, and to wake peers that sleep."""
+    """One thread's means to sleep until a peer has something for it, and to wake those that sleep.
 
-    def __init__(self, segment: Segment, offset: int, rank: int, world_size: int, timeout_s: float) -> None:
+    A worker has two seats: one for its own thread, one for the first of the threads that help it.
+    """
+
+    def __init__(
+        self, segment: Segment, offset: int, rank: int, world_size: int, timeout_s: float, *, is_helper: bool = False
+    ) -> None:
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
-        # For each worker a line with the word that says it sleeps and its number, and a line with its semaphore.
-        self._words = segment.words(offset, 2 * WORDS_PER_LINE * world_size)
-        base = segment.tensor(offset, 2 * LINE_BYTES * world_size, torch.uint8).data_ptr()
-        self._semaphores = [ctypes.c_void_p(base + LINE_BYTES * (2 * peer + 1)) for peer in range(world_size)]
-        self._sleeps = [2 * WORDS_PER_LINE * peer for peer in range(world_size)]
+        self._seat = rank + world_size * is_helper
+        # For each seat a line with the word that says it sleeps and its process, and a line with its semaphore.
+        self._words = segment.words(offset, self.num_bytes(world_size) // 8)
+        base = segment.tensor(offset, self.num_bytes(world_size), torch.uint8).data_ptr()
+        self._semaphores = [ctypes.c_void_p(base + LINE_BYTES * (2 * peer + 1)) for peer in range(2 * world_size)]
+        self._sleeps = [2 * WORDS_PER_LINE * seat for seat in range(2 * world_size)]
         self._fence = threading.Lock()
         self._pidfds: dict[int, int] = {}
         # A spin takes the core from whoever is waited for when there are fewer cores than workers.
-        self._spin_s = SPIN_S if len(os.sched_getaffinity(0)) >= world_size else 0.0
-        _libc().sem_init(self._semaphores[rank], 1, 0)
-        self._words[self._sleeps[rank] + 1] = os.getpid()
+        self.can_spin = len(os.sched_getaffinity(0)) >= world_size and not is_helper
+        _libc().sem_init(self._semaphores[self._seat], 1, 0)
+        self._words[self._sleeps[self._seat] + 1] = os.getpid()
 
     @staticmethod
     def num_bytes(world_size: int) -> int:
-        return 2 * LINE_BYTES * world_size
+        return 4 * LINE_BYTES * world_size
 
     def ring(self, peer: int) -> None:
-        """Wake one peer if it sleeps: something that it may wait for has just been written."""
+        """Wake a peer's own thread if it sleeps: something that it may wait for has just been written."""
         with self._fence:  # its lock instruction is the fence
             pass
         if self._words[self._sleeps[peer]]:
             _libc().sem_post(self._semaphores[peer])
 
     def ring_all(self) -> None:
-        """Wake every peer that sleeps."""
+        """Wake everybody who sleeps."""
         with self._fence:
             pass
         words = self._words
-        for peer, word in enumerate(self._sleeps):
-            if words[word] and peer != self.rank:
-                _libc().sem_post(self._semaphores[peer])
+        for seat, word in enumerate(self._sleeps):
+            if words[word]:
+                _libc().sem_post(self._semaphores[seat])
 
-    def wait(self, missing: Callable[[], int]) -> None:
-        """Return when `missing` says -1; until then it names the worker that is waited for."""
+    def wait(self, missing: Callable[[], int], *, may_spin: bool = True) -> None:
+        """Return when `missing` says -1; until then it names the worker that is waited for.
+
+        A spin holds the interpreter lock, so it is no use when threads of this worker have to get on.
+        """
         if missing() < 0:
             return
-        if self._spin_s:
-            end = time.perf_counter() + self._spin_s
+        if self.can_spin and may_spin:
+            end = time.perf_counter() + SPIN_S
             while time.perf_counter() < end:
                 if missing() < 0:
                     return
@@ -88,7 +97,7 @@ class Bells:
         self._sleep(missing)
 
     def _sleep(self, missing: Callable[[], int]) -> None:
-        own = self._sleeps[self.rank]
+        own = self._sleeps[self._seat]
         deadline = time.monotonic() + self.timeout_s
         while True:
             self._words[own] = 1
@@ -97,7 +106,7 @@ class Bells:
             peer = missing()
             is_rung = False
             if peer >= 0:
-                is_rung = _wait_semaphore(self._semaphores[self.rank], SLICE_S)
+                is_rung = _wait_semaphore(self._semaphores[self._seat], SLICE_S)
             self._words[own] = 0
             if peer < 0:
                 return

@@ -11,14 +11,17 @@ from __future__ import annotations
 import platform
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from paceline.comm.base import Comm, Common, Done, Place, Reduction, Work
+from paceline.comm.base import Comm, CommError, Common, Done, Place, Reduction, Work
 from paceline.comm.bell import WORDS_PER_LINE, Bells
+from paceline.comm.crew import Crew, spare_cores
 from paceline.comm.mailbox import Mailbox
 from paceline.comm.segment import LINE_BYTES, Segment, in_lines
 from paceline.errors import RunError
@@ -27,6 +30,8 @@ STAGES = 3  # a worker may write the next piece and read the last one while a sl
 PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
 SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
 MAX_WORKERS = 64
+CREW_BYTES = 2 << 20  # shorter vectors are added sooner than a thread is woken
+BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
 
 
 class ShmComm(Comm):
@@ -60,6 +65,9 @@ class ShmComm(Comm):
         offsets = [sum(sizes[:index]) for index in range(len(sizes))]
         segment = self._open_segment(sum(sizes))
         self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s)
+        self._helper_bells = Bells(segment, offsets[0], rank, world_size, timeout_s, is_helper=True)
+        spare = spare_cores(world_size)
+        self._crew = Crew(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
         self._stages_as: dict[torch.dtype, Tensor] = {}
@@ -102,7 +110,7 @@ class ShmComm(Comm):
         if device.type != "cpu" or self.world_size == 1:
             return super().reduction(numel, dtype, device, shared=shared)
         segment = self._open_segment(ShmReduction.num_bytes(numel, dtype, self.world_size))
-        reduction = ShmReduction(self, segment, numel, dtype, self._bells, is_shared=shared)
+        reduction = ShmReduction(self, segment, numel, dtype, is_shared=shared)
         self._all_have(segment)
         self._reductions.append(reduction)
         return reduction
@@ -117,7 +125,11 @@ class ShmComm(Comm):
 
     def close(self) -> None:
         self._reductions.clear()
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
         self._bells.close()
+        self._helper_bells.close()
 
     # Messages.
 
@@ -301,7 +313,7 @@ class Counters:
         words = self._words
         return all(words[line + kind] >= number for line in self._lines)
 
-    def wait_all(self, kind: int, number: int) -> None:
+    def wait_all(self, kind: int, number: int, *, may_spin: bool = True) -> None:
         words = self._words
 
         def missing() -> int:
@@ -310,7 +322,7 @@ class Counters:
                     return line // WORDS_PER_LINE
             return -1
 
-        self._bells.wait(missing)
+        self._bells.wait(missing, may_spin=may_spin)
 
     def wait_for(self, peer: int, kind: int, number: int) -> None:
         words, word = self._words, peer * WORDS_PER_LINE + kind
@@ -320,47 +332,65 @@ class Counters:
 class ShmReduction(Reduction):
     """A vector per worker in shared memory, and one for the sum, which is read in place or copied over the own.
 
-    A worker adds its part of a range when everybody has started the range. Nobody starts the next range of a step
-    before it is done with the sums of the last one, so sums are not overwritten while they are read.
+    A worker adds its part of a range when everybody has started the range: a long vector's by its crew, where it has
+    one, while the worker's own thread goes on; else by the worker itself, whenever it enters the comm. Nobody starts
+    a range again before it is done with the last sum, so sums are not overwritten while they are read.
     """
 
-    def __init__(
-        self, comm: ShmComm, segment: Segment, numel: int, dtype: torch.dtype, bells: Bells, *, is_shared: bool
-    ) -> None:
-        self._counters = Counters(segment, 0, bells)
+    def __init__(self, comm: ShmComm, segment: Segment, numel: int, dtype: torch.dtype, *, is_shared: bool) -> None:
+        self._counters = Counters(segment, 0, comm._bells)
         begin = Counters.num_bytes(comm.world_size)
         stride = in_lines(numel * dtype.itemsize)
         rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
         rows = rows.view(comm.world_size + 1, -1)[:, :numel]
         self._everybody, self._sum = rows[:-1], rows[-1]
         super().__init__(comm, rows[comm.rank])
+        self.own.zero_()  # memory costs most when it is first touched
         self._is_shared = is_shared
         if is_shared:
             self.result = self._sum
         self._number = 0
         self._started: deque[tuple[int, int, int]] = deque()
+        self._crew = comm._crew if numel * dtype.itemsize >= CREW_BYTES else None
+        self._helper_counters = Counters(segment, 0, comm._helper_bells)
 
     @staticmethod
     def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
         return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
 
-    def start(self, begin: int, end: int) -> Work:
+    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         self.comm._count("all_reduce", self.own[begin:end])
         bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
         rank = self.comm.rank
-        number = self._begin(begin + bounds[rank], begin + bounds[rank + 1])
-        return _Range(self, number, slice(begin, end) if not self._is_shared else None)
+        number = self._begin(begin + bounds[rank], begin + bounds[rank + 1], fill)
+        return _Range(self, number, None if self._is_shared else slice(begin, end))
 
-    def start_scatter(self, begin: int, end: int) -> Work:
+    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         self.comm._count("reduce_scatter", self.own[begin:end])
         part = self.part(begin, end)
-        return _Range(self, self._begin(part.start, part.stop), part if not self._is_shared else None)
+        return _Range(self, self._begin(part.start, part.stop, fill), None if self._is_shared else part)
 
-    def _begin(self, begin: int, end: int) -> int:
+    def _begin(self, begin: int, end: int, fill: Callable[[], None] | None) -> int:
         self._number += 1
-        self._started.append((self._number, begin, end))
-        self._counters.tell(Counters.READY, self._number)
-        return self._number
+        number = self._number
+        if self._crew is not None:
+            self._crew.submit(lambda: self._do(number, begin, end, fill))
+            return number
+        if fill is not None:
+            fill()
+        self._started.append((number, begin, end))
+        self._counters.tell(Counters.READY, number)
+        return number
+
+    def _do(self, number: int, begin: int, end: int, fill: Callable[[], None] | None) -> None:
+        """All of a range's work, in the crew's first thread; the worker's own thread sees what did not come."""
+        if fill is not None:
+            fill()
+        self._helper_counters.tell(Counters.READY, number)
+        with suppress(CommError):
+            self._helper_counters.wait_all(Counters.READY, number)
+            self._add(begin, end)
+            self._helper_counters.tell(Counters.SUMMED, number)
 
     def progress(self) -> None:
         """Add the own parts of all ranges that everybody has started."""
@@ -369,16 +399,29 @@ class ShmReduction(Reduction):
 
     def _add_first(self) -> None:
         number, begin, end = self._started.popleft()
-        add_up(self._everybody[:, begin:end], self._sum[begin:end])
+        self._add(begin, end)
         self._counters.tell(Counters.SUMMED, number)
+
+    def _add(self, begin: int, end: int) -> None:
+        self._share(begin, end, lambda part: add_up(self._everybody[:, part], self._sum[part]))
 
     def _finish(self, number: int, private: slice | None) -> None:
         while self._started and self._started[0][0] <= number:
             self._counters.wait_all(Counters.READY, self._started[0][0])
             self._add_first()
-        self._counters.wait_all(Counters.SUMMED, number)
+        self._counters.wait_all(Counters.SUMMED, number, may_spin=self._crew is None)
         if private is not None:
-            self.own[private].copy_(self._sum[private])
+            self._share(private.start, private.stop, lambda part: self.own[part].copy_(self._sum[part]))
+
+    def _share(self, begin: int, end: int, do: Callable[[slice], Any]) -> None:
+        """Do something for every number of a range, with the crew's help where there is one."""
+        if self._crew is None:
+            do(slice(begin, end))
+            return
+        least = BLOCK_BYTES // self.own.element_size()
+        size = max(-(-(end - begin) // (2 * self._crew.size)), least)
+        blocks = [slice(first, min(first + size, end)) for first in range(begin, end, size)]
+        self._crew.share([partial(do, block) for block in blocks])
 
 
 class ShmCommon(Common):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from paceline.comm import Reduction, Work
 from paceline.strategies.base import Worker, gradient_of
 
 MB = 1_000_000
+LARGE = 1 << 14  # numbers: from here a pass over memory costs more than a call
 ALIGN = 16  # numbers: a bucket begins on a cache line
 
 
@@ -119,26 +120,16 @@ class GradientBuckets:
         self._works: list[Work] = []
 
     def arrived(self, parameter: nn.Parameter) -> None:
-        """A gradient is complete on this worker: take it, and start what it completes."""
+        """A gradient is complete on this worker: start what it completes."""
         index, number = self._home[parameter]
-        gradient = parameter.grad
-        assert gradient is not None
-        own = self.own[index]
-        if gradient.data_ptr() == own.data_ptr() and gradient.dtype == own.dtype:
-            own.mul_(self._worker.weight)
-        else:
-            torch.mul(gradient, self._worker.weight, out=own)
         self._arrived[index] = True
         self._missing[number] -= 1
         if self._missing[number] == 0:
             self._start()
-        self._worker.comm.progress()
+            self._worker.comm.progress()
 
     def finish(self) -> None:
         """After backward: what this worker's batch did not reach counts as zeros; wait for every sum."""
-        for index, has_arrived in enumerate(self._arrived):
-            if not has_arrived:
-                self.own[index].zero_()
         self._missing = [0] * len(self.buckets)
         self._start()
         for work in self._works:
@@ -161,11 +152,41 @@ class GradientBuckets:
         while len(self._works) < len(self.buckets) and self._missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]
-            if self._worker.is_library:
-                reach = [float(self._arrived[index]) for index in bucket.members]
-                reduction.own[bucket.flags : bucket.flags + len(reach)].copy_(torch.tensor(reach))
             start = reduction.start_scatter if self._is_scattered else reduction.start
-            self._works.append(start(bucket.begin, bucket.end))
+            self._works.append(start(bucket.begin, bucket.end, self._filling(bucket, reduction)))
+
+    def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None]:
+        """What puts a bucket's gradients, weighted, into the comm's memory; a moment later, in another thread."""
+        weight = self._worker.weight
+        reach = [self._arrived[index] for index in bucket.members]
+        pairs = [
+            (self.own[index], gradient)
+            for index, is_here in zip(bucket.members, reach, strict=True)
+            if is_here and (gradient := self.parameters[index].grad) is not None
+        ]
+        # A gradient may lie in the comm's memory already.
+        is_home = [own.data_ptr() == gradient.data_ptr() for own, gradient in pairs]
+        home = [own for (own, _), stays in zip(pairs, is_home, strict=True) if stays]
+        moved = [pair for pair, stays in zip(pairs, is_home, strict=True) if not stays]
+        small = [(own, gradient) for own, gradient in moved if own.numel() < LARGE]
+        large = [(own, gradient) for own, gradient in moved if own.numel() >= LARGE]
+        unreached = [self.own[index] for index, is_here in zip(bucket.members, reach, strict=True) if not is_here]
+
+        @torch.no_grad()
+        def fill() -> None:
+            if small:
+                torch._foreach_copy_([own for own, _ in small], [gradient for _, gradient in small])
+            if small or home:
+                torch._foreach_mul_([own for own, _ in small] + home, weight)
+            for own, gradient in large:
+                torch.mul(gradient, weight, out=own)
+            for own in unreached:
+                own.zero_()
+            if bucket.flags < bucket.end and self._worker.is_library:
+                flags = torch.tensor(reach, dtype=reduction.own.dtype)
+                reduction.own[bucket.flags : bucket.flags + len(reach)].copy_(flags)
+
+        return fill
 
     def _keep_reach(self) -> None:
         self.is_reached = [True] * len(self.parameters)
