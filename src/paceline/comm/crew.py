@@ -20,7 +20,7 @@ def spare_cores(num_workers: int) -> int:
 
 
 class Crew:
-    """A first mate that does jobs in order, and others that lend a hand with a job that can be divided."""
+    """A first mate that does jobs in order, and others that lend a hand with what can be divided."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -34,32 +34,13 @@ class Crew:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Have a job done after all that were submitted before it."""
+        """Have the first mate do a job, after all that were submitted before it."""
         self._orders.put(job)
 
-    def share(self, jobs: Sequence[Job]) -> None:
-        """Do jobs in any order, together with mates that are free; return when all are done."""
-        if len(jobs) < 2 or self.size < 2:
-            for job in jobs:
-                job()
-            return
-        rest = iter(jobs)  # taking the next one is a single step of the interpreter: nobody takes it twice
-        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-
-        def lend_a_hand() -> None:
-            for job in rest:
-                try:
-                    job()
-                    done.put(None)
-                except BaseException as error:
-                    done.put(error)
-
-        for _ in range(min(self.size - 1, len(jobs) - 1)):
-            self._calls.put(lend_a_hand)
-        lend_a_hand()
-        errors = [error for _ in jobs if (error := done.get()) is not None]
-        if errors:
-            raise errors[0]
+    def call(self, job: Job, count: int) -> None:
+        """Have so many of the other mates do the same job at once: what it divides, they share."""
+        for _ in range(min(count, self.size - 1)):
+            self._calls.put(job)
 
     def close(self) -> None:
         self._orders.put(None)
@@ -67,6 +48,28 @@ class Crew:
             self._calls.put(None)
         for thread in self._threads:
             thread.join()
+
+
+class Division:
+    """Something done block by block by whoever comes; the one that does the last block says so."""
+
+    def __init__(self, blocks: Sequence[slice], do: Callable[[slice], object], when_done: Job) -> None:
+        self._rest = iter(blocks)  # taking the next one is a single step of the interpreter: nobody takes it twice
+        self._do = do
+        self._lock = threading.Lock()
+        self._left = len(blocks)
+        self._when_done = when_done
+        if not blocks:
+            when_done()
+
+    def lend_a_hand(self) -> None:
+        for block in self._rest:
+            self._do(block)
+            with self._lock:
+                self._left -= 1
+                is_last = self._left == 0
+            if is_last:
+                self._when_done()
 
 
 def _obey(orders: queue.SimpleQueue[Job | None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from paceline.comm.base import Comm, CommError, Common, Done, Place, Reduction, Work
 from paceline.comm.bell import WORDS_PER_LINE, Bells
-from paceline.comm.crew import Crew, spare_cores
+from paceline.comm.crew import Crew, Division, spare_cores
 from paceline.comm.mailbox import Mailbox
 from paceline.comm.segment import LINE_BYTES, Segment, in_lines
 from paceline.errors import RunError
@@ -350,9 +351,12 @@ class ShmReduction(Reduction):
         if is_shared:
             self.result = self._sum
         self._number = 0
-        self._started: deque[tuple[int, int, int]] = deque()
         self._crew = comm._crew if numel * dtype.itemsize >= CREW_BYTES else None
         self._helper_counters = Counters(segment, 0, comm._helper_bells)
+        self._ranges: deque[_Range] = deque()  # begun, own part not yet added
+        self._told = 0
+        self._added: set[int] = set()
+        self._lock = threading.Lock()
 
     @staticmethod
     def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
@@ -362,66 +366,90 @@ class ShmReduction(Reduction):
         self.comm._count("all_reduce", self.own[begin:end])
         bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
         rank = self.comm.rank
-        number = self._begin(begin + bounds[rank], begin + bounds[rank + 1], fill)
-        return _Range(self, number, None if self._is_shared else slice(begin, end))
+        mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
+        return self._begin(mine, slice(begin, end), fill)
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         self.comm._count("reduce_scatter", self.own[begin:end])
-        part = self.part(begin, end)
-        return _Range(self, self._begin(part.start, part.stop, fill), None if self._is_shared else part)
-
-    def _begin(self, begin: int, end: int, fill: Callable[[], None] | None) -> int:
-        self._number += 1
-        number = self._number
-        if self._crew is not None:
-            self._crew.submit(lambda: self._do(number, begin, end, fill))
-            return number
-        if fill is not None:
-            fill()
-        self._started.append((number, begin, end))
-        self._counters.tell(Counters.READY, number)
-        return number
-
-    def _do(self, number: int, begin: int, end: int, fill: Callable[[], None] | None) -> None:
-        """All of a range's work, in the crew's first thread; the worker's own thread sees what did not come."""
-        if fill is not None:
-            fill()
-        self._helper_counters.tell(Counters.READY, number)
-        with suppress(CommError):
-            self._helper_counters.wait_all(Counters.READY, number)
-            self._add(begin, end)
-            self._helper_counters.tell(Counters.SUMMED, number)
+        mine = self.part(begin, end)
+        return self._begin(mine, mine, fill)
 
     def progress(self) -> None:
         """Add the own parts of all ranges that everybody has started."""
-        while self._started and self._counters.all_at(Counters.READY, self._started[0][0]):
-            self._add_first()
+        while self._ranges and self._counters.all_at(Counters.READY, self._ranges[0].number):
+            self._ranges.popleft().adding.lend_a_hand()
 
-    def _add_first(self) -> None:
-        number, begin, end = self._started.popleft()
-        self._add(begin, end)
-        self._counters.tell(Counters.SUMMED, number)
+    def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> Work:
+        self._number += 1
+        number, crew = self._number, self._crew
+        blocks = self._blocks(mine)
+        adding = Division(blocks, self._add, partial(self._tell_added, number))
+        work = _Range(self, number, adding, None if self._is_shared else needed)
+        if crew is None:
+            if fill is not None:
+                fill()
+            self._counters.tell(Counters.READY, number)
+            self._ranges.append(work)
+            return work
+        if fill is None:
+            self._counters.tell(Counters.READY, number)
+        if fill is not None or len(blocks) > 1:
+            crew.submit(partial(self._do, work, fill, len(blocks)))
+        return work
 
-    def _add(self, begin: int, end: int) -> None:
-        self._share(begin, end, lambda part: add_up(self._everybody[:, part], self._sum[part]))
+    def _do(self, work: _Range, fill: Callable[[], None] | None, num_blocks: int) -> None:
+        """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
+        if fill is not None:
+            fill()
+            self._helper_counters.tell(Counters.READY, work.number)
+        with suppress(CommError):
+            self._helper_counters.wait_all(Counters.READY, work.number)
+            if self._crew is not None:
+                self._crew.call(work.adding.lend_a_hand, num_blocks - 2)
+            work.adding.lend_a_hand()
 
-    def _finish(self, number: int, private: slice | None) -> None:
-        while self._started and self._started[0][0] <= number:
-            self._counters.wait_all(Counters.READY, self._started[0][0])
-            self._add_first()
-        self._counters.wait_all(Counters.SUMMED, number, may_spin=self._crew is None)
-        if private is not None:
-            self._share(private.start, private.stop, lambda part: self.own[part].copy_(self._sum[part]))
+    def _add(self, block: slice) -> None:
+        add_up(self._everybody[:, block], self._sum[block])
 
-    def _share(self, begin: int, end: int, do: Callable[[slice], Any]) -> None:
-        """Do something for every number of a range, with the crew's help where there is one."""
-        if self._crew is None:
-            do(slice(begin, end))
-            return
-        least = BLOCK_BYTES // self.own.element_size()
-        size = max(-(-(end - begin) // (2 * self._crew.size)), least)
-        blocks = [slice(first, min(first + size, end)) for first in range(begin, end, size)]
-        self._crew.share([partial(do, block) for block in blocks])
+    def _tell_added(self, number: int) -> None:
+        """Say how far the own parts are added, without a gap."""
+        with self._lock:
+            self._added.add(number)
+            while self._told + 1 in self._added:
+                self._told += 1
+                self._added.remove(self._told)
+            self._counters.tell(Counters.SUMMED, self._told)
+
+    def _finish(self, work: _Range) -> None:
+        while self._ranges and self._ranges[0].number <= work.number:
+            self._counters.wait_all(Counters.READY, self._ranges[0].number)
+            self._ranges.popleft().adding.lend_a_hand()
+        if self._crew is not None:
+            self._counters.wait_all(Counters.READY, work.number, may_spin=False)
+            work.adding.lend_a_hand()
+        self._counters.wait_all(Counters.SUMMED, work.number, may_spin=self._crew is None)
+        if work.private is not None:
+            self._copy_out(work.private)
+
+    def _copy_out(self, needed: slice) -> None:
+        blocks = self._blocks(needed)
+        done = threading.Event()
+        copying = Division(blocks, lambda block: self.own[block].copy_(self._sum[block]), done.set)
+        if self._crew is not None and len(blocks) > 1:
+            self._crew.submit(copying.lend_a_hand)
+            self._crew.call(copying.lend_a_hand, len(blocks) - 2)
+        copying.lend_a_hand()
+        done.wait()
+
+    def _blocks(self, part: slice) -> list[slice]:
+        """A part in as many pieces as there are threads to share it."""
+        length = part.stop - part.start
+        if length == 0:
+            return []
+        size = length
+        if self._crew is not None:
+            size = max(-(-length // (self._crew.size + 1)), BLOCK_BYTES // self.own.element_size())
+        return [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
 
 
 class ShmCommon(Common):
@@ -438,36 +466,23 @@ class ShmCommon(Common):
 class _Range:
     """A range of a reduction under way."""
 
-    def __init__(self, reduction: ShmReduction, number: int, private: slice | None) -> None:
-        self._reduction, self._number, self._private = reduction, number, private
+    def __init__(self, reduction: ShmReduction, number: int, adding: Division, private: slice | None) -> None:
+        self._reduction = reduction
+        self.number, self.adding, self.private = number, adding, private
 
     def wait(self) -> None:
-        self._reduction._finish(self._number, self._private)
-
-
-ADD_BYTES = 1 << 20  # numbers are added in stretches of this, so that a partial sum stays in the cache
+        self._reduction._finish(self)
 
 
 def add_up(rows: Tensor, into: Tensor) -> Tensor:
     """The sum of rows in order; `into` is none of them."""
-    if into.numel() == 0:
-        return into
     if len(rows) == 1 or rows.dtype in (torch.float16, torch.bfloat16):
         torch.sum(rows, 0, dtype=rows.dtype, out=into)  # one rounding of a sum in float32, not one per row
         return into
-    step = ADD_BYTES // rows.element_size()
-    if into.numel() <= step:
-        _add_rows(rows, into)
-    else:
-        for begin in range(0, into.numel(), step):
-            _add_rows(rows[:, begin : begin + step], into[begin : begin + step])
-    return into
-
-
-def _add_rows(rows: Tensor, into: Tensor) -> None:
     torch.add(rows[0], rows[1], out=into)
     for row in rows[2:]:
         into.add_(row)
+    return into
 
 
 def add_to_own(rows: Tensor, rank: int) -> None:

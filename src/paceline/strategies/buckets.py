@@ -112,6 +112,7 @@ class GradientBuckets:
                 self.own[index] = like(parameter, reduction.own, offset)
                 self.results[index] = like(parameter, reduction.result, offset)
                 self._home[parameter] = (index, number)
+        self.replaced: list[Tensor | None] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -139,6 +140,8 @@ class GradientBuckets:
 
     def give_back(self) -> None:
         """Sums become the parameters' gradients; None where nobody's batch reached a parameter."""
+        # Freed here, their memory would go back to the system, and come again page by page in the next backward.
+        self.replaced = [parameter.grad for parameter in self.parameters]
         for parameter, result, is_reached in zip(self.parameters, self.results, self.is_reached, strict=True):
             if not is_reached:
                 parameter.grad = None

@@ -66,6 +66,10 @@ class Overlap(Strategy):
         self._buckets.finish()
         self._buckets.give_back()
 
+    def after_step(self) -> None:
+        if self.worker.comm.world_size > 1:
+            self._buckets.replaced.clear()
+
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:
             return []
