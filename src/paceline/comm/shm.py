@@ -8,6 +8,7 @@ read in place.
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import sys
 import threading
@@ -31,7 +32,8 @@ STAGES = 3  # a worker may write the next piece and read the last one while a sl
 PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
 SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
 MAX_WORKERS = 64
-CREW_BYTES = 2 << 20  # shorter vectors are added sooner than a thread is woken
+CREW_BYTES = 16 << 20  # shorter vectors are added sooner than threads are woken
+MOVE_BYTES = 64 << 10
 BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
 
 
@@ -71,6 +73,7 @@ class ShmComm(Comm):
         self._crew = Crew(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
+        self._added = torch.empty(PIECE_BYTES, dtype=torch.uint8)  # a sum on its way into a stage; stays in the cache
         self._stages_as: dict[torch.dtype, Tensor] = {}
         self._mailbox = Mailbox(segment, offsets[3], self._bells)
         self._piece = 0
@@ -162,12 +165,16 @@ class ShmComm(Comm):
             slots = self._slots(number, piece)
             begin, end = bounds[self.rank], bounds[self.rank + 1]
             self._counters.wait_all(Counters.READY, number)
-            add_to_own(slots[:, begin:end], self.rank)
+            if begin < end:
+                mine = self._added[: (end - begin) * piece.element_size()].view(piece.dtype)
+                add_up(slots[:, begin:end], mine)
+                copy(slots[self.rank, begin:end], mine)
             self._counters.tell(Counters.SUMMED, number)
             self._counters.wait_all(Counters.SUMMED, number)
             for peer in range(self.world_size):
                 begin, end = bounds[peer], bounds[peer + 1]
-                piece[begin:end].copy_(slots[peer, begin:end])
+                if begin < end:
+                    copy(piece[begin:end], slots[peer, begin:end])
             self._counters.tell(Counters.FREE, number)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
@@ -196,11 +203,11 @@ class ShmComm(Comm):
             slot = self._slots(number, piece)[root]
             if self.rank == root:
                 self._wait_for_stage(number)
-                slot.copy_(piece)
+                copy(slot, piece)
             self._counters.tell(Counters.READY, number)
             if self.rank != root:
                 self._counters.wait_for(root, Counters.READY, number)
-                piece.copy_(slot)
+                copy(piece, slot)
             self._counters.tell(Counters.FREE, number)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
@@ -219,7 +226,7 @@ class ShmComm(Comm):
             if is_reader:
                 self._counters.wait_all(Counters.READY, number)
                 for whole, slot in zip(flat, self._slots(number, piece), strict=True):
-                    whole[begin : begin + piece.numel()].copy_(slot)
+                    copy(whole[begin : begin + piece.numel()], slot)
             self._counters.tell(Counters.FREE, number)
             begin += piece.numel()
         return gathered
@@ -235,7 +242,7 @@ class ShmComm(Comm):
                     slot.copy_(whole.view(-1)[begin : begin + piece.numel()])
             self._counters.tell(Counters.READY, number)
             self._counters.wait_for(root, Counters.READY, number)
-            piece.copy_(slots[self.rank])
+            copy(piece, slots[self.rank])
             self._counters.tell(Counters.FREE, number)
             begin += piece.numel()
 
@@ -253,7 +260,7 @@ class ShmComm(Comm):
 
     def _put(self, piece: Tensor, number: int) -> None:
         self._wait_for_stage(number)
-        self._slots(number, piece)[self.rank].copy_(piece)
+        copy(self._slots(number, piece)[self.rank], piece)
         self._counters.tell(Counters.READY, number)
 
     def _wait_for_stage(self, number: int) -> None:
@@ -434,7 +441,7 @@ class ShmReduction(Reduction):
     def _copy_out(self, needed: slice) -> None:
         blocks = self._blocks(needed)
         done = threading.Event()
-        copying = Division(blocks, lambda block: self.own[block].copy_(self._sum[block]), done.set)
+        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), done.set)
         if self._crew is not None and len(blocks) > 1:
             self._crew.submit(copying.lend_a_hand)
             self._crew.call(copying.lend_a_hand, len(blocks) - 2)
@@ -475,24 +482,20 @@ class _Range:
 
 
 def add_up(rows: Tensor, into: Tensor) -> Tensor:
-    """The sum of rows in order; `into` is none of them."""
-    if len(rows) == 1 or rows.dtype in (torch.float16, torch.bfloat16):
-        torch.sum(rows, 0, dtype=rows.dtype, out=into)  # one rounding of a sum in float32, not one per row
-        return into
-    torch.add(rows[0], rows[1], out=into)
-    for row in rows[2:]:
-        into.add_(row)
+    """The sum of rows, in one pass over all of them; `into` is none of them."""
+    if rows.dtype == torch.bool:
+        return torch.any(rows, 0, out=into)
+    torch.sum(rows, 0, dtype=rows.dtype, out=into)
     return into
 
 
-def add_to_own(rows: Tensor, rank: int) -> None:
-    """One of the rows becomes the sum of all."""
-    if rows.dtype in (torch.float16, torch.bfloat16):
-        rows[rank].copy_(torch.sum(rows, 0, dtype=rows.dtype))
-        return
-    for peer, row in enumerate(rows):
-        if peer != rank:
-            rows[rank].add_(row)
+def copy(target: Tensor, source: Tensor) -> None:
+    """Long stretches by the C library, whose copy does not read first what it is about to overwrite."""
+    nbytes = target.numel() * target.element_size()
+    if nbytes < MOVE_BYTES or target.is_cuda or source.is_cuda:
+        target.copy_(source)
+    else:
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), nbytes)
 
 
 def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:

@@ -119,6 +119,11 @@ class Strategy(ABC):
         """Around the backward of every micro-batch of a step but the last."""
         return nullcontext()
 
+    @property
+    def watched(self) -> list[nn.Parameter]:
+        """The parameters for which `on_gradient` is called."""
+        return [] if type(self).on_gradient is Strategy.on_gradient else self.worker.parameters
+
     def on_gradient(self, parameter: nn.Parameter) -> None:
         """During the last backward of a step, as soon as a gradient is complete."""
 

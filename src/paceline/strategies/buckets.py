@@ -115,6 +115,11 @@ class GradientBuckets:
         self.replaced: list[Tensor | None] = []
         self._reset()
 
+    @property
+    def early(self) -> list[nn.Parameter]:
+        """Parameters worth watching during backward: not those of the last bucket, which backward's end completes."""
+        return [self.parameters[index] for bucket in self.buckets[:-1] for index in bucket.members]
+
     def _reset(self) -> None:
         self._missing = [len(bucket.members) for bucket in self.buckets]
         self._arrived = [False] * len(self.parameters)
@@ -131,6 +136,8 @@ class GradientBuckets:
 
     def finish(self) -> None:
         """After backward: what this worker's batch did not reach counts as zeros; wait for every sum."""
+        if not self._worker.is_library:  # there only a hook can tell a new gradient from an old one
+            self._arrived = [parameter.grad is not None for parameter in self.parameters]
         self._missing = [0] * len(self.buckets)
         self._start()
         for work in self._works:
@@ -159,35 +166,30 @@ class GradientBuckets:
             self._works.append(start(bucket.begin, bucket.end, self._filling(bucket, reduction)))
 
     def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None]:
-        """What puts a bucket's gradients, weighted, into the comm's memory; a moment later, in another thread."""
+        """What puts a bucket's gradients, weighted, into the comm's memory; perhaps later, in another thread."""
         weight = self._worker.weight
-        reach = [self._arrived[index] for index in bucket.members]
-        pairs = [
-            (self.own[index], gradient)
-            for index, is_here in zip(bucket.members, reach, strict=True)
-            if is_here and (gradient := self.parameters[index].grad) is not None
-        ]
-        # A gradient may lie in the comm's memory already.
-        is_home = [own.data_ptr() == gradient.data_ptr() for own, gradient in pairs]
-        home = [own for (own, _), stays in zip(pairs, is_home, strict=True) if stays]
-        moved = [pair for pair, stays in zip(pairs, is_home, strict=True) if not stays]
-        small = [(own, gradient) for own, gradient in moved if own.numel() < LARGE]
-        large = [(own, gradient) for own, gradient in moved if own.numel() >= LARGE]
-        unreached = [self.own[index] for index, is_here in zip(bucket.members, reach, strict=True) if not is_here]
+        gradients = [self.parameters[i].grad if self._arrived[i] else None for i in bucket.members]
+        owns = [self.own[i] for i in bucket.members]
 
         @torch.no_grad()
         def fill() -> None:
+            small, sources = [], []
+            for own, gradient in zip(owns, gradients, strict=True):
+                if gradient is None:
+                    own.zero_()
+                elif own.data_ptr() == gradient.data_ptr():  # it lies in the comm's memory already
+                    own.mul_(weight)
+                elif own.numel() >= LARGE:
+                    torch.mul(gradient, weight, out=own)
+                else:
+                    small.append(own)
+                    sources.append(gradient)
             if small:
-                torch._foreach_copy_([own for own, _ in small], [gradient for _, gradient in small])
-            if small or home:
-                torch._foreach_mul_([own for own, _ in small] + home, weight)
-            for own, gradient in large:
-                torch.mul(gradient, weight, out=own)
-            for own in unreached:
-                own.zero_()
-            if bucket.flags < bucket.end and self._worker.is_library:
-                flags = torch.tensor(reach, dtype=reduction.own.dtype)
-                reduction.own[bucket.flags : bucket.flags + len(reach)].copy_(flags)
+                torch._foreach_copy_(small, sources)
+                torch._foreach_mul_(small, weight)
+            if self._worker.is_library:
+                reach = torch.tensor([gradient is not None for gradient in gradients], dtype=reduction.own.dtype)
+                reduction.own[bucket.flags : bucket.flags + len(reach)].copy_(reach)
 
         return fill
 

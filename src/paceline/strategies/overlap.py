@@ -56,9 +56,14 @@ class Overlap(Strategy):
             cast=self.codec.cast,
         )
 
+    @property
+    def watched(self) -> list[nn.Parameter]:
+        if self.worker.comm.world_size == 1:
+            return []
+        return self.worker.parameters if self.worker.is_library else self._buckets.early
+
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        if self.worker.comm.world_size > 1:
-            self._buckets.arrived(parameter)
+        self._buckets.arrived(parameter)
 
     def after_backward(self) -> None:
         if self.worker.comm.world_size == 1:

@@ -77,9 +77,14 @@ class Sharded(Strategy):
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
 
+    @property
+    def watched(self) -> list[nn.Parameter]:
+        if self.worker.comm.world_size == 1:
+            return []
+        return self.worker.parameters if self.worker.is_library else self._buckets.early
+
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        if self.worker.comm.world_size > 1:
-            self._buckets.arrived(parameter)
+        self._buckets.arrived(parameter)
 
     def after_backward(self) -> None:
         if self.worker.comm.world_size == 1:

@@ -76,9 +76,8 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_piece = True
-        if type(strategy).on_gradient is not Strategy.on_gradient and comm.world_size > 1:
-            for parameter in self.worker.parameters:
-                parameter.register_post_accumulate_grad_hook(self._on_gradient)
+        for parameter in strategy.watched:
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
         self._reported_at = 0.0
 
