@@ -117,16 +117,21 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
 
 def _under_torchrun(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """Whoever started the workers has decided how many there are."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        try:
-            started = int(os.environ["WORLD_SIZE"])
-        except ValueError:
-            raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
-        if changes.setdefault("workers", started) != started:
-            raise UsageError(
-                f"--workers {changes['workers']} conflicts with the {started} workers that torchrun started"
-            )
-    return recipe.replace(changes)
+    workers = settle_workers(changes.get("workers"))
+    return recipe.replace(changes if workers is None else {**changes, "workers": workers})
+
+
+def settle_workers(given: int | None) -> int | None:
+    """As many workers as torchrun started, where it did; a number that conflicts with that is refused."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return given
+    try:
+        started = int(os.environ["WORLD_SIZE"])
+    except ValueError:
+        raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
+    if given not in (None, started):
+        raise UsageError(f"--workers {given} conflicts with the {started} workers that torchrun started")
+    return started
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
