@@ -159,12 +159,23 @@ def write_json(value: Any, target: str) -> None:
 
 def check_json_target(target: str) -> None:
     """A result that took an hour must not be lost to a missing folder."""
-    if not target or target == "-":
+    if target != "-":
+        _check_target("--json", target)
+
+
+def check_page_target(target: str) -> None:
+    if target and not target.endswith((".html", ".htm")):
+        raise UsageError(f"--plot {target!r}: a plot is an HTML page; name a file that ends in .html")
+    _check_target("--plot", target)
+
+
+def _check_target(option: str, target: str) -> None:
+    if not target:
         return
     folder = Path(target).resolve().parent
     if not folder.is_dir():
-        raise UsageError(f"--json {target!r}: the folder {str(Path(target).parent)!r} does not exist")
+        raise UsageError(f"{option} {target!r}: the folder {str(Path(target).parent)!r} does not exist")
     if Path(target).is_dir():
-        raise UsageError(f"--json {target!r} is a folder; name a file in it")
+        raise UsageError(f"{option} {target!r} is a folder; name a file in it")
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"--json {target!r}: the folder cannot be written")
+        raise UsageError(f"{option} {target!r}: the folder cannot be written")
