@@ -122,7 +122,8 @@ def bench(
         first = wrong[0]
         raise RunError(
             f"{len(wrong)} of {len(outcome['results'])} results are wrong; first: {first['op']} of "
-            f"{first['bytes']} bytes on comm {first['comm']} ({first['result']}), on workers {', '.join(map(str, first['wrong_workers']))}"
+            f"{first['bytes']} bytes on comm {first['comm']} ({first['result']}), on workers "
+            f"{', '.join(map(str, first['wrong_workers']))}"
         )
 
 

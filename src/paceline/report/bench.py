@@ -15,7 +15,7 @@ from paceline.report.html import policy_for, template_file, templates, write_who
 from paceline.report.numbers import duration, significant, times
 from paceline.report.traces import PALETTE, REFERENCES, new_figure, plain
 from paceline.runs import finite
-from paceline.study.bench import human_bytes
+from paceline.study.bench import human_bytes, short_name
 
 Row = Mapping[str, Any]
 COPY = "copy of memory"
@@ -31,8 +31,8 @@ def write_bench_page(outcome: Mapping[str, Any], output: str | Path) -> Path:
 def render_bench(outcome: Mapping[str, Any]) -> str:
     """The page as text."""
     results: Sequence[Row] = outcome["results"]
-    names = series_of(results)
-    charts = [make_chart(op, results, names) for op in dict.fromkeys(row["op"] for row in results)]
+    series = series_of(results)
+    charts = [make_chart(op, results, series) for op in dict.fromkeys(row["op"] for row in results)]
     scripts = [Markup(get_plotlyjs()), Markup(template_file("report.js"))]
     first = results[0]
     return (
@@ -40,14 +40,15 @@ def render_bench(outcome: Mapping[str, Any]) -> str:
         .get_template("bench.html")
         .render(
             started=outcome["started"],
-            names=[*names, COPY],
-            colours=_colours(names),
+            names=[*series.values(), COPY],
+            colours=_colours(series),
             charts=charts,
             chart_specs=finite([chart.spec for chart in charts]),
             results=results,
             cells=_cells,
-            colour_of=lambda row: _colours(names)[names.index(name_of(row))],
-            reference=outcome["reference"],
+            colour_of=lambda row: _colours(series)[list(series).index(key_of(row))],
+            short_name=short_name,
+            reference=short_name(outcome["reference"]),
             num_workers=first["world_size"],
             dtype=first["dtype"],
             warmup=first["warmup"],
@@ -61,32 +62,38 @@ def render_bench(outcome: Mapping[str, Any]) -> str:
     )
 
 
-def series_of(results: Sequence[Row]) -> list[str]:
-    """The lines of all charts, each once."""
-    return list(dict.fromkeys(map(name_of, results)))
+def series_of(results: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """The lines of all charts: a comm, and where its results are if there is a choice."""
+    found = dict.fromkeys((str(row["comm"]), str(row["result"])) for row in results)
+    comms = [comm for comm, _ in found]
+    return {
+        (comm, result): short_name(comm) if comms.count(comm) == 1 else f"{short_name(comm)}, {result}"
+        for comm, result in found
+    }
 
 
-def name_of(row: Row) -> str:
-    """A comm, and where its results are when they are not in the worker's own memory."""
-    return str(row["comm"]) if row["result"] == "private" else f"{row['comm']}, {row['result']}"
+def key_of(row: Row) -> tuple[str, str]:
+    return row["comm"], row["result"]
 
 
-def make_chart(op: str, results: Sequence[Row], names: Sequence[str]) -> Chart:
+def make_chart(op: str, results: Sequence[Row], series: Mapping[tuple[str, str], str]) -> Chart:
     """busbw over bytes, both on log scales, with the copy that was measured in the same rounds."""
     rows = [row for row in results if row["op"] == op]
     figure = new_figure()
-    for index, (name, colour) in enumerate(zip(names, _colours(names), strict=False)):
-        line = [row for row in rows if name_of(row) == name and row["busbw_bytes_per_s"] > 0]
+    for index, (key, colour) in enumerate(zip(series, _colours(series), strict=False)):
+        line = [row for row in rows if key_of(row) == key and row["busbw_bytes_per_s"] > 0]
         if line:
             figure.add_scatter(
                 x=[row["bytes"] for row in line],
                 y=[row["busbw_bytes_per_s"] / 1e9 for row in line],
-                customdata=[[significant(row["busbw_bytes_per_s"] / 1e9), _times_text(row)] for row in line],
+                customdata=[
+                    [significant(row["busbw_bytes_per_s"] / 1e9), duration(row["time_s"]["p50"])] for row in line
+                ],
                 mode="lines+markers",
                 line={"color": colour, "width": 2},
                 marker={"color": colour, "size": 7},
-                name=plain(name),
-                hovertemplate="%{customdata[0]} GB/s (%{customdata[1]})",
+                name=plain(series[key]),
+                hovertemplate="%{customdata[0]} GB/s, %{customdata[1]}",
                 meta=index,
             )
     limits = {row["bytes"]: row["copy_limit_bytes_per_s"] / 1e9 for row in rows}
@@ -98,7 +105,7 @@ def make_chart(op: str, results: Sequence[Row], names: Sequence[str]) -> Chart:
         line={"color": REFERENCES["none"], "width": 2, "dash": "dash"},
         name=COPY,
         hovertemplate="%{customdata} GB/s",
-        meta=len(names),
+        meta=len(series),
     )
     sizes = sorted(limits)
     named = sizes[:: 2 if len(sizes) > MANY_TICKS else 1]
@@ -109,10 +116,6 @@ def make_chart(op: str, results: Sequence[Row], names: Sequence[str]) -> Chart:
 
 def _is_alone(results: Sequence[Row]) -> bool:
     return len({row["op"] for row in results}) == 1
-
-
-def _times_text(row: Row) -> str:
-    return f"p50 {duration(row['time_s']['p50'])}, p95 {duration(row['time_s']['p95'])}"
 
 
 def _cells(row: Row) -> list[str]:
@@ -129,6 +132,6 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _colours(names: Sequence[str]) -> list[str]:
+def _colours(series: Mapping[tuple[str, str], str]) -> list[str]:
     """One per line, then the copy's."""
-    return [PALETTE[index % len(PALETTE)] for index in range(len(names))] + [REFERENCES["none"]]
+    return [PALETTE[index % len(PALETTE)] for index in range(len(series))] + [REFERENCES["none"]]

@@ -101,6 +101,11 @@ def human_bytes(num_bytes: int) -> str:
     return f"{num_bytes / UNITS[unit]:.{4 if num_bytes < 1 << 10 or num_bytes % UNITS[unit] == 0 else 3}g}{unit}"
 
 
+def short_name(comm: str) -> str:
+    """A comm from the user's own file goes by its class."""
+    return comm.rpartition(":")[2]
+
+
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     """From the least, each `factor` times the last, up to the most."""
     if least < 1:

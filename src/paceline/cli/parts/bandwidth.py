@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.cli.parts.view import DASH, make_table
-from paceline.study.bench import human_bytes
+from paceline.study.bench import human_bytes, short_name
 
 DISPENSABLE = ("p95", "algbw", "check")  # on a narrow terminal; what is wrong is said at the end, too
 
@@ -76,11 +76,6 @@ def explanation(outcome: dict[str, Any]) -> list[str]:
 def is_comparison(outcome: dict[str, Any]) -> bool:
     """Whether anything was done in more than one way."""
     return len(outcome["results"]) > len({(row["op"], row["bytes"]) for row in outcome["results"]})
-
-
-def short_name(comm: str) -> str:
-    """A comm from the user's own file goes by its class."""
-    return comm.rpartition(":")[2]
 
 
 def duration(seconds: float) -> str:
