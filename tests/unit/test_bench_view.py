@@ -77,12 +77,13 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_small_bandwidths_keep_their_digits() -> None:
-    assert [gigabytes(value * 1e9) for value in (123.4, 12.34, 1.234, 0.1234, 0.01234)] == [
+    assert [gigabytes(value * 1e9) for value in (123.4, 12.34, 1.234, 0.1234, 0.01234, 0)] == [
         "123",
         "12.3",
         "1.23",
         "0.12",
         "0.0123",
+        "0",
     ]
 
 

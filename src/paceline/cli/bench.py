@@ -91,11 +91,9 @@ def bench(
     )
     with launched(plan.workers, nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
-        console.print(
-            f"{plan.workers} workers, comms {', '.join(plan.comms)}; {plan.dtype}, {plan.iterations} iterations "
-            f"after {plan.warmup} of warm-up",
-            markup=False,
-        )
+        who = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+        rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"
+        console.print(f"{who}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
         for name, reason in missing.items():
             console.print(f"not here: comm {name}, {reason}", markup=False)
         # Few refreshes: a bar that is drawn takes time from the workers.

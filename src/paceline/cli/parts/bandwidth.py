@@ -93,5 +93,7 @@ def gigabytes(bytes_per_s: float) -> str:
 
 
 def _three(value: float) -> str:
+    if value == 0:
+        return "0"
     decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.0995 else 4
     return f"{value:.{decimals}f}"
