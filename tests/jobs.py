@@ -95,3 +95,16 @@ def certify(context: Context, strategy: str, changes: dict[str, Any], model: str
     buffers = {name: buffer.flatten().tolist() for name, buffer in trainer.model.named_buffers()}
     digests = {name: parameters[name].detach().flatten().tolist() for name in parameters}
     return {"steps": steps, "buffers": buffers, "parameters": digests, "num_expected": len(expected)}
+
+
+def three_sums(context: Context) -> list[list[float]]:
+    """On the task's own comm and on two more, begun in an order that would mix them up if they were one."""
+    comms = [context.comm, context.connect("torch"), context.connect("torch")]
+    tensors = [torch.full((2,), float(factor)) for factor in (1, 2, 3)]
+    works = [comm.iall_reduce(tensor) for comm, tensor in zip(comms, tensors, strict=True)]
+    for work in reversed(works):
+        work.wait()
+    context.comm.barrier()
+    for comm in comms[1:]:
+        comm.close()
+    return [tensor.tolist() for tensor in tensors]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.launch.base import Launcher, Task
+from paceline.study.bench import Plan, rows_of
 
 
 def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[str, Any]:
@@ -70,3 +71,40 @@ class Silent:
 
     def done(self, entry: Any, repeat: int, result: Any) -> None:  # noqa: ARG002
         self.done_rows.append((entry.label, repeat))
+
+
+def _trial(comm: str, times_s: list[float], is_right: bool | None = True, result: str = "private") -> dict[str, Any]:
+    op = "all_reduce" if comm else "copy"
+    return {"op": op, "comm": comm, "result": result, "times_s": times_s, "is_right": is_right}
+
+
+def made_up_bench_rows(**changes: Any) -> list[dict[str, Any]]:
+    """Two comms at one size; worker 1 finds the first one's result wrong."""
+    plan = Plan(
+        **{
+            "ops": ("all_reduce",),
+            "comms": ("first.py:Fast", "torch"),
+            "sizes": (4096,),
+            "workers": 2,
+            "iterations": 2,
+            **changes,
+        }
+    )
+    workers = [
+        [_trial("", [1.0, 1.0]), _trial("first.py:Fast", [1.0, 5.0]), _trial("torch", [8.0, 8.0])],
+        [_trial("", [2.0, 0.5]), _trial("first.py:Fast", [4.0, 2.0], is_right=False), _trial("torch", [2.0, 10.0])],
+    ]
+    return rows_of(plan, "all_reduce", 4096, workers)
+
+
+def made_up_bench(**changes: Any) -> dict[str, Any]:
+    """What `paceline bench --json` would have written."""
+    return {
+        "schema": 1,
+        "started": "2024-05-06T07:08:09+0000",
+        "results": made_up_bench_rows(**changes),
+        "copy_limit_bytes_per_s": 2048.0,
+        "reference": "torch",
+        "unavailable": {"elsewhere": "it is <far> away"},
+        "environment": {"processor": "made up"},
+    }

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from made_up import made_up_bench
 from paceline.report import write_report
+from paceline.report.bench import write_bench_page
 from report_samples import usual_study, write_study
 
 CHROMIUM = os.environ.get("PACELINE_CHROMIUM") or next(
@@ -44,9 +46,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report([write_study(folder / "study", usual_study())], folder / "report.html")
 
 
+READY = f"#{CHARTS[-1]} .barlayer .point"
+
+
 @contextmanager
-def opened(report: Path, *, width: int = 1200, theme: str = "light") -> Iterator[Opened]:
-    """The report from its file; nothing may have gone wrong when the block is left."""
+def opened(report: Path, *, width: int = 1200, theme: str = "light", ready: str = READY) -> Iterator[Opened]:
+    """A page from its file; nothing may have gone wrong when the block is left."""
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         try:
@@ -57,7 +62,7 @@ def opened(report: Path, *, width: int = 1200, theme: str = "light") -> Iterator
             page.on("dialog", lambda dialog: (seen.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
             page.on("request", lambda request: seen.requests.append(request.url))
             page.goto(report.as_uri())
-            page.wait_for_selector(f"#{CHARTS[-1]} .barlayer .point", state="attached")
+            page.wait_for_selector(ready, state="attached")
             yield seen
             assert seen.complaints == []
             assert seen.requests == [report.as_uri()]
@@ -112,6 +117,19 @@ def test_a_phone_scrolls_down_only(report: Path) -> None:
             details.click()
         assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
         assert seen.page.evaluate("(box => box.scrollWidth > box.clientWidth)(document.querySelector('.scroll'))")
+
+
+def test_the_page_of_a_bench(tmp_path: Path) -> None:
+    page = write_bench_page(made_up_bench(), tmp_path / "bench.html")
+    chart = "#busbw-all_reduce"
+    with opened(page, width=390, ready=f"{chart} .scatterlayer .trace") as seen:
+        lines = seen.page.locator(f"{chart} .scatterlayer .trace")
+        assert lines.count() == 3  # two comms and the copy
+        assert seen.page.evaluate(f"document.querySelector('{chart}')._fullLayout.xaxis.type") == "log"
+        assert seen.page.evaluate(f"document.querySelector('{chart}')._fullLayout.yaxis.type") == "log"
+        seen.page.locator(".legend button", has_text="Fast").click()
+        assert lines.count() == 2
+        assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def _point_at(page: Any, target: Any) -> None:

@@ -94,6 +94,7 @@ class Comm(ABC):
 
     name: ClassVar[str] = ""
     between_processes: ClassVar[bool] = True  # whether workers may be processes
+    between_nodes: ClassVar[bool] = True  # whether they may be on several hosts
 
     @classmethod
     def unavailable(cls) -> str:

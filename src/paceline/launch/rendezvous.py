@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,18 @@ def connect(task: Task, store: Any, *, job: int, rank: int, local_rank: int, nod
             device=task.device,
         )
     )
+
+
+class MoreComms:
+    """Opens further comms for a task, each in a corner of the store of its own."""
+
+    def __init__(self, task: Task, store: Any, **where: Any) -> None:
+        self._task, self._store, self._where = task, store, where
+        self._numbers = itertools.count(1)
+
+    def connect(self, name: str) -> Comm:
+        corner = prefix_store(f"more{next(self._numbers)}", self._store)
+        return connect(replace(self._task, comm=name), corner, **self._where)
 
 
 def device_for(task: Task, local_rank: int) -> torch.device:

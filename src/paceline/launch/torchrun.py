@@ -10,6 +10,7 @@ from paceline.comm.torch import make_store, prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Task
 from paceline.launch.rendezvous import (
+    MoreComms,
     address_towards,
     collect,
     connect,
@@ -71,17 +72,16 @@ class TorchrunLauncher(Launcher):
         self._store = None
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        address = address_towards(self._host, self._port)
-        comm = connect(
-            task,
-            self._store,
-            job=self._job,
-            rank=self.rank,
-            local_rank=self._local_rank,
-            node=self._node,
-            address=address,
-        )
-        result = task.call(Context(comm, device_for(task, self._local_rank), on_event))
+        where: dict[str, Any] = {
+            "job": self._job,
+            "rank": self.rank,
+            "local_rank": self._local_rank,
+            "node": self._node,
+            "address": address_towards(self._host, self._port),
+        }
+        comm = connect(task, self._store, **where)
+        more = MoreComms(task, self._store, **where)
+        result = task.call(Context(comm, device_for(task, self._local_rank), on_event, more.connect))
         comm.barrier()
         comm.close()
         publish(self._store, f"result{self._job}/{self.rank}", result)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from paceline.errors import UsageError
 from paceline.report import charts, facts, words
 from paceline.report.collect import Material, collect, notices
+from paceline.report.html import policy_for, template_file, templates, write_whole
 from paceline.report.table import COLUMNS, WORKER_COLUMNS, Column
 from paceline.report.traces import colours
 from paceline.runs import finite
-from paceline.runs.store import disk_errors
 
 
 def write_report(paths: Sequence[Path], output: Path) -> Path:
     """Write the page of one or several runs and studies, whole or not at all."""
     if output.is_dir():
         raise UsageError(f"{str(output)!r} is a folder; name a file, such as {str(output / 'report.html')!r}")
-    _write_whole(output, render(collect(paths)))
+    write_whole(output, render(collect(paths)))
     return output
 
 
@@ -37,16 +30,10 @@ def render(material: Material) -> str:
     """The page as text."""
     recipe, environment, results = material.recipe, material.environment, material.results
     found = charts.make_charts(results)
-    scripts = [Markup(get_plotlyjs()), Markup(_template_file("report.js"))]
+    scripts = [Markup(get_plotlyjs()), Markup(template_file("report.js"))]
     is_study = material.sources[0].kind == "study"
     names = list(dict.fromkeys(source.recipe.name for source in material.sources))
-    jinja = Environment(
-        loader=PackageLoader("paceline.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    jinja = templates()
     jinja.filters |= {"tied": _tied, "breakable": _breakable}
     return jinja.get_template("report.html").render(
         title=", ".join(names),
@@ -67,9 +54,9 @@ def render(material: Material) -> str:
         training=facts.training(recipe, results),
         machine=facts.machine(environment),
         recipes=_recipes(material),
-        style=Markup(_template_file("report.css")),
+        style=Markup(template_file("report.css")),
         scripts=scripts,
-        policy=_policy(scripts),
+        policy=policy_for(scripts),
     )
 
 
@@ -92,13 +79,6 @@ def _recipes(material: Material) -> list[tuple[str, str]]:
     return [(name, text) for text, name in texts.items()]
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Only our own scripts may run and nothing may be fetched, whatever a label contains."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-
-
 def _tied(text: str) -> str:
     """Numbers stay with their units at the end of a line."""
     return re.sub(r"(?<=\d) (?=(%|ms|s|MB|times|(worker|core|thread|repeat)s?)(?!\w))", "\N{NO-BREAK SPACE}", text)
@@ -107,24 +87,3 @@ def _tied(text: str) -> str:
 def _breakable(text: str) -> Markup:
     """A label may be broken where its options and its codec begin."""
     return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+"))
-
-
-def _template_file(name: str) -> str:
-    return (resources.files("paceline.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _write_whole(output: Path, text: str) -> None:
-    """Beside its place first, then moved there: a reader never sees half a page."""
-    part: Any = None
-    with disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor, part = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".part", dir=output.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            os.chmod(part, 0o644)
-            os.replace(part, output)
-        except BaseException:
-            if part is not None:
-                Path(part).unlink(missing_ok=True)
-            raise

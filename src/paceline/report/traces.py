@@ -109,7 +109,7 @@ def bars_per_worker(
 
 
 def label_of(result: Result) -> str:
-    return _plain(str(result["label"]))
+    return plain(str(result["label"]))
 
 
 def wrapped(result: Result) -> str:
@@ -121,15 +121,15 @@ def wrapped(result: Result) -> str:
         if lines[-1] and len(lines[-1]) + len(piece) > TICK_WIDTH:
             lines.append("")
         lines[-1] += piece
-    return "<br>".join(_plain(line.strip()) for line in lines)
+    return "<br>".join(plain(line.strip()) for line in lines)
 
 
 def _shortened(result: Result) -> str:
     """A label on one line; hovering shows all of it."""
     label = str(result["label"])
-    return _plain(label if len(label) <= TICK_LENGTH else f"{label[: TICK_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}")
+    return plain(label if len(label) <= TICK_LENGTH else f"{label[: TICK_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text and nothing else: plotly reads markup and %{} in strings."""
     return html.escape(text, quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")

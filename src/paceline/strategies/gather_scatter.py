@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from paceline.codecs import TensorSpec
-from paceline.comm import Operation
+from paceline.comm import Comm, Operation
 from paceline.strategies.base import GradientAveraging
 
 
@@ -17,14 +17,18 @@ class GatherScatter(GradientAveraging):
     name: ClassVar[str] = "gather-scatter"
 
     def sum(self, tensor: Tensor) -> None:
-        comm = self.worker.comm
-        pieces = comm.gather(tensor, root=0)
-        if pieces:
-            total = pieces[0].clone()
-            for piece in pieces[1:]:
-                comm.add(total, piece)
-            pieces = [total] * comm.world_size
-        comm.scatter(tensor, pieces, root=0)
+        gather_scatter(tensor, self.worker.comm)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002
         return [Operation("gather", spec.nbytes, 0), Operation("scatter", spec.nbytes, 0)]
+
+
+def gather_scatter(tensor: Tensor, comm: Comm) -> None:
+    """Sum a tensor over workers in place: rank 0 gathers, adds, and scatters the sum."""
+    pieces = comm.gather(tensor, root=0)
+    if pieces:
+        total = pieces[0].clone()
+        for piece in pieces[1:]:
+            comm.add(total, piece)
+        pieces = [total] * comm.world_size
+    comm.scatter(tensor, pieces, root=0)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from paceline.comm import Comm
+from paceline.errors import RunError
 
 CPU = torch.device("cpu")
 Event = dict[str, Any]
@@ -18,6 +19,10 @@ def _tell_nobody(event: Event) -> None:  # noqa: ARG001
     return None
 
 
+def _connect_nothing(name: str) -> Comm:
+    raise RunError(f"comm {name!r} cannot be opened beside another here: nobody knows where the workers meet")
+
+
 @dataclass(frozen=True)
 class Context:
     """One worker's surroundings for one task."""
@@ -25,6 +30,8 @@ class Context:
     comm: Comm
     device: torch.device = CPU
     emit: Callable[[Event], None] = _tell_nobody  # progress, as plain values; only rank 0 has a listener
+    # Opens another comm for this task, by name. All workers ask in the same order; whoever asks closes it.
+    connect: Callable[[str], Comm] = _connect_nothing
 
     @property
     def rank(self) -> int:

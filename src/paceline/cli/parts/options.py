@@ -117,16 +117,21 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
 
 def _under_torchrun(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """Whoever started the workers has decided how many there are."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        try:
-            started = int(os.environ["WORLD_SIZE"])
-        except ValueError:
-            raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
-        if changes.setdefault("workers", started) != started:
-            raise UsageError(
-                f"--workers {changes['workers']} conflicts with the {started} workers that torchrun started"
-            )
-    return recipe.replace(changes)
+    workers = settle_workers(changes.get("workers"))
+    return recipe.replace(changes if workers is None else {**changes, "workers": workers})
+
+
+def settle_workers(given: int | None) -> int | None:
+    """As many workers as torchrun started, where it did; a number that conflicts with that is refused."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return given
+    try:
+        started = int(os.environ["WORLD_SIZE"])
+    except ValueError:
+        raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
+    if given not in (None, started):
+        raise UsageError(f"--workers {given} conflicts with the {started} workers that torchrun started")
+    return started
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
@@ -154,12 +159,23 @@ def write_json(value: Any, target: str) -> None:
 
 def check_json_target(target: str) -> None:
     """A result that took an hour must not be lost to a missing folder."""
-    if not target or target == "-":
+    if target != "-":
+        _check_target("--json", target)
+
+
+def check_page_target(target: str) -> None:
+    if target and not target.endswith((".html", ".htm")):
+        raise UsageError(f"--plot {target!r}: a plot is an HTML page; name a file that ends in .html")
+    _check_target("--plot", target)
+
+
+def _check_target(option: str, target: str) -> None:
+    if not target:
         return
     folder = Path(target).resolve().parent
     if not folder.is_dir():
-        raise UsageError(f"--json {target!r}: the folder {str(Path(target).parent)!r} does not exist")
+        raise UsageError(f"{option} {target!r}: the folder {str(Path(target).parent)!r} does not exist")
     if Path(target).is_dir():
-        raise UsageError(f"--json {target!r} is a folder; name a file in it")
+        raise UsageError(f"{option} {target!r} is a folder; name a file in it")
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"--json {target!r}: the folder cannot be written")
+        raise UsageError(f"{option} {target!r}: the folder cannot be written")

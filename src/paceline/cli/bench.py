@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank
+
+ORDER = 4
+WORKERS = 4
+
+HELP = """Measure collectives on every comm side by side, as nccl-tests counts them.
+
+An iteration's time is that of its slowest worker; all fill their input and meet before it, which is not timed. In every round each comm has one turn, and a plain copy of memory of the same size as well, by all workers at once.
+
+algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes: of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes that each worker copies per second)."""  # noqa: E501
+
+
+def bench(
+    op: Annotated[
+        str,
+        typer.Option(
+            "--op", help="all_reduce, reduce_scatter, all_gather, broadcast, gather-scatter, ring; several, or all."
+        ),
+    ] = "all_reduce",
+    comm: Annotated[
+        str | None, typer.Option("--comm", help="Comms, separated by commas (default: all that work here).")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help=f"Processes (default: {WORKERS}, or as torchrun says).", show_default=False),
+    ] = None,
+    min_bytes: Annotated[str, typer.Option("--min-bytes", help="Smallest size: 4096, 4K, 37M, 1G.")] = "4K",
+    max_bytes: Annotated[str, typer.Option("--max-bytes", help="Largest size.")] = "64M",
+    factor: Annotated[int, typer.Option("--factor", help="From one size to the next.")] = 4,
+    sizes: Annotated[
+        str | None, typer.Option("--bytes", help="These sizes instead, separated by commas: 4K,4M,37M.")
+    ] = None,
+    warmup: Annotated[int, typer.Option("--warmup", help="Rounds that are not counted.")] = 5,
+    iterations: Annotated[int, typer.Option("--iterations", help="Rounds that are.")] = 20,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check results of every operation at every size.")
+    ] = True,
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="float32, float64, float16, bfloat16, int32 or int64.")
+    ] = "float32",
+    threads: Annotated[int, typer.Option("--threads", help="Threads per worker.")] = 1,
+    plot: Annotated[
+        str, typer.Option("--plot", help="Write a page with busbw over bytes, per comm.", metavar="FILE.html")
+    ] = "",
+    json_target: Json = "",
+    num_nodes: NNodes = 1,
+    node_rank: NodeRank = 0,
+    master_addr: MasterAddr = "127.0.0.1",
+    master_port: MasterPort = 29400,
+) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from paceline.cli.parts.bandwidth import bandwidth_table, explanation
+    from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
+    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.errors import RunError
+    from paceline.launch.local import Nodes
+    from paceline.study.bench import Plan, find_comms, find_ops, listed, parse_bytes, sizes_between
+    from paceline.study.bench import bench as measure
+
+    check_json_target(json_target)
+    check_page_target(plot)
+    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
+    usable, missing = find_comms(comm, count_nodes(nodes))
+    settled = settle_workers(workers)
+    plan = Plan(
+        ops=find_ops(op),
+        comms=usable,
+        sizes=tuple(map(parse_bytes, listed(sizes)))
+        if sizes is not None
+        else sizes_between(parse_bytes(min_bytes), parse_bytes(max_bytes), factor),
+        dtype=dtype,
+        workers=WORKERS if settled is None else settled,
+        warmup=warmup,
+        iterations=iterations,
+        check=check,
+        threads=threads,
+        num_nodes=count_nodes(nodes),
+    )
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with launched(plan.workers, nodes) as launcher:
+        console = console_for(json_target, is_main=launcher.is_main)
+        who = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+        rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"
+        console.print(f"{who}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
+        for name, reason in missing.items():
+            console.print(f"not here: comm {name}, {reason}", markup=False)
+        # Few refreshes: a bar that is drawn takes time from the workers.
+        with Progress(*columns, console=console, refresh_per_second=2, transient=True) as progress:
+            bar = progress.add_task("starting", total=plan.num_rounds)
+            outcome = measure(
+                plan,
+                launcher,
+                missing=missing,
+                on_progress=lambda rounds, doing: progress.update(bar, completed=rounds, description=doing),
+            )
+    if outcome is None:
+        return
+    console.print(bandwidth_table(outcome, console))
+    for line in explanation(outcome):
+        console.print(line, markup=False)
+    if plot:
+        from paceline.report.bench import write_bench_page
+
+        console.print(f"plot  {write_bench_page(outcome, plot)}", markup=False, soft_wrap=True)
+    write_json(outcome, json_target)
+    wrong = [row for row in outcome["results"] if row["correct"] is False]
+    if wrong:
+        first = wrong[0]
+        raise RunError(
+            f"{len(wrong)} of {len(outcome['results'])} results are wrong; first: {first['op']} of "
+            f"{first['bytes']} bytes on comm {first['comm']} ({first['result']}), on workers "
+            f"{', '.join(map(str, first['wrong_workers']))}"
+        )
+
+
+def register(app: typer.Typer) -> None:
+    app.command(help=HELP)(bench)

@@ -1,0 +1,55 @@
+"""What makes a page self-contained: templates that escape, a policy that fetches nothing, and writing it whole."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from paceline.runs.store import disk_errors
+
+
+def templates() -> Environment:
+    """Everything that is filled in is escaped; a name that is not there is an error."""
+    return Environment(
+        loader=PackageLoader("paceline.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def policy_for(scripts: Sequence[str]) -> str:
+    """Only our own scripts may run and nothing may be fetched, whatever a label contains."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def template_file(name: str) -> str:
+    return (resources.files("paceline.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def write_whole(output: Path, text: str) -> None:
+    """Beside its place first, then moved there: a reader never sees half a page."""
+    part: Any = None
+    with disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor, part = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".part", dir=output.parent)
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.chmod(part, 0o644)
+            os.replace(part, output)
+        except BaseException:
+            if part is not None:
+                Path(part).unlink(missing_ok=True)
+            raise

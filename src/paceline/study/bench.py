@@ -1,0 +1,266 @@
+"""Collectives measured as nccl-tests counts them, every comm side by side in one run."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from paceline.comm import comms
+from paceline.comm.choose import choose_comm
+from paceline.errors import UsageError, unknown
+from paceline.launch.base import Launcher, Task
+from paceline.measure.environment import environment
+from paceline.measure.stats import paired_ratio, summary
+from paceline.runs import SCHEMA
+from paceline.study.trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
+from paceline.train.context import Event
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+REFERENCE = "torch"  # what others are compared with, where it takes part
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured; every mistake in it is found before anything starts."""
+
+    ops: tuple[str, ...]
+    comms: tuple[str, ...]
+    sizes: tuple[int, ...]  # bytes
+    dtype: str = "float32"
+    workers: int = 4
+    warmup: int = 5
+    iterations: int = 20
+    check: bool = True
+    threads: int = 1
+    num_nodes: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("warmup", 0), ("iterations", 1), ("threads", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"--{name} {getattr(self, name)} is too few: at least {least}")
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", self.dtype, DTYPES)
+        for op in self.ops:
+            if op not in OPS:
+                raise unknown("op", op, [*OPS, "all"])
+        for kind, names in (("op", self.ops), ("comm", self.comms), ("size", self.sizes)):
+            if not names:
+                raise UsageError(f"there is no {kind} to measure")
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise UsageError(f"{kind} {twice!r} is named twice")
+        for size in self.sizes:
+            if size % self.itemsize or not size:
+                raise UsageError(f"{size} bytes are not a whole number of {self.dtype} ({self.itemsize} bytes each)")
+            for op in self.ops:
+                if not self.numel(op, size):
+                    raise UsageError(f"{size} bytes cannot be cut into {self.workers} parts for {op}, one per worker")
+        dtype = DTYPES[self.dtype]
+        largest_sum = LARGEST * self.workers
+        if self.check and dtype.is_floating_point and largest_sum > 2 / torch.finfo(dtype).eps:
+            raise UsageError(f"{self.dtype} cannot hold sums over {self.workers} workers exactly; add --no-check")
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPES[self.dtype].itemsize
+
+    @property
+    def reference(self) -> str:
+        """The comm that others are compared with."""
+        return REFERENCE if REFERENCE in self.comms else self.comms[0]
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.sizes) * len(self.ops) * (self.warmup + self.iterations)
+
+    def numel(self, op: str, size: int) -> int:
+        """Elements of a tensor of that size; fewer, where it is cut into parts that would not be equal."""
+        numel = size // self.itemsize
+        return numel - numel % self.workers if op in IN_PARTS else numel
+
+
+def parse_bytes(text: str) -> int:
+    """A size: 4096, 4K, 37M, 1G. K, M and G are powers of 1024, as nccl-tests has them."""
+    match = re.fullmatch(r"\s*(\d+)\s*([KMG]?)\s*", text, re.IGNORECASE)
+    if not match:
+        raise UsageError(f"size {text!r} is not a number of bytes such as 4096, 4K, 37M or 1G")
+    return int(match[1]) * UNITS[match[2].upper()]
+
+
+def human_bytes(num_bytes: int) -> str:
+    """A size as `parse_bytes` reads it; one that is no round number of units is shown to three digits."""
+    unit = next(unit for unit in reversed(UNITS) if num_bytes >= UNITS[unit] or not unit)
+    return f"{num_bytes / UNITS[unit]:.{4 if num_bytes < 1 << 10 or num_bytes % UNITS[unit] == 0 else 3}g}{unit}"
+
+
+def short_name(comm: str) -> str:
+    """A comm from the user's own file goes by its class."""
+    return comm.rpartition(":")[2]
+
+
+def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
+    """From the least, each `factor` times the last, up to the most."""
+    if least < 1:
+        raise UsageError("--min-bytes must be at least 1")
+    if least > most:
+        raise UsageError(f"--min-bytes {least} is more than --max-bytes {most}")
+    if factor < 2:
+        raise UsageError(f"--factor {factor} does not lead from one size to a larger one: at least 2")
+    sizes = [least]
+    while sizes[-1] * factor <= most:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The words of a list that is separated by commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def find_ops(text: str) -> tuple[str, ...]:
+    return tuple(OPS) if text.strip() == "all" else listed(text)
+
+
+def find_comms(text: str | None, num_nodes: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The comms to measure, and why others are not among them; one that was asked for must be usable."""
+    if text is None:
+        between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
+        reasons = {name: _reason_against(name, num_nodes) for name in between_processes}
+        usable = tuple(name for name, reason in reasons.items() if not reason)
+        return usable, {name: reason for name, reason in reasons.items() if reason}
+    for name in listed(text):
+        reason = _reason_against(name, num_nodes)
+        if reason:
+            raise UsageError(f"comm {name!r} cannot be used here: {reason}")
+    return listed(text), {}
+
+
+def _reason_against(name: str, num_nodes: int) -> str:
+    comm = comms.get(name)
+    if not comm.between_processes:
+        return "it does not connect processes"
+    if num_nodes > 1 and not comm.between_nodes:
+        return f"it does not connect hosts, and there are {num_nodes}"
+    return comm.unavailable()
+
+
+def bus_factor(op: str, world_size: int) -> float:
+    """What algbw is multiplied by to get busbw: bytes that a worker must move per byte of the tensor.
+
+    gather-scatter gives everybody the sum, as an all-reduce does, and is counted like one: so the two compare, and what
+    rank 0 moves beyond that shows as lost bandwidth.
+    """
+    share = (world_size - 1) / world_size
+    factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}
+    return {**factors, "reduce_scatter": share, "all_gather": share, "broadcast": 1.0}[op]
+
+
+def figures(op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]) -> Row:
+    """What follows from the slowest worker's times, and from those of the copies beside them."""
+    time_s = summary(times_s)
+    algbw = num_bytes / time_s["p50"]
+    busbw = algbw * bus_factor(op, world_size)
+    copy_limit = num_bytes / summary(copy_times_s)["p50"]
+    return {
+        "time_s": time_s,
+        "algbw_bytes_per_s": algbw,
+        "busbw_bytes_per_s": busbw,
+        "copy_limit_bytes_per_s": copy_limit,
+        "percent_of_copy_limit": 100 * busbw / copy_limit,
+    }
+
+
+def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Row]]) -> list[Row]:
+    """The rows of one operation at one size, from what every worker measured."""
+    slowest = [
+        [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
+        for trials in zip(*workers, strict=True)
+    ]
+    names = [(trial["op"], trial["comm"], trial["result"]) for trial in workers[0]]
+    copy_times = slowest[[name[0] for name in names].index(COPY)]
+    reference = names.index((op, plan.reference, "private"))
+    rows = []
+    for index, (name, comm, result) in enumerate(names):
+        if name == COPY:
+            continue
+        wrong = [rank for rank, trials in enumerate(workers) if trials[index]["is_right"] is False]
+        ratio = paired_ratio(slowest[reference], slowest[index])
+        rows.append(
+            {
+                "op": op,
+                "comm": comm,
+                "result": result,
+                "world_size": plan.workers,
+                "bytes": num_bytes,
+                "dtype": plan.dtype,
+                "warmup": plan.warmup,
+                "iterations": plan.iterations,
+                **figures(op, num_bytes, plan.workers, slowest[index], copy_times),
+                "speedup": {
+                    "over": plan.reference,
+                    "value": ratio.value,
+                    "interval95": _interval(ratio.low, ratio.high),
+                },
+                "correct": not wrong if plan.check else None,
+                "wrong_workers": wrong,
+            }
+        )
+    return rows
+
+
+def _interval(low: float | None, high: float | None) -> list[float] | None:
+    return None if low is None or high is None else [low, high]
+
+
+def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) -> None:
+    on_progress(before + event["rounds"], event["op"])
+
+
+def bench(
+    plan: Plan, launcher: Launcher, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
+) -> dict[str, Any] | None:
+    """Measure everything; None where this process is not the one that reports."""
+    started, surroundings = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
+    rows: dict[str, list[Row]] = {op: [] for op in plan.ops}
+    rounds_per_size = plan.num_rounds // len(plan.sizes)
+    for index, size in enumerate(plan.sizes):
+        cases = [(op, plan.numel(op, size)) for op in plan.ops]
+        arguments = {
+            "comms": list(plan.comms),
+            "cases": cases,
+            "dtype": plan.dtype,
+            "warmup": plan.warmup,
+            "iterations": plan.iterations,
+            "check": plan.check,
+        }
+        # The comm that keeps workers together is the quickest here, and the same for all that are measured.
+        together = choose_comm(num_workers=plan.workers, num_nodes=plan.num_nodes)
+        task = Task(trial_job, arguments, num_workers=plan.workers, comm=together, threads=plan.threads)
+        before = index * rounds_per_size
+        workers = launcher.run(task, partial(_tell, on_progress, before))
+        on_progress(before + rounds_per_size, cases[-1][0])
+        if not launcher.is_main:
+            continue
+        for case, (op, numel) in enumerate(cases):
+            rows[op] += rows_of(plan, op, numel * plan.itemsize, [worker[case] for worker in workers])
+    if not launcher.is_main:
+        return None
+    results = [row for op in plan.ops for row in rows[op]]
+    largest = max(results, key=lambda row: row["bytes"])
+    return {
+        "schema": SCHEMA,
+        "started": started,
+        "results": results,
+        "copy_limit_bytes_per_s": largest["copy_limit_bytes_per_s"],
+        "reference": plan.reference,
+        "unavailable": missing or {},
+        "environment": surroundings,
+    }
