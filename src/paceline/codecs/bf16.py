@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -7,9 +8,10 @@ import torch
 from paceline.codecs.cast import Cast
 
 
+@dataclass(kw_only=True)
 class Bf16(Cast):
     """bfloat16: float32's range with 8 significant bits."""
 
     name: ClassVar[str] = "bf16"
-    dtype: ClassVar[torch.dtype] = torch.bfloat16
+    cast: ClassVar[torch.dtype] = torch.bfloat16
     relative_error: ClassVar[float] = 2.0**-8

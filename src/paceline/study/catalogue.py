@@ -19,7 +19,7 @@ from paceline.strategies import StrategySpec, strategies
 def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]]:
     """One row per strategy for a model on so many workers."""
     built = build_model(model, load_data(DataConfig(name=data), seed=0))
-    specs = [TensorSpec(p.numel(), p.element_size()) for p in built.parameters() if p.requires_grad]
+    specs = [TensorSpec.of(p) for p in built.parameters() if p.requires_grad]
     rows = []
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
