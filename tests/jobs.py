@@ -135,4 +135,9 @@ def average_slopes(context: Context, strategy: str, steps: list[int], shares: li
     predicted = [built.traffic(worker.specs, context.rank, context.world_size, step) for step in steps]
     counted = dict(context.comm.counter.nbytes)
     kept = {name: tensor.tolist() for name, tensor in built.state_dict().items()}
-    return got, kept, counted, dict(Counter.of(sum(predicted, [])).nbytes)
+    return (
+        got,
+        kept,
+        counted,
+        dict(Counter.of(operation for operations in predicted for operation in operations).nbytes),
+    )

@@ -90,7 +90,9 @@ def test_replicas_are_the_same_bits_and_traffic_shrinks(pair: str) -> None:
             if codec.name in ("int8", "topk"):
                 assert row["counted"] == {("all_gather", None): encoded}
             elif not isinstance(build(pair), GradientAveraging) or not build(pair).fused:
-                shrunk = {key: nbytes * encoded / (8 * numel) for key, nbytes in exact["steps"][step]["counted"].items()}
+                shrunk = {
+                    key: nbytes * encoded / (8 * numel) for key, nbytes in exact["steps"][step]["counted"].items()
+                }
                 assert row["counted"] == shrunk
     assert any(row["relative_error"] > 1e-9 for worker in workers for row in worker["steps"])
 
@@ -108,7 +110,7 @@ def kept(state: dict[str, list]) -> Tensor:
     if len(fused) == sum(sizes):
         return torch.tensor(fused, dtype=torch.float64)
     parts = [state.get(f"codec.error.{key}", [0.0] * size) for key, size in enumerate(sizes)]
-    return torch.tensor(sum(parts, []), dtype=torch.float64)
+    return torch.tensor(list(itertools.chain(*parts)), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("pair", WITH_FEEDBACK)

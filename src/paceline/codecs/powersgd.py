@@ -22,7 +22,8 @@ class PowerSgd(Codec):
 
     Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix and its error, P = M Q is summed and made
     orthonormal, Q = M' P is summed, and everybody takes P Q': the sum of all M projected on P. A worker keeps its own
-    M - P (M' P)', the paper's local error: smaller than M, where M less a share of the sum could grow for ever.
+    M - P (M' P)', the error of the paper's algorithm 2. (Less an equal share of P Q' instead, as in the authors' code
+    and in torch's hook, adds up to the same, but each worker keeps its difference from the others for ever.)
     Q is where the next step begins; at first it is random, the same everywhere.
 
     P is made orthonormal, and multiplied, by each worker for itself, as torch's own hook does. On machines of one kind
@@ -39,9 +40,7 @@ class PowerSgd(Codec):
     def __post_init__(self) -> None:
         for option in ("rank", "min_vector"):
             if getattr(self, option) < 1:
-                raise UsageError(
-                    f"option {option} of codec powersgd must be at least 1, not {getattr(self, option)}"
-                )
+                raise UsageError(f"option {option} of codec powersgd must be at least 1, not {getattr(self, option)}")
         self._memory = ErrorFeedback()
 
     def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm, key: Key = 0) -> None:
