@@ -27,6 +27,8 @@ PAIRS = [
 ]
 TOY_PAIRS = [f"{s}+{FOR_TOYS.get(c, c)}" for s, _, c in (pair.partition("+") for pair in PAIRS)]
 WITH_FEEDBACK = [pair for pair in TOY_PAIRS if "topk" in pair or "powersgd" in pair]
+# Several buckets, and others after the first step than in it.
+MANY_BUCKETS = [f"ddp:bucket_mb=0.001+{FOR_TOYS[codec]}" for codec in ("topk", "powersgd", "int8")]
 SHARES = [0.5, 0.0, 0.3, 0.2]  # a worker without samples still sends what it kept
 
 
@@ -113,7 +115,7 @@ def kept(state: dict[str, list]) -> Tensor:
     return torch.tensor(list(itertools.chain(*parts)), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("pair", WITH_FEEDBACK)
+@pytest.mark.parametrize("pair", [*WITH_FEEDBACK, *MANY_BUCKETS[:2]])
 def test_nothing_is_lost_for_ever(pool: LocalLauncher, pair: str) -> None:
     steps = list(range(5))
     workers = run_slopes(pool, pair, 4, steps=steps, shares=SHARES)
@@ -132,16 +134,17 @@ def test_nothing_is_lost_for_ever(pool: LocalLauncher, pair: str) -> None:
     assert float(errors.norm()) > 0.1 * float(put_in.norm())  # and much was really kept
 
 
-@pytest.mark.parametrize("pair", TOY_PAIRS)
+@pytest.mark.parametrize("pair", [*TOY_PAIRS, *MANY_BUCKETS])
 def test_a_restart_changes_no_bit(pool: LocalLauncher, pair: str) -> None:
     whole = run_slopes(pool, pair, 3, steps=[0, 1, 2, 3], shares=SHARES[1:])
     first = run_slopes(pool, pair, 3, steps=[0, 1], shares=SHARES[1:])
     states = [state for _, state, _, _ in first]
-    assert all(bool(state) == (pair in WITH_FEEDBACK) for state in states)
+    has_feedback = "topk" in pair or "powersgd" in pair
+    assert all(bool(state) == has_feedback for state in states)
     rest = run_slopes(pool, pair, 3, steps=[2, 3], shares=SHARES[1:], state=states)
     forgetful = run_slopes(pool, pair, 3, steps=[2, 3], shares=SHARES[1:])
     for rank in range(3):
         assert rest[rank][0] == whole[rank][0][2:]
         assert rest[rank][1] == whole[rank][1]
-        if pair in WITH_FEEDBACK:
+        if has_feedback:
             assert forgetful[rank][0] != rest[rank][0]

@@ -82,7 +82,8 @@ class Ddp(Strategy):
         if self.codec.relative_error:
             # A lambda, because DDP checks a hook's annotations and ours are strings.
             self._replica.register_comm_hook(None, lambda _, bucket: self._average_encoded(bucket))
-            # After the first step DDP cuts other buckets; a parameter keeps its place in the model.
+            # After the first step DDP cuts other buckets; a parameter keeps its place in the model. (torch's own hook
+            # for PowerSGD keeps errors by bucket, and on gloo it does not survive several: docs/negative-results.md.)
             self._keys = {id(parameter): key for key, parameter in enumerate(worker.parameters)}
         worker.replica = self._replica
 

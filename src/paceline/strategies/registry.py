@@ -30,7 +30,7 @@ class StrategySpec:
         if not plus or not _CODEC.fullmatch(codec):
             body, codec = text.strip(), default_codec
         if not body or not codec or body.startswith(":") or codec.startswith(":"):
-            raise UsageError(f"strategy {text!r} is not NAME[:option=value...][+codec]")
+            raise UsageError(f"strategy {text!r} is not NAME[:option=value...][+codec[:option=value...]]")
         name, options = split_words("strategy", body)
         return StrategySpec(name, options, codec)
 
