@@ -19,6 +19,7 @@ from torch import nn
 
 from paceline.comm import Comm
 from paceline.comm.threads import ThreadsComm
+from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, strategies
@@ -78,6 +79,15 @@ def on_threads_supported(name: str) -> bool:
 
 def build(text: str) -> Strategy:
     return StrategySpec.parse(text).build()
+
+
+def is_refused(text: str) -> bool:
+    """Whether a strategy refuses its codec."""
+    try:
+        build(text).check(2, torch.optim.SGD)
+    except UsageError:
+        return True
+    return False
 
 
 def build_for(text: str, comm: Comm) -> Strategy:

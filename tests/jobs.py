@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from paceline.comm import Counter
-from paceline.strategies import StrategySpec
+from paceline.strategies import StrategySpec, Worker
 from paceline.train.context import Context
 from paceline.train.oracle import oracle_steps
 from paceline.train.replicas import parameter_digest
@@ -108,3 +109,48 @@ def three_sums(context: Context) -> list[list[float]]:
     for comm in comms[1:]:
         comm.close()
     return [tensor.tolist() for tensor in tensors]
+
+
+class Slopes(nn.Module):
+    """A model whose gradient is what it is given: a matrix, a bias, a number, and a kernel."""
+
+    SHAPES = ((12, 20), (12,), (), (6, 3, 5, 5))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([torch.zeros(shape, dtype=torch.float64) for shape in self.SHAPES])
+
+    def forward(self, slopes: list[Tensor]) -> Tensor:
+        return sum((weight * slope).sum() for weight, slope in zip(self.weights, slopes, strict=True))
+
+
+def slopes_of(rank: int, step: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in Slopes.SHAPES]
+
+
+def average_slopes(context: Context, strategy: str, steps: list[int], shares: list[float], state: Any = None) -> Any:
+    """What everybody got in each step, and what the strategy keeps: gradients are known, weights uneven."""
+    built, model = StrategySpec.parse(strategy).build(), Slopes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    worker = Worker(comm=context.comm, codec=built.codec, model=model, optimizer=optimizer)
+    built.setup(worker)
+    if state is not None:
+        built.load_state_dict({k: torch.tensor(v, dtype=torch.float64) for k, v in state[context.rank].items()})
+    worker.weight = shares[context.rank]
+    got = []
+    context.comm.counter.clear()
+    for step in steps:
+        optimizer.zero_grad()
+        (worker.replica(slopes_of(context.rank, step)) * built.loss_scale).backward()
+        built.after_backward()
+        got.append(torch.cat([weight.grad.reshape(-1) for weight in worker.parameters]).tolist())
+    predicted = [built.traffic(worker.specs, context.rank, context.world_size, step) for step in steps]
+    counted = dict(context.comm.counter.nbytes)
+    kept = {name: tensor.tolist() for name, tensor in built.state_dict().items()}
+    return (
+        got,
+        kept,
+        counted,
+        dict(Counter.of(operation for operations in predicted for operation in operations).nbytes),
+    )

@@ -8,6 +8,8 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+import typing
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -52,6 +54,47 @@ def accepted_arguments(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return offered
     return {name: value for name, value in offered.items() if name in parameters}
+
+
+def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """`NAME[:option=value...]` as the name and its options; a name may be the user's `file.py:Class`."""
+    name, *words = text.split(":")
+    if words and is_reference(f"{name}:{words[0]}"):
+        name, *words = f"{name}:{words[0]}", *words[1:]
+    pairs = [word.partition("=") for word in words]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise UsageError(f"{kind} {text!r}: {key!r} is not option=value")
+    return name, tuple((key, value) for key, _, value in pairs)
+
+
+def convert_options(
+    kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    """Options as the user wrote them, in the types of a class's fields."""
+    known, hints = list(known), typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, text in pairs:
+        if key not in known:
+            if not known:
+                raise UsageError(f"{kind} {name!r} has no options, but {key!r} was given")
+            raise unknown(f"option of {kind} {name}", key, known)
+        values[key] = _convert(f"option {key} of {kind} {name}", hints[key], text)
+    return values
+
+
+def _convert(what: str, hint: Any, text: str) -> Any:
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise UsageError(f"{what} must be true or false, not {text!r}")
+        return text.lower() == "true"
+    try:
+        return hint(text)
+    except ValueError:
+        raise UsageError(f"{what} must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number"}
 
 
 def _load_file(path_text: str, kind: str) -> ModuleType:

@@ -136,11 +136,17 @@ class Recipe(Section):
     train: TrainConfig = field(default_factory=TrainConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    strategy: str = option("all-reduce", "how workers agree: NAME[:option=value...][+codec]", flag="--strategy")
+    strategy: str = option(
+        "all-reduce", "how workers agree: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
+    )
     strategies: tuple[str, ...] = option(
         (), "what compare compares, separated by commas; one-worker is the reference without peers", flag="--strategies"
     )
-    codec: str = option("fp32", "what a tensor looks like on the wire, where a strategy names none", flag="--codec")
+    codec: str = option(
+        "fp32",
+        "what a tensor looks like on the wire, where a strategy names none: NAME[:option=value...]",
+        flag="--codec",
+    )
     comm: str = option("torch", "how bytes move between workers; auto picks", flag="--comm")
     workers: int = option(4, "processes that train", flag="--workers", least=1)
     threads: int = option(1, "threads per worker", flag="--threads", least=1)

@@ -313,4 +313,6 @@ def test_listings(command: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     expected = {"strategies": "gather-scatter", "models": "61,706", "recipes": "vgg11-cifar10", "data": "mnist-mini"}
     assert expected[command] in done.stdout
+    if command == "strategies":
+        assert "option ratio=0.01" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines()) <= 100

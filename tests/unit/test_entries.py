@@ -24,6 +24,9 @@ def test_the_recipes_codec_is_where_a_row_names_none() -> None:
     recipe = RECIPE.replace({"codec": "fp16"})
     entry = make_entry("ring", recipe)
     assert (entry.label, entry.codec, entry.guarantee) == ("ring+fp16", "fp16", "LOSSY")
+    with_options = make_entry("ring", RECIPE.replace({"codec": "topk:ratio=0.5"}))
+    assert (with_options.label, with_options.codec) == ("ring+topk:ratio=0.5", "topk:ratio=0.5")
+    assert make_entry(with_options.spec, RECIPE) == with_options
     plain = make_entry("ring+fp32", recipe)
     assert (plain.codec, plain.guarantee) == ("fp32", "EXACT")
     # What runs is what the row says, though its words leave fp32 out.

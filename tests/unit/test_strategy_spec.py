@@ -26,6 +26,9 @@ WRONG = f"{TESTS / 'wrong_strategies.py'}:WrongPrediction"
         ("mine.py:Class", StrategySpec("mine.py:Class")),
         ("a/mine.py:Class:x=1+bf16", StrategySpec("a/mine.py:Class", (("x", "1"),), "bf16")),
         ("package.module:Class", StrategySpec("package.module:Class")),
+        ("ring+topk:ratio=0.05", StrategySpec("ring", (), "topk:ratio=0.05")),
+        ("a+b/mine.py:Class:x=1", StrategySpec("a+b/mine.py:Class", (("x", "1"),))),
+        ("a+b/mine.py:Class+int8:chunk=8", StrategySpec("a+b/mine.py:Class", (), "int8:chunk=8")),
     ],
 )
 def test_parsing(text: str, expected: StrategySpec) -> None:
@@ -35,9 +38,20 @@ def test_parsing(text: str, expected: StrategySpec) -> None:
 def test_the_codec_beside_is_a_default() -> None:
     assert StrategySpec.parse("ring", "bf16").codec == "bf16"
     assert StrategySpec.parse("ring+fp32", "bf16").codec == "fp32"
+    assert StrategySpec.parse("ring", "topk:ratio=0.5").build().codec.options == {"ratio": 0.5}
+    assert StrategySpec.parse("ring+int8:chunk=8", "topk:ratio=0.5").build().codec.options == {"chunk": 8}
 
 
-@pytest.mark.parametrize("text", ["ring", "ring+fp16", "ddp:bucket_mb=5:static_graph=true+bf16", "mine.py:Class:x=1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ring",
+        "ring+fp16",
+        "ddp:bucket_mb=5:static_graph=true+bf16",
+        "mine.py:Class:x=1",
+        "ring+powersgd:rank=2:min_vector=9",
+    ],
+)
 def test_words_survive_a_round_trip(text: str) -> None:
     assert str(StrategySpec.parse(text)) == text
 
@@ -52,6 +66,16 @@ def test_words_survive_a_round_trip(text: str) -> None:
         ("ddp::", "strategy 'ddp::': '' is not option=value"),
         ("rign", "unknown strategy 'rign'; did you mean 'ring'?"),
         ("ring+fp61", "unknown codec 'fp61'; did you mean 'fp16'?"),
+        ("ring+:ratio=1", "strategy 'ring+:ratio=1' is not NAME"),
+        ("ring+topk:ratio", "codec 'topk:ratio': 'ratio' is not option=value"),
+        ("ring+topk:raito=1", "unknown option of codec topk 'raito'; did you mean 'ratio'?"),
+        ("ring+topk:ratio=much", "option ratio of codec topk must be a number, not 'much'"),
+        ("ring+topk:ratio=0", "option ratio of codec topk must be above 0 and at most 1, not 0"),
+        ("ring+topk:ratio=nan", "option ratio of codec topk must be above 0 and at most 1, not nan"),
+        ("ring+int8:chunk=1.5", "option chunk of codec int8 must be a whole number, not '1.5'"),
+        ("ring+int8:chunk=0", "option chunk of codec int8 must be at least 1, not 0"),
+        ("ring+powersgd:rank=0", "option rank of codec powersgd must be at least 1, not 0"),
+        ("ring+fp16:chunk=1", "codec 'fp16' has no options, but 'chunk' was given"),
         ("ring:pieces=2", "strategy 'ring' has no options, but 'pieces' was given"),
         ("ddp:buckets_mb=2", "unknown option of strategy ddp 'buckets_mb'; did you mean 'bucket_mb'?"),
         ("ddp:bucket_mb=many", "option bucket_mb of strategy ddp must be a number, not 'many'"),

@@ -15,11 +15,11 @@ def strategies(
     data: Annotated[str, typer.Option("--data", help="Data that the model is for.")] = "mnist-mini",
     json_target: Json = "",
 ) -> None:
-    """List the ways to agree: guarantee, bytes and messages per step."""
+    """List the ways to agree: guarantee, bytes and messages per step; and the codecs."""
     from paceline.cli.parts.options import console_for, write_json
     from paceline.cli.parts.view import DASH, make_table, megabytes
     from paceline.runs import SCHEMA
-    from paceline.study.catalogue import catalogue
+    from paceline.study.catalogue import catalogue, codec_catalogue
 
     rows = catalogue(num_workers=workers, model=model, data=data)
     table = make_table("strategy", "guarantee", "MB sent, rank 0", "others", "messages")
@@ -36,7 +36,13 @@ def strategies(
             console.print(f"    option {name}={str(value).lower()}")
         if row["paper"]:
             console.print(f"    {row['paper']}", markup=False)
-    write_json({"schema": SCHEMA, "strategies": rows}, json_target)
+    console.print("Codecs, which join a strategy by a plus:")
+    codecs = codec_catalogue()
+    for row in codecs:
+        console.print(f"[bold]{row['codec']}[/bold]  {row['description']}")
+        for name, value in row["options"].items():
+            console.print(f"    option {name}={value}")
+    write_json({"schema": SCHEMA, "strategies": rows, "codecs": codecs}, json_target)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from paceline.codecs.cast import Cast
 
 
+@dataclass(kw_only=True)
 class Bf16(Cast):
     """bfloat16: float32's range with 8 significant bits."""
 

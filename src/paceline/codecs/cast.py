@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, TensorSpec
+from paceline.codecs.base import Codec, Key, TensorSpec
 from paceline.comm import Comm, Operation
 
 
+@dataclass(kw_only=True)
 class Cast(Codec):
     """Tensors travel, and are summed, in another number type."""
 
     cast: ClassVar[torch.dtype]
 
-    def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm) -> None:  # noqa: ARG002
+    def sum(
+        self,
+        tensor: Tensor,
+        sum_over_workers: Callable[[Tensor], None],
+        comm: Comm,  # noqa: ARG002
+        key: Key = 0,  # noqa: ARG002
+    ) -> None:
         encoded = tensor.to(self.cast)
         sum_over_workers(encoded)
         tensor.copy_(encoded)
 
-    def traffic(self, spec: TensorSpec, sum_traffic: Callable[[TensorSpec], list[Operation]]) -> list[Operation]:
+    def traffic(
+        self,
+        spec: TensorSpec,
+        sum_traffic: Callable[[TensorSpec], list[Operation]],
+        world_size: int,  # noqa: ARG002
+    ) -> list[Operation]:
         return sum_traffic(TensorSpec(spec.numel, self.cast.itemsize))
+
+    def error_bound(self, world_size: int) -> float:
+        # Every number is rounded once, and every one of W - 1 partial sums; twice that leaves room for numbers that
+        # are so small that their type has fewer bits for them.
+        return 2 * world_size * self.relative_error

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from paceline.codecs.cast import Cast
 
 
+@dataclass(kw_only=True)
 class Fp16(Cast):
     """IEEE half precision: 11 significant bits, overflows beyond 65,504."""
 

@@ -41,6 +41,7 @@ class ShmComm(Comm):
     """Workers of one host, through shared memory that only they can open."""
 
     name: ClassVar[str] = "shm"
+    between_nodes: ClassVar[bool] = False
 
     @classmethod
     def unavailable(cls) -> str:

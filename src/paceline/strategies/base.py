@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from paceline.codecs import Codec, TensorSpec
+from paceline.codecs import Codec, Key, TensorSpec
 from paceline.comm import Comm, Operation
 
 
@@ -50,7 +50,7 @@ class Worker:
     @property
     def specs(self) -> list[TensorSpec]:
         """Sizes of the trained parameters, for predicting traffic."""
-        return [TensorSpec(parameter.numel(), parameter.element_size()) for parameter in self.parameters]
+        return [TensorSpec.of(parameter) for parameter in self.parameters]
 
 
 @dataclass(kw_only=True)
@@ -146,11 +146,14 @@ class Strategy(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must survive a restart."""
-        return {}
+        """What must survive a restart of this worker: here what its codec keeps; a strategy adds its own to it."""
+        return {f"{_CODEC}{name}": tensor for name, tensor in self.codec.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take back what `state_dict` gave."""
+        self.codec.load_state_dict(
+            {name.removeprefix(_CODEC): tensor for name, tensor in state.items() if name.startswith(_CODEC)}
+        )
 
     @classmethod
     def option_fields(cls) -> dict[str, Any]:
@@ -188,20 +191,20 @@ class GradientAveraging(Strategy):
         gradients = [gradient_of(parameter) for parameter in worker.parameters]
         if self.fused:
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            self._average(flat)
+            self._average(flat, 0)
             for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
                 gradient.copy_(part.view(gradient.shape))
         else:
-            for gradient in gradients:
+            for key, gradient in enumerate(gradients):
                 whole = gradient.contiguous()  # the tensor itself, unless it lies channels-last in memory
-                self._average(whole)
+                self._average(whole, key)
                 if whole is not gradient:
                     gradient.copy_(whole)
 
-    def _average(self, tensor: Tensor) -> None:
+    def _average(self, tensor: Tensor, key: Key) -> None:
         # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
         tensor.mul_(self.worker.weight)
-        self.codec.sum(tensor, self.sum, self.worker.comm)
+        self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:
@@ -212,8 +215,11 @@ class GradientAveraging(Strategy):
         return [
             operation
             for spec in tensors
-            for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size))
+            for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size), world_size)
         ]
+
+
+_CODEC = "codec."  # what a codec keeps, among what a strategy keeps
 
 
 def average_parameters(worker: Worker) -> None:

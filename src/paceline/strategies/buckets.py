@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.comm import Reduction, Work
+from paceline.comm import Done, Reduction, Work
 from paceline.strategies.base import Worker, gradient_of
 
 MB = 1_000_000
@@ -83,10 +83,12 @@ class GradientBuckets:
         bucket_bytes: float,
         is_scattered: bool = False,
         is_shared: bool = False,
-        cast: torch.dtype | None = None,
         divisor: int = 1,
     ) -> None:
         self._worker = worker
+        cast = worker.codec.cast
+        # What cannot be summed as it is encoded is summed by the codec, at once, in this worker's own memory.
+        self._is_encoded = bool(worker.codec.relative_error) and cast is None
         self._is_scattered = is_scattered
         self.parameters = worker.parameters
         # Tensors of one vector travel in one type, lie on one device, and are of one type themselves.
@@ -100,7 +102,7 @@ class GradientBuckets:
         )
         lengths = {bucket.kind: bucket.end for bucket in self.buckets}
         self.reductions: dict[Any, Reduction] = {
-            kind: worker.comm.reduction(length, *kind[:2], shared=is_shared) for kind, length in lengths.items()
+            kind: self._reduction(length, *kind[:2], is_shared=is_shared) for kind, length in lengths.items()
         }
         self.own: list[Tensor] = [torch.empty(0)] * len(self.parameters)
         self.results: list[Tensor] = list(self.own)
@@ -114,6 +116,12 @@ class GradientBuckets:
                 self._home[parameter] = (index, number)
         self.replaced: list[Tensor | None] = []
         self._reset()
+
+    def _reduction(self, length: int, dtype: torch.dtype, device: torch.device, *, is_shared: bool) -> Reduction:
+        comm = self._worker.comm
+        if self._is_encoded:
+            return Reduction(comm, torch.zeros(length, dtype=dtype, device=device))
+        return comm.reduction(length, dtype, device, shared=is_shared)
 
     @property
     def early(self) -> list[nn.Parameter]:
@@ -162,8 +170,26 @@ class GradientBuckets:
         while len(self._works) < len(self.buckets) and self._missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]
+            fill = self._filling(bucket, reduction)
+            if self._is_encoded:
+                fill()
+                self._sum_encoded(bucket, reduction)
+                self._works.append(Done())
+                continue
             start = reduction.start_scatter if self._is_scattered else reduction.start
-            self._works.append(start(bucket.begin, bucket.end, self._filling(bucket, reduction)))
+            self._works.append(start(bucket.begin, bucket.end, fill))
+
+    def _sum_encoded(self, bucket: Bucket, reduction: Reduction) -> None:
+        comm, codec = self._worker.comm, self._worker.codec
+        owns = [self.own[index] for index in bucket.members]
+        wholes = [own.contiguous() for own in owns]
+        codec.sum_together(wholes, comm.all_reduce, comm, bucket.members)
+        for own, whole in zip(owns, wholes, strict=True):
+            if whole is not own:
+                own.copy_(whole)
+        if self._worker.is_library:
+            with comm.uncounted():
+                comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
     def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None]:
         """What puts a bucket's gradients, weighted, into the comm's memory; perhaps later, in another thread."""

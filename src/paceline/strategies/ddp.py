@@ -81,7 +81,10 @@ class Ddp(Strategy):
         )
         if self.codec.relative_error:
             # A lambda, because DDP checks a hook's annotations and ours are strings.
-            self._replica.register_comm_hook(None, lambda _, bucket: self._average_encoded(bucket.buffer()))
+            self._replica.register_comm_hook(None, lambda _, bucket: self._average_encoded(bucket))
+            # After the first step DDP cuts other buckets; a parameter keeps its place in the model. (torch's own hook
+            # for PowerSGD keeps errors by bucket, and on gloo it does not survive several: docs/negative-results.md.)
+            self._keys = {id(parameter): key for key, parameter in enumerate(worker.parameters)}
         worker.replica = self._replica
 
     @property
@@ -94,10 +97,19 @@ class Ddp(Strategy):
             return super().no_sync()
         return self._replica.no_sync()
 
-    def _average_encoded(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
-        comm = self.worker.comm
+    def _average_encoded(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        comm, buffer = self.worker.comm, bucket.buffer()
         buffer.div_(comm.world_size)
-        self.codec.sum(buffer, comm.all_reduce, comm)
+        if self.codec.cast is not None:  # numbers alone matter, not whose they are
+            self.codec.sum(buffer, comm.all_reduce, comm, bucket.index())
+        else:
+            gradients = bucket.gradients()
+            wholes = [gradient.contiguous() for gradient in gradients]
+            keys = [self._keys[id(parameter)] for parameter in bucket.parameters()]
+            self.codec.sum_together(wholes, comm.all_reduce, comm, keys)
+            for gradient, whole in zip(gradients, wholes, strict=True):
+                if whole is not gradient:
+                    gradient.copy_(whole)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
         return future
@@ -106,14 +118,12 @@ class Ddp(Strategy):
         # Where one bucket ends and the next begins changes the number of calls, never the number of bytes.
         if world_size == 1:
             return []
-        # Buckets hold one number type each.
-        numel: dict[int, int] = {}
-        for tensor in tensors:
-            numel[tensor.itemsize] = numel.get(tensor.itemsize, 0) + tensor.numel
-        return [
-            operation
-            for itemsize, count in numel.items()
-            for operation in self.codec.traffic(
-                TensorSpec(count, itemsize), lambda spec: [Operation("all_reduce", spec.nbytes)]
-            )
-        ]
+
+        def all_reduce(spec: TensorSpec) -> list[Operation]:
+            return [Operation("all_reduce", spec.nbytes)]
+
+        parts = [operation for spec in tensors for operation in self.codec.traffic(spec, all_reduce, world_size)]
+        nbytes: dict[str, int] = {}
+        for part in parts:
+            nbytes[part.op] = nbytes.get(part.op, 0) + part.nbytes
+        return [Operation(op, total) for op, total in nbytes.items()]

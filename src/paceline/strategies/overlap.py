@@ -53,7 +53,6 @@ class Overlap(Strategy):
             bucket_bytes=self.bucket_mb * MB,
             # A sum may be read where it appears only if nothing will write to it.
             is_shared=not worker.is_library and only_reads_gradients(worker.optimizer),
-            cast=self.codec.cast,
         )
 
     @property
@@ -79,6 +78,12 @@ class Overlap(Strategy):
         if world_size == 1:
             return []
         cast = self.codec.cast
+        if self.codec.relative_error and cast is None:
+            return [
+                operation
+                for tensor in tensors
+                for operation in self.codec.traffic(tensor, lambda s: [Operation("all_reduce", s.nbytes)], world_size)
+            ]
         sizes = [(tensor.numel, tensor.itemsize, cast.itemsize if cast else tensor.itemsize) for tensor in tensors]
         buckets = plan_buckets(sizes, first_bytes=self.first_bucket_mb * MB, bucket_bytes=self.bucket_mb * MB)
         return [Operation("all_reduce", (bucket.end - bucket.begin) * bucket.kind) for bucket in buckets]

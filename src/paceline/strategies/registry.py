@@ -1,17 +1,19 @@
-"""From words to a strategy: `NAME[:option=value...][+codec]`."""
+"""From words to a strategy: `NAME[:option=value...][+codec[:option=value...]]`."""
 
 from __future__ import annotations
 
-import typing
+import re
 from dataclasses import dataclass
-from typing import Any
 
-from paceline.codecs import Codec, codecs
-from paceline.errors import UsageError, unknown
-from paceline.plugins import Registry, is_reference
+from paceline.codecs import build_codec
+from paceline.errors import UsageError
+from paceline.plugins import Registry, convert_options, split_words
 from paceline.strategies.base import Strategy
 
 strategies: Registry[Strategy] = Registry("strategy", "paceline.strategies", Strategy)
+
+# What follows the last plus is a codec if it looks like one: a plus may also stand in a file's path.
+_CODEC = re.compile(r"[A-Za-z0-9-]*(:[^/]*)?")
 
 
 @dataclass(frozen=True)
@@ -20,53 +22,25 @@ class StrategySpec:
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
-    codec: str = "fp32"
+    codec: str = "fp32"  # with its options, as the user writes it
 
     @staticmethod
     def parse(text: str, default_codec: str = "fp32") -> StrategySpec:
         body, plus, codec = text.strip().rpartition("+")
-        if not plus or (codec and not codec.replace("-", "").isalnum()):  # a plus may also stand in a file's path
+        if not plus or not _CODEC.fullmatch(codec):
             body, codec = text.strip(), default_codec
-        name, *words = body.split(":")
-        if words and is_reference(f"{name}:{words[0]}"):
-            name, *words = f"{name}:{words[0]}", *words[1:]
-        if not name or not codec:
-            raise UsageError(f"strategy {text!r} is not NAME[:option=value...][+codec]")
-        pairs = [word.partition("=") for word in words]
-        for key, equals, _ in pairs:
-            if not equals:
-                raise UsageError(f"strategy {text!r}: {key!r} is not option=value")
-        return StrategySpec(name, tuple((key, value) for key, _, value in pairs), codec)
+        if not body or not codec or body.startswith(":") or codec.startswith(":"):
+            raise UsageError(f"strategy {text!r} is not NAME[:option=value...][+codec[:option=value...]]")
+        name, options = split_words("strategy", body)
+        return StrategySpec(name, options, codec)
 
     def build(self) -> Strategy:
         """A fresh strategy; every mistake in the words is found here."""
         strategy = strategies.get(self.name)
-        codec: Codec = codecs.get(self.codec)()
-        known = strategy.option_fields()
-        hints = typing.get_type_hints(strategy)
-        values: dict[str, Any] = {}
-        for key, text in self.options:
-            if key not in known:
-                if not known:
-                    raise UsageError(f"strategy {self.name!r} has no options, but {key!r} was given")
-                raise unknown(f"option of strategy {self.name}", key, known)
-            values[key] = _convert(f"option {key} of strategy {self.name}", hints[key], text)
+        codec = build_codec(self.codec)
+        values = convert_options("strategy", self.name, strategy, strategy.option_fields(), self.options)
         return strategy(codec=codec, **values)
 
     def __str__(self) -> str:
         words = ":".join([self.name, *(f"{key}={value}" for key, value in self.options)])
         return words if self.codec == "fp32" else f"{words}+{self.codec}"
-
-
-def _convert(what: str, hint: Any, text: str) -> Any:
-    if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise UsageError(f"{what} must be true or false, not {text!r}")
-        return text.lower() == "true"
-    try:
-        return hint(text)
-    except ValueError:
-        raise UsageError(f"{what} must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
-
-
-_TYPE_NAMES = {int: "a whole number", float: "a number"}

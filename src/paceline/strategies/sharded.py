@@ -69,7 +69,6 @@ class Sharded(Strategy):
             bucket_bytes=self.bucket_mb * MB,
             is_scattered=self._is_scattered,
             is_shared=self._is_scattered,
-            cast=self.codec.cast,
             divisor=worker.comm.world_size,
         )
         self._common: dict[Any, Common] = {}
@@ -139,17 +138,19 @@ class Sharded(Strategy):
     def state_dict(self) -> dict[str, Tensor]:
         """The optimiser's state for this worker's slices."""
         if self.worker.comm.world_size == 1:
-            return {}
-        return {
-            f"{index}.{name}": value
+            return super().state_dict()
+        return super().state_dict() | {
+            f"optimizer.{index}.{name}": value
             for index, shard in enumerate(self._shards)
             for name, value in self._optimizer.state[shard.parameter].items()
             if isinstance(value, Tensor)
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for key, value in state.items():
-            index, _, name = key.partition(".")
+        ours = {key: value for key, value in state.items() if key.startswith("optimizer.")}
+        super().load_state_dict({key: value for key, value in state.items() if key not in ours})
+        for key, value in ours.items():
+            _, index, name = key.split(".", 2)
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
 
     def _place_parameters(self) -> None:

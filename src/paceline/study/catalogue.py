@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paceline.codecs import TensorSpec
+from paceline.codecs import TensorSpec, build_codec, codecs
 from paceline.comm import Counter
 from paceline.comm.torch import TorchComm
 from paceline.data import Batch, Data, Dataset, load_data
@@ -19,7 +19,7 @@ from paceline.strategies import StrategySpec, strategies
 def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]]:
     """One row per strategy for a model on so many workers."""
     built = build_model(model, load_data(DataConfig(name=data), seed=0))
-    specs = [TensorSpec(p.numel(), p.element_size()) for p in built.parameters() if p.requires_grad]
+    specs = [TensorSpec.of(p) for p in built.parameters() if p.requires_grad]
     rows = []
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
@@ -41,6 +41,19 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]
             }
         )
     return rows
+
+
+def codec_catalogue() -> list[dict[str, Any]]:
+    """One row per codec."""
+    return [
+        {
+            "codec": name,
+            "description": (inspect.getdoc(cls) or "").partition("\n")[0],
+            "is_lossless": cls.relative_error == 0,
+            "options": build_codec(name).options,
+        }
+        for name, cls in codecs.classes.items()
+    ]
 
 
 # The input that each model was published for; a model takes channels and classes from its data.

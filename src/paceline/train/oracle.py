@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,18 @@ from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, forward_backward
 
 
-def oracle_steps(recipe: Recipe, data: Data, model: nn.Module, num_workers: int) -> Iterator[dict[str, Tensor]]:
+def oracle_steps(
+    recipe: Recipe,
+    data: Data,
+    model: nn.Module,
+    num_workers: int,
+    on_spread: Callable[[float], None] | None = None,
+) -> Iterator[dict[str, Tensor]]:
     """The parameters that exact agreement of that many workers gives, after each step.
 
     Gradients are averaged in the model's own precision with nothing but additions in order of rank. With BatchNorm
-    `sync` the global batch is one batch, because that is what synchronised statistics mean.
+    `sync` the global batch is one batch, because that is what synchronised statistics mean. `on_spread` hears in every
+    step how much of the workers' gradients cancels: the sum of their lengths over the length of their sum, 1 or more.
     """
     alone = GlobalBatch(ThreadsComm.world(1)[0])
     arithmetic = Arithmetic(recipe.train.precision)
@@ -37,15 +44,20 @@ def oracle_steps(recipe: Recipe, data: Data, model: nn.Module, num_workers: int)
         epoch, index = divmod(step, plan.steps_per_epoch)
         counts = plan.counts(index)
         means = [torch.zeros_like(parameter) for parameter in trained]
+        lengths = 0.0
         for rank in range(num_players):
             if counts[rank] == 0:
                 continue
             optimizer.zero_grad()
             inputs, target = data.train.batch(plan.shard(epoch, index, rank), epoch)
             forward_backward(model, inputs, target, objective=objective, arithmetic=arithmetic)
+            share = counts[rank] / sum(counts)
             for mean, parameter in zip(means, trained, strict=True):
                 if parameter.grad is not None:
-                    mean.add_(parameter.grad, alpha=counts[rank] / sum(counts))
+                    mean.add_(parameter.grad, alpha=share)
+            lengths += share * _length([parameter.grad for parameter in trained if parameter.grad is not None])
+        if on_spread is not None:
+            on_spread(lengths / _length(means))
         rate = learning_rate(
             step,
             optimizer=recipe.optimizer,
@@ -60,3 +72,7 @@ def oracle_steps(recipe: Recipe, data: Data, model: nn.Module, num_workers: int)
             parameter.grad = mean
         optimizer.step()
         yield {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+
+def _length(tensors: list[Tensor]) -> float:
+    return float(torch.stack([tensor.double().square().sum() for tensor in tensors]).sum().sqrt())

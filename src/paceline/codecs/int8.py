@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from paceline.codecs.base import Key, TensorSpec
+from paceline.codecs.gathered import Gathered, pack
+from paceline.comm import Comm
+from paceline.errors import UsageError
+
+LARGEST = 127  # -128 is left out, so that a number and its opposite are encoded alike
+SCALE = torch.float32
+
+
+@dataclass(kw_only=True)
+class Int8(Gathered):
+    """One byte per number and a float32 scale per chunk; workers gather everybody's and add them up.
+
+    A chunk's largest number becomes 127. A chunk that holds an infinity or no number at all arrives as NaN
+    throughout: who looks for overflow in the sum finds it on every worker.
+    """
+
+    name: ClassVar[str] = "int8"
+    relative_error: ClassVar[float] = 1 / (2 * LARGEST)  # relative to the largest number of the chunk
+
+    chunk: int = 1024  # numbers that share a scale
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise UsageError(f"option chunk of codec int8 must be at least 1, not {self.chunk}")
+
+    def encode(self, tensor: Tensor, key: Key) -> Tensor:  # noqa: ARG002
+        chunks = self._chunks(tensor.to(_arithmetic(tensor.dtype)))
+        scales = (chunks.abs().amax(1, keepdim=True) / LARGEST).to(SCALE)
+        # 0 / 0 for a chunk of zeros; what is not finite makes its scale so, and the scale travels.
+        whole = (chunks / scales).nan_to_num_(0.0).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+        return pack([scales.view(-1), whole.view(-1)[: tensor.numel()]])
+
+    def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
+        scale_bytes = message.numel() - total.numel()
+        scales = message[:scale_bytes].view(SCALE)
+        whole = message[scale_bytes:].view(torch.int8)
+        decoded = self._chunks(whole.to(_arithmetic(total.dtype))) * scales.view(-1, 1)
+        comm.add(total, decoded.view(-1)[: total.numel()])
+
+    def message_bytes(self, spec: TensorSpec) -> int:
+        return -(-spec.numel // self.chunk) * SCALE.itemsize + spec.numel
+
+    def error_bound(self, world_size: int) -> float:  # noqa: ARG002
+        # Off by half a scale at most, each of a chunk's numbers; its length is at least its largest number. And
+        # rounding to the nearest moves no number by more than itself.
+        return min(1.0, math.sqrt(self.chunk) * self.relative_error)
+
+    def _chunks(self, vector: Tensor) -> Tensor:
+        return pad(vector, (0, -vector.numel() % self.chunk)).view(-1, self.chunk)
+
+
+def _arithmetic(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from paceline.codecs.base import Codec, Key, TensorSpec
+from paceline.codecs.feedback import ErrorFeedback
+from paceline.comm import Comm, Operation
+from paceline.errors import UsageError
+
+
+@dataclass(kw_only=True)
+class PowerSgd(Codec):
+    """A matrix travels as two thin factors, each summed as the strategy sums; what they miss is kept for the next step.
+
+    Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix and its error, P = M Q is summed and made
+    orthonormal, Q = M' P is summed, and everybody takes P Q': the sum of all M projected on P. A worker keeps its own
+    M - P (M' P)', the error of the paper's algorithm 2. (Less an equal share of P Q' instead, as in the authors' code
+    and in torch's hook, adds up to the same, but each worker keeps its difference from the others for ever.)
+    Q is where the next step begins; at first it is random, the same everywhere.
+
+    P is made orthonormal, and multiplied, by each worker for itself, as torch's own hook does. On machines of one kind
+    that gives the same bits; on mixed ones replicas may part by rounding, and sending P once more would not mend it,
+    because products of matrices are rounded differently there too.
+    """
+
+    name: ClassVar[str] = "powersgd"
+    relative_error: ClassVar[float] = 1.0  # a number may be lost in the projection
+
+    rank: int = 4  # columns of P and Q: the paper and torch's hook suggest 1 to 4
+    min_vector: int = 16384  # shorter vectors travel whole: biases and norms have no rank to speak of
+
+    def __post_init__(self) -> None:
+        for option in ("rank", "min_vector"):
+            if getattr(self, option) < 1:
+                raise UsageError(f"option {option} of codec powersgd must be at least 1, not {getattr(self, option)}")
+        self._memory = ErrorFeedback()
+
+    def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm, key: Key = 0) -> None:
+        self.sum_together([tensor], sum_over_workers, comm, [key])
+
+    def sum_together(
+        self,
+        tensors: Sequence[Tensor],
+        sum_over_workers: Callable[[Tensor], None],
+        comm: Comm,  # noqa: ARG002
+        keys: Sequence[Key],
+    ) -> None:
+        pairs = list(zip(tensors, keys, strict=True))
+        _joined([t.view(-1) for t in tensors if self._sides(TensorSpec.of(t)) is None], sum_over_workers)
+        with torch.no_grad():
+            parts = [self._begin(t, key) for t, key in pairs if self._sides(TensorSpec.of(t)) is not None]
+            _joined([part.p for part in parts], sum_over_workers)
+            for part in parts:
+                part.project()
+            _joined([part.q for part in parts], sum_over_workers)
+            for part in parts:
+                self._memory.keep(part.error(), part.key)
+                part.finish()
+                self._memory.put("q", part.key, part.q)
+
+    def traffic(
+        self,
+        spec: TensorSpec,
+        sum_traffic: Callable[[TensorSpec], list[Operation]],
+        world_size: int,  # noqa: ARG002
+    ) -> list[Operation]:
+        sides = self._sides(spec)
+        if sides is None:
+            return sum_traffic(spec)
+        itemsize = max(spec.itemsize, torch.float32.itemsize)
+        columns = min(self.rank, *sides)
+        return [operation for side in sides for operation in sum_traffic(TensorSpec(side * columns, itemsize))]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self._memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._memory.load_state_dict(state)
+
+    def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
+        """Rows and columns of a tensor as a matrix; None where factors would not save half of its bytes."""
+        if len(spec.shape) > 1:
+            rows = spec.shape[0]
+            columns = spec.numel // max(rows, 1)
+        elif spec.numel < self.min_vector:
+            return None
+        else:
+            rows = math.isqrt(spec.numel - 1) + 1
+            columns = -(-spec.numel // rows)
+        is_worth_it = 2 * (rows + columns) * min(self.rank, rows, columns) < spec.numel
+        return (rows, columns) if is_worth_it else None
+
+    def _begin(self, tensor: Tensor, key: Key) -> _Factors:
+        sides = self._sides(TensorSpec.of(tensor))
+        assert sides is not None
+        own = tensor.reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
+        self._memory.add_to(own, key)
+        matrix = pad(own, (0, sides[0] * sides[1] - own.numel())).view(sides)
+        shape = (sides[1], min(self.rank, *sides))
+        q = self._memory.get("q", key, shape, matrix)
+        if q is None:
+            generator = torch.Generator().manual_seed(zlib.crc32(str(key).encode()))
+            q = torch.randn(shape, generator=generator, dtype=torch.float64).to(matrix)
+        return _Factors(key, tensor, matrix, q)
+
+
+class _Factors:
+    """One matrix on its way."""
+
+    def __init__(self, key: Key, tensor: Tensor, matrix: Tensor, q: Tensor) -> None:
+        self.key, self.tensor, self.matrix = key, tensor, matrix
+        self.p, self.q = matrix @ q, q
+
+    def project(self) -> None:
+        # Orthonormal whatever P is: columns that are zero or alike are replaced by others.
+        self.p = torch.linalg.qr(self.p).Q.contiguous()
+        self.own_q = self.matrix.T @ self.p
+        self.q = self.own_q.clone()
+
+    def error(self) -> Tensor:
+        return self._vector(self.matrix - self.p @ self.own_q.T)
+
+    def finish(self) -> None:
+        self.tensor.view(-1).copy_(self._vector(self.p @ self.q.T))
+
+    def _vector(self, matrix: Tensor) -> Tensor:
+        return matrix.reshape(-1)[: self.tensor.numel()]
+
+
+def _joined(tensors: Sequence[Tensor], sum_over_workers: Callable[[Tensor], None]) -> None:
+    """Sum several tensors as one vector, in place."""
+    if len(tensors) == 1:
+        sum_over_workers(tensors[0])
+    elif tensors:
+        vector = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        sum_over_workers(vector)
+        for tensor, part in zip(tensors, vector.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view(tensor.shape))

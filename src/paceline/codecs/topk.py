@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.codecs.base import Key, TensorSpec
+from paceline.codecs.feedback import ErrorFeedback
+from paceline.codecs.gathered import Gathered, pack
+from paceline.comm import Comm
+from paceline.errors import UsageError
+
+
+@dataclass(kw_only=True)
+class TopK(Gathered):
+    """Only a tensor's largest numbers and where they stand; the rest is kept and added to the next step's.
+
+    Workers gather everybody's and add them up. Infinities and NaN count as largest, so they are sent.
+    (Stich et al. 2018, arXiv:1809.07599.)
+    """
+
+    name: ClassVar[str] = "topk"
+    relative_error: ClassVar[float] = 1.0  # a number may not be sent at all
+
+    ratio: float = 0.01  # of a tensor's numbers that are sent; at least one is
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise UsageError(f"option ratio of codec topk must be above 0 and at most 1, not {self.ratio:g}")
+        self._feedback = ErrorFeedback()
+
+    def encode(self, tensor: Tensor, key: Key) -> Tensor:
+        self._feedback.add_to(tensor, key)
+        # Which of equal numbers are taken is nobody else's business: their places travel with them.
+        places = tensor.abs().topk(self._count(tensor.numel()), sorted=False).indices
+        message = pack([tensor[places], places.to(_place_type(tensor.numel()))])
+        self._feedback.keep(tensor.index_fill(0, places, 0.0), key)
+        return message
+
+    def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
+        value_bytes = self._count(total.numel()) * total.element_size()
+        values = message[:value_bytes].view(total.dtype)
+        place_bytes = message[value_bytes:]
+        places = place_bytes.clone().view(_place_type(total.numel())).long()
+        chosen = total[places]
+        comm.add(chosen, values)
+        total.index_copy_(0, places, chosen)
+
+    def message_bytes(self, spec: TensorSpec) -> int:
+        return self._count(spec.numel) * (spec.itemsize + _place_type(spec.numel).itemsize)
+
+    def error_bound(self, world_size: int) -> float:  # noqa: ARG002
+        # The share of the squared length that is not sent is smallest for the largest numbers, so at most 1 - ratio.
+        return math.sqrt(1 - self.ratio)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self._feedback.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._feedback.load_state_dict(state)
+
+    def _count(self, numel: int) -> int:
+        # Less a rounding, so that 0.07 of 100 is 7.
+        return min(numel, max(1, math.ceil(numel * self.ratio * (1 - 1e-12))))
+
+
+def _place_type(numel: int) -> torch.dtype:
+    return torch.int32 if numel <= torch.iinfo(torch.int32).max else torch.int64
