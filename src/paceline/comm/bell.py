@@ -21,6 +21,7 @@ from paceline.comm.base import CommError
 from paceline.comm.segment import LINE_BYTES, Segment
 
 SPIN_S = 500e-6  # about what a worker is late by when all run freely; a sleep and a wake-up cost a tenth of it
+LOOKS = 8
 YIELDS = 4
 SLICE_S = 0.05
 WORDS_PER_LINE = LINE_BYTES // 8
@@ -78,18 +79,17 @@ class Bells:
             if words[word]:
                 _libc().sem_post(self._semaphores[seat])
 
-    def wait(self, missing: Callable[[], int], *, may_spin: bool = True) -> None:
-        """Return when `missing` says -1; until then it names the worker that is waited for.
-
-        A spin holds the interpreter lock, so it is no use when threads of this worker have to get on.
-        """
+    def wait(self, missing: Callable[[], int]) -> None:
+        """Return when `missing` says -1; until then it names the worker that is waited for."""
         if missing() < 0:
             return
-        if self.can_spin and may_spin:
+        if self.can_spin:
             end = time.perf_counter() + SPIN_S
             while time.perf_counter() < end:
-                if missing() < 0:
-                    return
+                for _ in range(LOOKS):
+                    if missing() < 0:
+                        return
+                os.sched_yield()  # lets go of the interpreter lock, which other threads of this worker may need
         for _ in range(YIELDS):
             os.sched_yield()
             if missing() < 0:

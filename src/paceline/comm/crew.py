@@ -62,6 +62,10 @@ class Division:
         if not blocks:
             when_done()
 
+    @property
+    def num_left(self) -> int:
+        return self._left
+
     def lend_a_hand(self) -> None:
         for block in self._rest:
             self._do(block)

@@ -32,7 +32,7 @@ STAGES = 3  # a worker may write the next piece and read the last one while a sl
 PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
 SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
 MAX_WORKERS = 64
-CREW_BYTES = 16 << 20  # shorter vectors are added sooner than threads are woken
+CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
 MOVE_BYTES = 64 << 10
 BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
 
@@ -322,7 +322,7 @@ class Counters:
         words = self._words
         return all(words[line + kind] >= number for line in self._lines)
 
-    def wait_all(self, kind: int, number: int, *, may_spin: bool = True) -> None:
+    def wait_all(self, kind: int, number: int) -> None:
         words = self._words
 
         def missing() -> int:
@@ -331,7 +331,7 @@ class Counters:
                     return line // WORDS_PER_LINE
             return -1
 
-        self._bells.wait(missing, may_spin=may_spin)
+        self._bells.wait(missing)
 
     def wait_for(self, peer: int, kind: int, number: int) -> None:
         words, word = self._words, peer * WORDS_PER_LINE + kind
@@ -401,20 +401,17 @@ class ShmReduction(Reduction):
             return work
         if fill is None:
             self._counters.tell(Counters.READY, number)
-        if fill is not None or len(blocks) > 1:
-            crew.submit(partial(self._do, work, fill, len(blocks)))
+        else:
+            crew.submit(partial(self._fill_and_add, work, fill))
         return work
 
-    def _do(self, work: _Range, fill: Callable[[], None] | None, num_blocks: int) -> None:
+    def _fill_and_add(self, work: _Range, fill: Callable[[], None]) -> None:
         """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
-        if fill is not None:
-            fill()
-            self._helper_counters.tell(Counters.READY, work.number)
+        fill()
+        self._helper_counters.tell(Counters.READY, work.number)
         with suppress(CommError):
             self._helper_counters.wait_all(Counters.READY, work.number)
-            if self._crew is not None:
-                self._crew.call(work.adding.lend_a_hand, num_blocks - 2)
-            work.adding.lend_a_hand()
+            self._divide(work.adding)
 
     def _add(self, block: slice) -> None:
         add_up(self._everybody[:, block], self._sum[block])
@@ -433,9 +430,9 @@ class ShmReduction(Reduction):
             self._counters.wait_all(Counters.READY, self._ranges[0].number)
             self._ranges.popleft().adding.lend_a_hand()
         if self._crew is not None:
-            self._counters.wait_all(Counters.READY, work.number, may_spin=False)
-            work.adding.lend_a_hand()
-        self._counters.wait_all(Counters.SUMMED, work.number, may_spin=self._crew is None)
+            self._counters.wait_all(Counters.READY, work.number)
+            self._divide(work.adding)
+        self._counters.wait_all(Counters.SUMMED, work.number)
         if work.private is not None:
             self._copy_out(work.private)
 
@@ -443,11 +440,14 @@ class ShmReduction(Reduction):
         blocks = self._blocks(needed)
         done = threading.Event()
         copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), done.set)
-        if self._crew is not None and len(blocks) > 1:
-            self._crew.submit(copying.lend_a_hand)
-            self._crew.call(copying.lend_a_hand, len(blocks) - 2)
-        copying.lend_a_hand()
+        self._divide(copying)
         done.wait()
+
+    def _divide(self, division: Division) -> None:
+        """Do what is left of something, with those of the crew that are free."""
+        if self._crew is not None:
+            self._crew.call(division.lend_a_hand, division.num_left - 1)
+        division.lend_a_hand()
 
     def _blocks(self, part: slice) -> list[slice]:
         """A part in as many pieces as there are threads to share it."""
