@@ -239,8 +239,11 @@ def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
     try:
         store.wait([key], timedelta(seconds=timeout_s))
         return bytes(store.get(key))
-    except RuntimeError:
-        return None
+    except RuntimeError as error:
+        if "timeout" in str(error).lower():
+            return None
+        reason = str(error).partition("\n")[0]
+        raise CommError(f"the process that keeps the workers' meeting point is gone: {reason}") from error
 
 
 def prefix_store(prefix: str, store: Store) -> Store:

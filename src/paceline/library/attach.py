@@ -59,6 +59,7 @@ class Attachment:
         self._queued: set[int] = set()  # backwards under way that will call at their end
         self._is_held = False  # inside no_sync
         self._num_synchronised = self._num_held = 0  # backwards since the last step
+        self._was_called = False  # the wrapped replica, since the last step
         self._share = 1.0
         self._scaling: list[_Handle] = []
         self._handles: list[_Handle] = [
@@ -69,6 +70,8 @@ class Attachment:
             self._handles += [
                 parameter.register_post_accumulate_grad_hook(self._on_gradient) for parameter in self.worker.parameters
             ]
+        if self._is_wrapped:
+            self._handles.append(self.worker.replica.register_forward_pre_hook(self._on_forward))
 
     @property
     def may_differ(self) -> bool:
@@ -110,6 +113,10 @@ class Attachment:
         if self._data is not None:
             self._data.close()
 
+    def _on_forward(self, replica: nn.Module, inputs: Any) -> None:
+        del replica, inputs
+        self._was_called = True
+
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._is_held:
             self._num_held += 1
@@ -135,6 +142,7 @@ class Attachment:
         self.strategy.after_backward()
         if self._asks_for_reach:
             self._drop_unreached(reached)
+        self._check_data()
 
     def _drop_unreached(self, reached: list[bool]) -> None:
         """Where no worker's batch reached a parameter there is no gradient: decay and momentum must not act on it."""
@@ -157,6 +165,11 @@ class Attachment:
             return  # the backward is still to come, inside the step
         if self._num_synchronised == 0:
             self._catch_up()
+        elif self._is_wrapped and not self._was_called:
+            raise RunError(
+                f"strategy {self.strategy.name} wraps the model, but forward was called on the model inside, so that "
+                "workers do not agree: call what parallel() returned"
+            )
         strangers = sum(
             parameter.grad is not None and parameter not in self._known
             for group in optimizer.param_groups
@@ -168,9 +181,12 @@ class Attachment:
                 "called, so workers do not agree on them: unfreeze before, or go through finish(), init() and "
                 "parallel() again"
             )
+        self._check_data()
+
+    def _check_data(self) -> None:
         if self._data is not None:
-            self._data.compare(self.comm)
-            self._data = None
+            data, self._data = self._data, None
+            data.compare(self.comm)
 
     def _catch_up(self) -> None:
         """No backward of this step was synchronised here: none reached a parameter, or all were held back."""
@@ -188,6 +204,7 @@ class Attachment:
         self.num_steps += 1
         self._num_synchronised = self._num_held = 0
         self._queued.clear()
+        self._was_called = False
         with torch.no_grad():
             self.strategy.after_step()
 

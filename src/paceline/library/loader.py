@@ -39,6 +39,9 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     session = current("shard")
     if not isinstance(loader, DataLoader):
         raise UsageError(f"shard() takes a torch DataLoader, not a {type(loader).__name__}")
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        given = type(loader.batch_sampler).__name__
+        raise UsageError(f"shard() makes batches itself, but this loader has a {given}; give batch_size instead")
     if loader.batch_size is None:
         raise UsageError(
             "shard() divides batches, but this loader has no batch_size; divide the data by paceline.rank()"
@@ -148,9 +151,6 @@ class _EveryNth(IterableDataset[Any]):
 
 def _is_shuffled(loader: DataLoader[Any]) -> bool:
     sampler: Any = loader.sampler
-    if type(loader.batch_sampler) is not BatchSampler:
-        given = type(loader.batch_sampler).__name__
-        raise UsageError(f"shard() makes batches itself, but this loader has a {given}; give batch_size instead")
     if type(sampler) is SequentialSampler:
         return False
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):

@@ -57,6 +57,7 @@ class Session:
         everybody = self.world.tell("finish", " ".join(str(attachment.num_steps) for attachment in self.attachments))
         odd = next((rank for rank, steps in enumerate(everybody) if steps != everybody[0]), None)
         if odd is not None:
+            self.world.leave()  # everybody has read why, before the first one ends
             raise RunError(
                 f"worker 0 made {everybody[0]} steps and worker {odd} made {everybody[odd]}: workers must make the "
                 "same number; a loader that is not paceline.shard()'s, or a GradScaler that skips a step on one worker "
