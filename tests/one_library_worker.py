@@ -35,7 +35,7 @@ def sessions() -> Any:
     """Two sessions one after the other, on one meeting point."""
     found = []
     for strategy in ("all-reduce", "ring"):
-        paceline.init(timeout_s=30)
+        paceline.init(timeout_s=60)
         model = train(strategy)
         paceline.finish()
         found.append(parameter_digest(model))
@@ -45,7 +45,7 @@ def sessions() -> Any:
 def existing() -> Any:
     """torch.distributed was there first; the library takes its place from it and leaves it alone."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
-    paceline.init(timeout_s=30)
+    paceline.init(timeout_s=60)
     place = [paceline.rank(), paceline.world_size()]
     model = train("ddp")
     paceline.finish()
@@ -59,14 +59,14 @@ def by_hand() -> Any:
     """A place given in words, as by Spark, Ray or multiprocessing."""
     place = {"rank": int(os.environ.pop("RANK")), "world_size": int(os.environ.pop("WORLD_SIZE"))}
     address = {"master_addr": os.environ.pop("MASTER_ADDR"), "master_port": int(os.environ.pop("MASTER_PORT"))}
-    paceline.init(**place, **address, timeout_s=30)
+    paceline.init(**place, **address, timeout_s=60)
     model = train("gather-scatter")
     paceline.finish()
     return parameter_digest(model)
 
 
 def died() -> Any:
-    paceline.init(timeout_s=10)
+    paceline.init(timeout_s=60)
     train("all-reduce", steps=1)
     if paceline.rank() == 1:
         os._exit(3)
@@ -80,19 +80,19 @@ def absent() -> Any:
 
 
 def uneven() -> Any:
-    paceline.init(timeout_s=10)
+    paceline.init(timeout_s=60)
     train("none", steps=2 + paceline.rank())
     paceline.finish()
     return "nothing was noticed"
 
 
 def forgotten() -> Any:
-    paceline.init(timeout_s=30)
+    paceline.init(timeout_s=60)
     return parameter_digest(train(EVERY_OTHER))
 
 
 def forgotten_exact() -> Any:
-    paceline.init(timeout_s=30)
+    paceline.init(timeout_s=60)
     return parameter_digest(train("all-reduce"))
 
 
