@@ -6,6 +6,7 @@ step, as plain numbers. Without peers the library does nothing, so one worker is
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -240,6 +241,26 @@ def closure(strategy: str) -> History:
     return history
 
 
+def reloaded(strategy: str) -> History:
+    """A checkpoint of the model and the optimiser, taken after a step and loaded after the next."""
+    model = toy_model("plain")
+    replica, optimizer = paceline.parallel(model, sgd(model), strategy)
+    history, saved = [], {}
+    for step in range(STEPS):
+        images, labels = batch(step)
+        optimizer.zero_grad()
+        F.cross_entropy(replica(images), labels).backward()
+        optimizer.step()
+        if step == 0:
+            saved = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        elif step == 1:
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+        history.append(values(model))
+    assert history[1] == history[0]
+    return history
+
+
 def sharded_loader(strategy: str) -> History:
     """Two epochs of 17 samples from a shuffling loader: the last global batch is short and uneven."""
     generator = torch.Generator().manual_seed(5)
@@ -280,5 +301,6 @@ USES: dict[str, Callable[[str], History]] = {
     "groups": groups,
     "replaced gradients": replaced,
     "closure": closure,
+    "reloaded": reloaded,
     "sharded loader": sharded_loader,
 }
