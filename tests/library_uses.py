@@ -69,6 +69,13 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
+def step(replica: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    images, labels = batch(number)
+    optimizer.zero_grad()
+    F.cross_entropy(replica(images), labels).backward()
+    optimizer.step()
+
+
 def loop(
     strategy: str,
     *,

@@ -20,11 +20,13 @@ from paceline.train.replicas import parameter_digest
 EVERY_OTHER = f"{TESTS / 'library_strategies.py'}:EveryOther"
 
 
-def train(strategy: str, steps: int = 2) -> nn.Module:
+def train(strategy: str, steps: int = 2, dies: bool = False) -> nn.Module:
     torch.manual_seed(paceline.rank())  # other weights on every worker, until they are made equal
     model = nn.Linear(3, 2)
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy)
-    for _ in range(steps):
+    for step in range(steps):
+        if dies and step == 1:
+            os._exit(3)
         optimizer.zero_grad()
         F.mse_loss(replica(torch.randn(4, 3)), torch.randn(4, 2)).backward()
         optimizer.step()
@@ -67,10 +69,7 @@ def by_hand() -> Any:
 
 def died() -> Any:
     paceline.init(timeout_s=60)
-    train("all-reduce", steps=1)
-    if paceline.rank() == 1:
-        os._exit(3)
-    train("all-reduce", steps=3)
+    train("all-reduce", dies=paceline.rank() == 1)
     return "nothing was noticed"
 
 
