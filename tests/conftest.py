@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import jobs
+import library_uses
+import paceline
 from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
 from paceline.launch.local import LocalLauncher
 
@@ -48,6 +50,14 @@ def pool() -> Iterator[LocalLauncher]:
         on_pool(launcher, 4, jobs.rank_of)
         yield launcher
     SHARED_POOLS.remove(launcher)
+
+
+@pytest.fixture
+def session() -> Iterator[None]:
+    """A session of the library with one worker, in this process."""
+    paceline.init()
+    yield
+    library_uses.abandon()
 
 
 def _environment() -> dict[str, str]:

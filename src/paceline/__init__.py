@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from paceline.comm import Comm, Operation
     from paceline.data import Data, Dataset
     from paceline.errors import PacelineError, RunError, UsageError, WorkerError
+    from paceline.library import (
+        finish,
+        init,
+        load_state_dict,
+        no_sync,
+        parallel,
+        rank,
+        shard,
+        state_dict,
+        world_size,
+    )
     from paceline.recipe import Recipe, load_recipe
     from paceline.strategies import GradientAveraging, Guarantee, Strategy, Worker
 
@@ -30,6 +41,15 @@ _HOME = {
     "RunError": "errors",
     "UsageError": "errors",
     "WorkerError": "errors",
+    "finish": "library",
+    "init": "library",
+    "load_state_dict": "library",
+    "no_sync": "library",
+    "parallel": "library",
+    "rank": "library",
+    "shard": "library",
+    "state_dict": "library",
+    "world_size": "library",
     "Recipe": "recipe",
     "load_recipe": "recipe",
     "GradientAveraging": "strategies",
@@ -62,6 +82,15 @@ __all__ = [
     "Worker",
     "WorkerError",
     "compare",
+    "finish",
+    "init",
     "load_recipe",
+    "load_state_dict",
+    "no_sync",
+    "parallel",
+    "rank",
     "run",
+    "shard",
+    "state_dict",
+    "world_size",
 ]

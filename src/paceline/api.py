@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from paceline.data.user import train_and_test
+from paceline.errors import UsageError
+from paceline.launch.base import Launcher, Task
 from paceline.launch.local import LocalLauncher
 from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
@@ -15,6 +22,7 @@ from paceline.study.preflight import preflight
 from paceline.study.results import Result
 from paceline.study.run import execute, run_folder
 from paceline.train.context import Event
+from paceline.train.given import Constant, as_factory, give, packed, train_given
 
 
 def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **changes: Any) -> dict[str, Any]:
@@ -34,27 +42,162 @@ def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **ch
 
 
 def compare(
-    recipe: str | Recipe = DEFAULT_RECIPE,
+    recipe: str | Recipe | nn.Module | Callable[..., nn.Module] = DEFAULT_RECIPE,
+    data: Any = None,
     *,
     strategies: Sequence[str] = (),
+    loss: str | Callable[..., Any] | None = None,
     repeats: int = 1,
     out: str | Path = "runs",
     **changes: Any,
-) -> dict[str, Any]:
-    """Train a recipe under several strategies; the study, with its folder under `folder`."""
+) -> Comparison:
+    """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
+
+    With `data` the first argument is a model: a name, `file.py:factory`, an nn.Module or a function that builds one.
+    Data is a name, a paceline Data, a pair (train, test) of torch data sets or of (inputs, targets), or one of these
+    alone, of which a tenth is then kept for the test. `loss` is a function of output and target. Objects travel to
+    worker processes, so their classes must be importable there: in a file, not in a notebook's cells.
+    """
     if strategies:
         changes["strategies"] = list(strategies)
-    recipe = _recipe(recipe, changes)
-    entries, _ = study.prepare(recipe)
-    with LocalLauncher(max(entry.num_workers for entry in entries)) as launcher:
-        outcome = study.compare(recipe, entries, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
+    given: list[str] = []
+    if callable(loss):
+        changes["train__loss"] = _give("loss", loss, given)
+    elif loss is not None:
+        changes["train__loss"] = loss
+    if data is not None or not isinstance(recipe, str | Recipe):
+        changes |= _parts(recipe, data, given)
+        changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
+        recipe = Recipe()
+    settled = _recipe(recipe, changes)
+    entries, _ = study.prepare(settled)
+    with LocalLauncher(max(entry.num_workers for entry in entries)) as local:
+        launcher = _Giving(local, packed(given)) if given else local
+        outcome = study.compare(settled, entries, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
     assert outcome is not None
-    return {**outcome[0], "folder": str(outcome[1])}
+    return Comparison(outcome[0], outcome[1])
+
+
+def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
+    """A recipe's model and data, by name or by reference to an object."""
+    if data is None:
+        raise UsageError(f"compare() was given a {type(model).__name__} but no data: compare(model, data)")
+    if isinstance(model, Recipe):
+        raise UsageError("compare() was given a recipe and data; a recipe names its data: leave data out")
+    if not (isinstance(model, str | nn.Module) or callable(model)):
+        raise UsageError(f"a model is a name, an nn.Module or a function that builds one, not a {type(model).__name__}")
+    names = [part if isinstance(part, str) else _name(part) for part in (model, data)]
+    changes = {"name": "-".join(Path(name.partition(":")[0]).stem or "custom" for name in names)}
+    changes["model__name"] = model if isinstance(model, str) else _give("model", as_factory(model), given)
+    changes["data__name"] = data if isinstance(data, str) else _give("data", Constant(train_and_test(data)), given)
+    return changes
+
+
+def _give(name: str, value: Any, given: list[str]) -> str:
+    given.append(name)
+    return give(name, value)
+
+
+def _name(part: Any) -> str:
+    return str(getattr(part, "__name__", type(part).__name__)).strip("<>")
 
 
 def _recipe(recipe: str | Recipe, changes: dict[str, Any]) -> Recipe:
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     return settle_comm(base.replace({key.replace("__", "."): value for key, value in changes.items()}))
+
+
+class _Giving(Launcher):
+    """Sends objects along with every task."""
+
+    def __init__(self, inner: Launcher, given: bytes) -> None:
+        self._inner, self._given = inner, given
+
+    def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
+        arguments = {"given": self._given, **task.arguments}
+        return self._inner.run(replace(task, function=train_given, arguments=arguments), on_event)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class Comparison(Mapping[str, Any]):
+    """A study as a table: shown as one in a terminal and in a notebook, and everything in it by key.
+
+    `rows` are plain values for a data frame, `study` is all that was measured, `folder` is where it is stored.
+    """
+
+    def __init__(self, study: dict[str, Any], folder: Path) -> None:
+        self.study = study
+        self.folder = folder
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One per strategy, with what most people look at first."""
+        return [
+            {
+                "strategy": result["label"],
+                "workers": result["workers"],
+                "iteration_s": result["iteration_s"]["mean"],
+                "samples_per_s": result["samples_per_s"],
+                "sent_bytes": max((worker["sent_bytes"] for worker in result["per_worker"]), default=None),
+                **{key: result["final"][key] for key in ("train_loss", "test_loss", "test_accuracy")},
+                "replica_drift": result["replica_drift"],
+                "guarantee": result["guarantee"],
+            }
+            for result in self.study["results"]
+        ]
+
+    def __getitem__(self, key: str) -> Any:
+        return str(self.folder) if key == "folder" else self.study[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.study
+        yield "folder"
+
+    def __len__(self) -> int:
+        return len(self.study) + 1
+
+    def __repr__(self) -> str:
+        head, body, is_number = self._cells()
+        widths = [max(len(row[index]) for row in [head, *body]) for index in range(len(head))]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if number else cell.ljust(width)
+                for cell, width, number in zip(row, widths, is_number, strict=True)
+            ).rstrip()
+            for row in [head, *body]
+        ]
+        return "\n".join([*lines, f"study {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        head, body, _ = self._cells()
+        rows = [("th", head), *(("td", row) for row in body)]
+        text = "".join(
+            "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>" for tag, cells in rows
+        )
+        return f"<table>{text}</table><p>{html.escape(str(self.folder))}</p>"
+
+    def _cells(self) -> tuple[list[str], list[list[str]], list[bool]]:
+        from paceline.report.table import COLUMNS
+
+        shown = [column for column in COLUMNS if column.full_name in _SHOWN]
+        body = [[column.text(result) for column in shown] for result in self.study["results"]]
+        return [column.full_name for column in shown], body, [column.is_number for column in shown]
+
+
+_SHOWN = {
+    "Strategy",
+    "Workers",
+    "Iteration, ms mean",
+    "To fastest",
+    "Samples/s",
+    "Sent, MB",
+    "Accuracy test",
+    "Loss test",
+    "Replica drift",
+    "Guarantee",
+}
 
 
 def _ignore(event: Event) -> None:

@@ -1,12 +1,13 @@
-"""The files in examples/ train under two workers, and the loss falls."""
+"""The files in examples/ train under two workers: those that are models and data, and those that are whole programs."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from helpers import REPOSITORY, ignore_event
+from helpers import REPOSITORY, ignore_event, python_processes
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.recipe import Recipe
@@ -17,10 +18,11 @@ EXAMPLES = {
     "regression": {"optimizer.name": "adam", "optimizer.lr": 0.01, "train.batch_size": 64},
     "transformer_lm": {"optimizer.name": "adamw", "optimizer.lr": 0.003, "train.batch_size": 32},
 }
+PROGRAMS = {"train_loop", "accumulate", "amp", "spawn", "stepwise"}
 
 
 def test_every_example_is_here() -> None:
-    assert {path.stem for path in (REPOSITORY / "examples").glob("*.py")} == set(EXAMPLES)
+    assert {path.stem for path in (REPOSITORY / "examples").glob("*.py")} == set(EXAMPLES) | PROGRAMS
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -38,3 +40,65 @@ def test_the_loss_falls(pool: LocalLauncher, name: str) -> None:
         assert sum(last) < 0.8 * sum(first)
         has_accuracy = name == "transformer_lm"
         assert (worker["test_accuracy"] is not None) == has_accuracy
+
+
+def output_of(name: str, *words: str, num_workers: int = 1) -> str:
+    """What an example prints, alone or under torchrun."""
+    command = [str(REPOSITORY / "examples" / f"{name}.py"), *words]
+    if num_workers > 1:
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_workers), *command]
+    else:
+        command = ["-W", "error", *command]
+    with python_processes(command, environments=[{"OMP_NUM_THREADS": "1"}]) as [process]:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert "paceline.finish" not in err
+        return str(out)
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """The numbers after a word, in order of the workers' numbers."""
+    lines = sorted(line for line in text.splitlines() if name in line)
+    return [float(found) for line in lines for found in re.findall(rf"{name} (\d+\.\d+)", line)]
+
+
+def test_a_loop_gives_the_same_on_one_worker_and_on_two() -> None:
+    one = output_of("train_loop", "--epochs", "6")
+    two = output_of("train_loop", "--epochs", "6", "--strategy", "ddp:bucket_mb=5", num_workers=2)
+    [weights] = numbers(one, "weights")
+    assert numbers(one, "accuracy")[0] > 0.8
+    # float32: a sum in another order differs at 1e-7, and some hundred steps of Adam amplify that.
+    assert numbers(two, "weights") == pytest.approx([weights] * 2, rel=1e-3)
+    assert len(set(numbers(two, "weights"))) == 1
+
+
+def test_accumulation_learns() -> None:
+    text = output_of("accumulate", num_workers=2)
+    found = re.findall(r"loss (\S+) -> (\S+)", text)
+    assert len(found) == 2
+    assert all(float(last) < 0.1 * float(first) for first, last in found)
+
+
+def test_scalers_agree() -> None:
+    text = output_of("amp", num_workers=2)
+    scales = re.findall(r"scale 2\^(\d+)", text)
+    assert len(scales) == 2
+    assert len(set(scales)) == 1
+    assert int(scales[0]) < 24, "no step overflowed, so nothing was shown"
+    assert all(accuracy > 0.85 for accuracy in numbers(text, "accuracy"))
+
+
+def test_workers_that_a_program_spawns() -> None:
+    text = output_of("spawn")
+    weights = numbers(text, "weights")
+    assert len(weights) == 2
+    assert len(set(weights)) == 1
+    assert all(loss < 0.01 for loss in numbers(text, "loss"))
+
+
+def test_finish_brings_weights_together() -> None:
+    text = output_of("stepwise", num_workers=2)
+    (before_0, after_0), (before_1, after_1) = re.findall(r"length (\S+) -> (\S+)", text)
+    assert before_0 != before_1
+    assert after_0 == after_1
+    assert all(accuracy > 0.8 for accuracy in numbers(text, "accuracy"))

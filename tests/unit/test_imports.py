@@ -28,7 +28,7 @@ LAYERS: list[set[str]] = [
     {"runs"},
     {"study"},
     {"report"},
-    {"api"},
+    {"api", "library"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

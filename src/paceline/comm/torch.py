@@ -227,6 +227,25 @@ def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> An
     return dist.TCPStore(host, port, None, is_master, timeout=limit, wait_for_workers=False)
 
 
+def existing_world() -> tuple[int, int, Store] | None:
+    """Rank, world size and store of the process group that the user's program has already opened, if it has."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
+
+
+def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
+    """A value that a peer puts into a store; None when it does not come in time."""
+    try:
+        store.wait([key], timedelta(seconds=timeout_s))
+        return bytes(store.get(key))
+    except RuntimeError as error:
+        if "timeout" in str(error).lower():
+            return None
+        reason = str(error).partition("\n")[0]
+        raise CommError(f"the process that keeps the workers' meeting point is gone: {reason}") from error
+
+
 def prefix_store(prefix: str, store: Store) -> Store:
     """A corner of a store where keys cannot meet those of another job."""
     return dist.PrefixStore(prefix, store)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import Subset, default_collate
 
 from paceline.data.base import Batch, Data, Dataset
 from paceline.data.sharding import epoch_generator
@@ -39,6 +39,22 @@ def load_user(config: DataConfig, seed: int) -> Data:
         raise UsageError(f"data {name!r} returned {_describe(returned)}; {ACCEPTED}")
     train, test = (_dataset(part, name, split, seed) for part, split in zip(returned, ("train", "test"), strict=True))
     return Data(train, test, shape=_shape(train), num_classes=max(_num_classes(train), _num_classes(test)))
+
+
+def train_and_test(given: Any) -> Any:
+    """What a factory may return, made from data that may also be a single set: a tenth of it becomes the test."""
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    if isinstance(given, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in given)):
+        return given
+    num_samples = len(next(leaves(given[0]))) if is_pair else len(given)
+    if num_samples < 2:
+        raise UsageError(f"data of {num_samples} samples cannot be divided; give a pair (train, test)")
+    order = torch.randperm(num_samples, generator=epoch_generator(0, 0))
+    first = max(num_samples // 10, 1)
+    parts = order[first:].sort().values, order[:first].sort().values
+    if is_pair:
+        return tuple(tuple(Tensors(*given).batch(part, 0)) for part in parts)
+    return tuple(Subset(given, part.tolist()) for part in parts)
 
 
 class MapStyle(Dataset):

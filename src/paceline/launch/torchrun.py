@@ -6,19 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from paceline.comm.torch import make_store, prefix_store
+from paceline.comm.torch import prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Task
-from paceline.launch.rendezvous import (
-    MoreComms,
-    address_towards,
-    collect,
-    connect,
-    device_for,
-    host_identity,
-    leave,
-    publish,
-)
+from paceline.launch.meeting import Meeting
+from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, publish
 from paceline.train.context import Context, Event
 
 
@@ -28,24 +20,17 @@ class TorchrunLauncher(Launcher):
     name: ClassVar[str] = "torchrun"
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        try:
-            self.rank, self.world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-            self._host, self._port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-            self._local_rank = int(environment.get("LOCAL_RANK", self.rank))
-        except (KeyError, ValueError) as error:
-            raise UsageError(f"RANK is set, but the rest of torchrun's environment is not in order: {error}") from None
-        self._node = environment.get("GROUP_RANK") or host_identity()
+        meeting = Meeting.from_environment(environment)
+        self.rank, self.world_size = meeting.rank, meeting.world_size
         self.is_main = self.rank == 0
-        # torchrun keeps a store of its own at that address; without it rank 0 opens one.
-        self._opens_store = self.is_main and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        self._attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._meeting = meeting
         self._store: Any = None
         self._job = 0
 
     @staticmethod
     def is_here(environment: Mapping[str, str] = os.environ) -> bool:
         """Whether this process was started by torchrun or by somebody who speaks its language."""
-        return "RANK" in environment and "WORLD_SIZE" in environment
+        return Meeting.is_here(environment)
 
     @staticmethod
     def num_nodes(environment: Mapping[str, str] = os.environ) -> int:
@@ -60,8 +45,8 @@ class TorchrunLauncher(Launcher):
             raise UsageError(f"{task.num_workers} workers are asked for, but torchrun started {self.world_size}")
         torch.set_num_threads(task.threads)
         if self._store is None:
-            store = make_store(self._host, self._port, is_master=self._opens_store, timeout_s=task.timeout_s)
-            self._store = prefix_store(f"paceline{self._attempt}", store)
+            store = self._meeting.open_store(task.timeout_s)
+            self._store = prefix_store(f"paceline{self._meeting.attempt}", store)
         self._job += 1
         results = self._take_part(task, on_event) if self.rank < task.num_workers else []
         # Workers without a part in this task, and those that are done early, wait for its end here.
@@ -72,16 +57,17 @@ class TorchrunLauncher(Launcher):
         self._store = None
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
+        meeting = self._meeting
         where: dict[str, Any] = {
             "job": self._job,
             "rank": self.rank,
-            "local_rank": self._local_rank,
-            "node": self._node,
-            "address": address_towards(self._host, self._port),
+            "local_rank": meeting.local_rank,
+            "node": meeting.node,
+            "address": address_towards(meeting.host, meeting.port),
         }
         comm = connect(task, self._store, **where)
         more = MoreComms(task, self._store, **where)
-        result = task.call(Context(comm, device_for(task, self._local_rank), on_event, more.connect))
+        result = task.call(Context(comm, device_for(task, meeting.local_rank), on_event, more.connect))
         comm.barrier()
         comm.close()
         publish(self._store, f"result{self._job}/{self.rank}", result)

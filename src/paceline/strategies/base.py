@@ -63,8 +63,9 @@ class Strategy(ABC):
 
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
-
-    carries_reach: ClassVar[bool] = False  # in a user's loop it finds out itself which gradients nobody has
+    # Whether gradients that no worker's batch reached are None again after `after_backward`; where they are not, the
+    # library asks all workers after every backward.
+    carries_reach: ClassVar[bool] = False
 
     codec: Codec  # chosen by the user beside the strategy; not an option of it
 

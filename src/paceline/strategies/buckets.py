@@ -144,8 +144,8 @@ class GradientBuckets:
 
     def finish(self) -> None:
         """After backward: what this worker's batch did not reach counts as zeros; wait for every sum."""
-        if not self._worker.is_library:  # there only a hook can tell a new gradient from an old one
-            self._arrived = [parameter.grad is not None for parameter in self.parameters]
+        for index, parameter in enumerate(self.parameters):
+            self._arrived[index] |= parameter.grad is not None  # it may stem from a backward that was held back
         self._missing = [0] * len(self.buckets)
         self._start()
         for work in self._works:

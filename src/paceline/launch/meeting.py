@@ -1,0 +1,59 @@
+"""Where processes that somebody else started meet, as torchrun's environment says it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.comm.torch import make_store
+from paceline.errors import RunError, UsageError
+from paceline.launch.rendezvous import host_identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """One process's place among its peers, and the address of the store at which they meet."""
+
+    rank: int
+    world_size: int
+    host: str
+    port: int
+    local_rank: int
+    node: str  # processes with the same name here share a host
+    opens_store: bool
+    attempt: str = "0"  # torchrun starts everybody again when one failed; the store remembers the last time
+
+    @staticmethod
+    def is_here(environment: Mapping[str, str] = os.environ) -> bool:
+        """Whether this process was started by torchrun or by somebody who speaks its language."""
+        return "RANK" in environment and "WORLD_SIZE" in environment
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str] = os.environ) -> Meeting:
+        try:
+            rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+            host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+            local_rank = int(environment.get("LOCAL_RANK", rank))
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"RANK is set, but the rest of torchrun's environment is not in order: {error}") from None
+        return Meeting(
+            rank=rank,
+            world_size=world_size,
+            host=host,
+            port=port,
+            local_rank=local_rank,
+            node=environment.get("GROUP_RANK") or host_identity(),
+            # torchrun keeps a store of its own at that address; without it rank 0 opens one.
+            opens_store=rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+            attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        )
+
+    def open_store(self, timeout_s: float) -> Any:
+        """The store of all processes; rank 0 opens it where nobody did."""
+        try:
+            return make_store(self.host, self.port, is_master=self.opens_store, timeout_s=timeout_s)
+        except (RuntimeError, OSError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"worker {self.rank} cannot meet the others at {self.host}:{self.port}: {reason}") from None

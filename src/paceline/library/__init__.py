@@ -1,0 +1,15 @@
+"""Any strategy under the user's own training loop."""
+
+from paceline.library.loader import shard
+from paceline.library.session import (
+    finish,
+    init,
+    load_state_dict,
+    no_sync,
+    parallel,
+    rank,
+    state_dict,
+    world_size,
+)
+
+__all__ = ["finish", "init", "load_state_dict", "no_sync", "parallel", "rank", "shard", "state_dict", "world_size"]

@@ -1,0 +1,174 @@
+"""One worker's part of a DataLoader: disjoint shards that cover an epoch, the same number of batches everywhere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from paceline.comm import Comm
+from paceline.data import ShardPlan
+from paceline.errors import UsageError
+from paceline.library.session import Session, current
+
+# What a loader is built from, besides its data and the order of it.
+_KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
+
+
+def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
+    """This worker's part of a loader. Give every worker the same data set; `batch_size` counts one worker's samples.
+
+    A loader that shuffles is shuffled by `seed` and epoch, else the data's own order is kept; each `iter()` is the
+    next epoch. The samples left over at the end of an epoch are divided evenly, and a worker's gradient then counts
+    by its samples; fewer than there are workers are left out.
+    """
+    session = current("shard")
+    if not isinstance(loader, DataLoader):
+        raise UsageError(f"shard() takes a torch DataLoader, not a {type(loader).__name__}")
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        given = type(loader.batch_sampler).__name__
+        raise UsageError(f"shard() makes batches itself, but this loader has a {given}; give batch_size instead")
+    if loader.batch_size is None:
+        raise UsageError(
+            "shard() divides batches, but this loader has no batch_size; divide the data by paceline.rank()"
+        )
+    kept = {name: getattr(loader, name) for name in _KEPT}
+    if isinstance(loader.dataset, IterableDataset):
+        stream = _EveryNth(loader.dataset, session.rank, session.world_size)
+        inner: DataLoader[Any] = DataLoader(stream, batch_size=loader.batch_size, drop_last=loader.drop_last, **kept)
+        return ShardedLoader(session, inner, None)
+    batches = _Batches(loader, session, seed)
+    return ShardedLoader(session, DataLoader(loader.dataset, batch_sampler=batches, **kept), batches)
+
+
+class ShardedLoader:
+    """A DataLoader over one worker's samples; anything else about it is asked of the loader inside."""
+
+    def __init__(self, session: Session, inner: DataLoader[Any], batches: _Batches | None) -> None:
+        self.inner = inner
+        self._session, self._batches = session, batches
+        self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that the next `iter()` is; for going on after a restart."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._batches
+        if batches is not None:
+            batches.epoch = self._epoch
+        self._epoch += 1
+        for index, batch in enumerate(self.inner):
+            if batches is not None:
+                self._session.set_share(batches.share(index))
+            yield batch
+        # What comes between epochs is no part of a shard.
+        self._session.set_share(1.0)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # asked for while being copied, before there is one
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+class _Batches(BatchSampler):
+    """Indices of one worker's batches of one epoch."""
+
+    def __init__(self, loader: DataLoader[Any], session: Session, seed: int) -> None:
+        assert loader.batch_size is not None
+        self.epoch = 0
+        self.batch_size, self.drop_last = loader.batch_size, loader.drop_last
+        self._rank, self._world_size, self._seed = session.rank, session.world_size, seed
+        self._is_shuffled = _is_shuffled(loader)
+        self._num_samples = len(loader.dataset)  # type: ignore[arg-type]
+        _check_lengths(self._num_samples, session.comm)
+        global_batch = self.batch_size * self._world_size
+        self._plan = ShardPlan(self._num_samples, global_batch, self._world_size, seed)
+        rest = self._num_samples % global_batch
+        self._num_steps = self._num_samples // global_batch
+        if rest >= self._world_size and not self.drop_last:
+            self._num_steps += 1
+        elif rest and not self.drop_last:
+            warnings.warn(
+                f"the last {rest} samples of every epoch are left out: they are fewer than {self._world_size} workers",
+                stacklevel=3,
+            )
+        if not self._num_steps:
+            raise UsageError(
+                f"{self._num_samples} samples are not one batch of {self.batch_size} for each of "
+                f"{self._world_size} workers"
+            )
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch = self.epoch
+        for step in range(self._num_steps):
+            yield self._indices(epoch, step).tolist()
+
+    def share(self, step: int) -> float:
+        """This worker's samples in a step, over what each would have if all had the same."""
+        counts = self._plan.counts(step)
+        return counts[self._rank] * self._world_size / sum(counts)
+
+    def _indices(self, epoch: int, step: int) -> Tensor:
+        if self._is_shuffled:
+            return self._plan.shard(epoch, step, self._rank)
+        counts = self._plan.counts(step)
+        first = step * self.batch_size * self._world_size + sum(counts[: self._rank])
+        return torch.arange(first, first + counts[self._rank])
+
+
+class _EveryNth(IterableDataset[Any]):
+    """Every N-th sample of a stream, in whole rounds, so that every worker has as many."""
+
+    def __init__(self, stream: IterableDataset[Any], rank: int, world_size: int) -> None:
+        self.stream, self.rank, self.world_size = stream, rank, world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        # One iterator N times: zip takes a whole round of N samples, or none.
+        for samples in zip(*[iter(self.stream)] * self.world_size, strict=False):
+            yield samples[self.rank]
+
+
+def _is_shuffled(loader: DataLoader[Any]) -> bool:
+    sampler: Any = loader.sampler
+    if type(sampler) is SequentialSampler:
+        return False
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+        return True
+    raise UsageError(
+        f"shard() makes an order of its own, but this loader has a {type(sampler).__name__}; "
+        "give shuffle=True or False instead, or divide the data by paceline.rank()"
+    )
+
+
+def _check_lengths(num_samples: int, comm: Comm) -> None:
+    if comm.world_size == 1:
+        return
+    with comm.uncounted():
+        lengths = [int(other) for other in comm.all_gather(torch.tensor([num_samples], dtype=torch.float64))]
+    odd = next((rank for rank, length in enumerate(lengths) if length != lengths[0]), None)
+    if odd is not None:
+        raise UsageError(
+            f"worker 0 has {lengths[0]} samples and worker {odd} has {lengths[odd]}: give shard() the whole data set "
+            "on every worker; it divides it"
+        )

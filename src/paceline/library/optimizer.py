@@ -1,0 +1,60 @@
+"""An optimiser whose step belongs to the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from paceline.strategies import Strategy
+
+
+class SteppedByStrategy(Optimizer):
+    """The user's optimiser in everything but its step, which the strategy takes.
+
+    Groups, state, defaults and hooks are the user's own objects, so that what was made for either acts on both.
+    """
+
+    _step_supports_amp_scaling = False  # a GradScaler unscales gradients itself and does not hand its scale on
+
+    def __init__(self, inner: Optimizer, strategy: Strategy) -> None:
+        # Without Optimizer.__init__: it would make groups and state of its own.
+        self.inner = inner
+        self._strategy = strategy
+        self._optimizer_step_pre_hooks = inner._optimizer_step_pre_hooks
+        self._optimizer_step_post_hooks = inner._optimizer_step_post_hooks
+        self._patch_step_function()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._strategy.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.inner.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} stepped by {self._strategy.name}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # asked for while being copied, before there is one
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.inner.__getstate__()

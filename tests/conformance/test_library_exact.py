@@ -1,0 +1,43 @@
+"""The user's loop on several workers equals the same loop on one worker with every sample: for every exact strategy."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+import library_uses
+from helpers import exact_strategies, on_pool
+from library_uses import USES, History, in_session
+from paceline.launch.local import LocalLauncher
+from paceline.library.world import World
+
+# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+TOLERANCE = 1e-9
+
+
+@lru_cache
+def alone(use: str) -> History:
+    return in_session(World(), USES[use], "all-reduce")
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("strategy", exact_strategies())
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_equals_one_worker_with_every_sample(pool: LocalLauncher, use: str, strategy: str, world_size: int) -> None:
+    expected = torch.tensor(alone(use), dtype=torch.float64)
+    workers = on_pool(pool, world_size, library_uses.run_use, use=use, strategy=strategy)
+    for rank, history in enumerate(workers):
+        assert history == workers[0], f"worker {rank} differs in bits"
+        found = torch.tensor(history, dtype=torch.float64)
+        assert found.shape == expected.shape
+        error = (found - expected).norm(dim=1) / expected.norm(dim=1)
+        assert error.max() <= TOLERANCE, f"worker {rank}: {error.tolist()}"
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_use_trains(use: str) -> None:
+    history = alone(use)
+    assert history[-1] != history[0]
+    assert len(history) >= 4

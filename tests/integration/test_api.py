@@ -1,0 +1,101 @@
+"""The studies as functions: recipes by name, and models and data that are objects."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import paceline
+from paceline.data.user import train_and_test
+from paceline.errors import UsageError
+from toys import CLASSES, Plain, toy_data
+
+SHORT: dict[str, Any] = {"workers": 2, "train__iterations": 2, "train__batch_size": 6}
+
+
+def test_a_recipe_by_name(tmp_path: Path) -> None:
+    study = paceline.compare("lenet5-mnist", strategies=["ring"], out=tmp_path, **SHORT)
+    assert study["folder"] == str(study.folder)
+    assert study["results"] == study.study["results"]
+    assert set(study) == {*study.study, "folder"}
+    assert [row["strategy"] for row in study.rows] == ["ring"]
+
+
+def test_objects(tmp_path: Path) -> None:
+    # In float64 from the start, so that a copy of these very weights is what is trained.
+    torch.manual_seed(5)
+    model, data = Plain().double(), toy_data(samples=30).train
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    pair = (data.inputs, data.targets)
+    study = paceline.compare(
+        model, pair, strategies=["one-worker", "ring"], loss=F.cross_entropy, out=tmp_path, **SHORT
+    )
+    one, two = study.rows
+    assert (one["workers"], two["workers"]) == (1, 2)
+    assert study["name"] == "Plain-tuple"
+    # The same global batches from the same weights, in float64.
+    assert two["test_loss"] == pytest.approx(one["test_loss"], rel=1e-9)
+    assert two["sent_bytes"] > 0
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    text, page = repr(study), study._repr_html_()
+    assert text.splitlines()[0].startswith("Strategy")
+    assert "one-worker" in text
+    assert "ring" in text
+    assert str(study.folder) in text
+    assert page.count("<tr>") == 3
+
+
+def test_what_workers_could_not_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = type("Cell", (Plain,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Cell", cell, raising=False)
+    data = toy_data().train
+    pair = (data.inputs.float(), data.targets)
+    with pytest.raises(UsageError, match="worker processes cannot find 'Cell', which is defined in the main program"):
+        paceline.compare(cell(), pair, strategies=["ring"], out=tmp_path, **SHORT)
+    with pytest.raises(UsageError, match="worker processes cannot be given these objects"):
+        paceline.compare(lambda: Plain(), pair, strategies=["ring"], out=tmp_path, **SHORT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_makes_no_comparison() -> None:
+    with pytest.raises(UsageError, match=r"compare\(\) was given a Plain but no data"):
+        paceline.compare(Plain())
+    with pytest.raises(UsageError, match="a recipe names its data"):
+        paceline.compare(paceline.load_recipe("lenet5-mnist"), "mnist-mini")
+    with pytest.raises(UsageError, match="not a int"):
+        paceline.compare(3, "mnist-mini")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no_such_model"):
+        paceline.compare("no_such_model", "mnist-mini", strategies=["ring"])
+
+
+def test_a_tenth_is_kept_for_the_test() -> None:
+    inputs, targets = torch.arange(40.0)[:, None], torch.arange(40) % CLASSES
+    for given in ((inputs, targets), TensorDataset(inputs, targets)):
+        train, test = train_and_test(given)
+        sets = [
+            part[0] if isinstance(part, tuple) else torch.stack([part[i][0] for i in range(len(part))])
+            for part in (train, test)
+        ]
+        assert [len(part) for part in sets] == [36, 4]
+        assert sorted(torch.cat(sets).flatten().tolist()) == list(range(40))
+    pair = (TensorDataset(inputs), TensorDataset(inputs))
+    assert train_and_test(pair) is pair
+    assert train_and_test(toy_data()).num_classes == CLASSES
+    with pytest.raises(UsageError, match="data of 1 samples cannot be divided"):
+        train_and_test((inputs[:1], targets[:1]))
+
+
+def test_a_model_is_copied() -> None:
+    from paceline.train.given import as_factory
+
+    model = nn.Linear(2, 2)
+    built = as_factory(model)()
+    assert built is not model
+    assert torch.equal(built.weight, model.weight)
