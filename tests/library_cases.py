@@ -70,7 +70,8 @@ def traffic(strategy: str) -> Any:
             F.cross_entropy(replica(images), labels).backward()
     optimizer.step()
     predicted = Counter.of(own.strategy.traffic(own.worker.specs, paceline.rank(), paceline.world_size(), 0))
-    return [sorted(map(list, counter.nbytes.items())) for counter in (own.comm.counter, predicted)]
+    counted = [sorted(map(list, counter.nbytes.items())) for counter in (own.comm.counter, predicted)]
+    return [*counted, len(own.worker.parameters)]
 
 
 def no_hook_is_left(strategy: str) -> Any:

@@ -98,7 +98,7 @@ def test_workers_that_a_program_spawns() -> None:
 
 def test_finish_brings_weights_together() -> None:
     text = output_of("stepwise", num_workers=2)
-    (before_0, after_0), (before_1, after_1) = re.findall(r"length (\S+) -> (\S+)", text)
+    (before_0, after_0), (before_1, after_1) = re.findall(r"length (\d+\.\d{9}) -> (\d+\.\d{9})", text)
     assert before_0 != before_1
     assert after_0 == after_1
     assert all(accuracy > 0.8 for accuracy in numbers(text, "accuracy"))

@@ -33,7 +33,7 @@ def test_two_sessions_one_after_the_other() -> None:
     found = workers("sessions", 3)
     assert_done(found)
     assert found[0]["result"] == found[1]["result"] == found[2]["result"]
-    assert len(set(found[0]["result"])) == 2
+    assert len(found[0]["result"]) == 2
     assert not any("finish" in worker["err"] for worker in found)
 
 
@@ -55,7 +55,7 @@ def test_a_peer_that_dies_is_an_error_of_backward() -> None:
     first, second = workers("died")
     assert second["code"] == 3
     assert first["kind"] == "CommError"
-    assert first["error"].startswith("worker 0: all_reduce failed (time limit 60 s)")
+    assert first["error"] == "worker 0 lost worker 1: its process is gone"
 
 
 def test_a_peer_that_does_not_come_is_named() -> None:

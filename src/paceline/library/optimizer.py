@@ -43,10 +43,14 @@ class SteppedByStrategy(Optimizer):
         self.inner.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.inner.state_dict()
+        """The state of the steps that this worker takes: of its slices, where the strategy divides them."""
+        return self._strategy.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.inner.load_state_dict(state_dict)
+        stepping = self._strategy.optimizer
+        stepping.load_state_dict(state_dict)
+        for group, loaded in zip(self.inner.param_groups, stepping.param_groups, strict=True):
+            group.update({key: value for key, value in loaded.items() if key != "params"})
 
     def __repr__(self) -> str:
         return f"{self.inner!r} stepped by {self._strategy.name}"

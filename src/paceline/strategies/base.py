@@ -133,6 +133,11 @@ class Strategy(ABC):
     def step(self) -> None:
         self.worker.optimizer.step()
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser that takes the steps and holds their state."""
+        return self.worker.optimizer
+
     def after_step(self) -> None: ...
 
     def finish(self) -> None:

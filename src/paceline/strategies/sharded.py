@@ -108,6 +108,10 @@ class Sharded(Strategy):
         for kind, common in self._common.items():
             common.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.worker.optimizer if self.worker.comm.world_size == 1 else self._optimizer
+
     def finish(self) -> None:
         """Parameters leave the memory that is shared."""
         if self.worker.comm.world_size > 1:
