@@ -52,7 +52,12 @@ def test_words_survive_a_round_trip(text: str) -> None:
         ("ddp::", "strategy 'ddp::': '' is not option=value"),
         ("rign", "unknown strategy 'rign'; did you mean 'ring'?"),
         ("ring+fp61", "unknown codec 'fp61'; did you mean 'fp16'?"),
-        ("ring:pieces=2", "strategy 'ring' has no options, but 'pieces' was given"),
+        ("all-reduce:pieces=2", "strategy 'all-reduce' has no options, but 'pieces' was given"),
+        ("ring:average=weigths", "option average of strategy ring must be gradients or weights, not 'weigths'"),
+        (
+            "ring:average=weights+bf16",
+            "strategy ring with average=weights cannot use codec bf16: rounding the weights themselves would lose",
+        ),
         ("ddp:buckets_mb=2", "unknown option of strategy ddp 'buckets_mb'; did you mean 'bucket_mb'?"),
         ("ddp:bucket_mb=many", "option bucket_mb of strategy ddp must be a number, not 'many'"),
         ("ddp:static_graph=yes", "option static_graph of strategy ddp must be true or false, not 'yes'"),

@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from paceline.codecs import Codec, TensorSpec
 from paceline.comm import Comm, Operation
+from paceline.errors import UsageError
 
 
 class Guarantee(enum.Enum):
@@ -171,20 +172,21 @@ class GradientAveraging(Strategy):
 
     def after_backward(self) -> None:
         worker = self.worker
-        if worker.comm.world_size == 1:
-            return
-        gradients = [gradient_of(parameter) for parameter in worker.parameters]
+        if worker.comm.world_size > 1:
+            self._average_all([gradient_of(parameter) for parameter in worker.parameters])
+
+    def _average_all(self, tensors: list[Tensor]) -> None:
         if self.fused:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             self._average(flat)
-            for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-                gradient.copy_(part.view(gradient.shape))
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
         else:
-            for gradient in gradients:
-                whole = gradient.contiguous()  # the tensor itself, unless it lies channels-last in memory
+            for tensor in tensors:
+                whole = tensor.contiguous()  # the tensor itself, unless it lies channels-last in memory
                 self._average(whole)
-                if whole is not gradient:
-                    gradient.copy_(whole)
+                if whole is not tensor:
+                    tensor.copy_(whole)
 
     def _average(self, tensor: Tensor) -> None:
         # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
@@ -202,6 +204,43 @@ class GradientAveraging(Strategy):
             for spec in tensors
             for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size))
         ]
+
+
+@dataclass(kw_only=True)
+class GradientsOrWeights(GradientAveraging):
+    """As above, or the other way round: every worker steps on its own gradient, then weights are averaged.
+
+    Averaged weights are weighted by samples too. They equal averaged gradients only where a step is linear in the
+    gradient: plain SGD is, one with momentum of its own or Adam is not.
+    """
+
+    average: Literal["gradients", "weights"] = "gradients"
+
+    def __post_init__(self) -> None:
+        refuse_lossy_weights(self, self.average)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.PERIODIC if self.average == "weights" else super().guarantee
+
+    def after_backward(self) -> None:
+        if self.average == "gradients":
+            super().after_backward()
+
+    def after_step(self) -> None:
+        worker = self.worker
+        if self.average == "weights" and worker.comm.world_size > 1:
+            with torch.no_grad():
+                self._average_all([parameter.detach() for parameter in worker.parameters])
+
+
+def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
+    """A step is small beside the weights that it changes: rounded weights would lose it."""
+    if average == "weights" and strategy.codec.relative_error:
+        raise UsageError(
+            f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}: rounding the "
+            "weights themselves would lose the steps; use fp32, or average=gradients"
+        )
 
 
 def average_parameters(worker: Worker) -> None:
