@@ -1,4 +1,4 @@
-"""`average=weights`: every worker steps by itself, then weights are averaged, against one process that plays them all."""
+"""`average=weights`: workers step by themselves, then weights are averaged; one process that plays them all judges."""
 
 from __future__ import annotations
 

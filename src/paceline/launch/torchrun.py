@@ -16,13 +16,14 @@ from paceline.launch.rendezvous import (
     device_for,
     host_identity,
     leave,
+    part,
     publish,
 )
 from paceline.train.context import Context, Event
 
 
 class TorchrunLauncher(Launcher):
-    """One worker per process, its place given by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+    """One worker or server per process, servers last; its place is in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
 
     name: ClassVar[str] = "torchrun"
 
@@ -55,14 +56,17 @@ class TorchrunLauncher(Launcher):
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         import torch
 
-        if task.num_workers > self.world_size:
-            raise UsageError(f"{task.num_workers} workers are asked for, but torchrun started {self.world_size}")
+        if task.num_processes > self.world_size:
+            servers = f" and {task.num_servers} servers" if task.num_servers else ""
+            raise UsageError(
+                f"{task.num_workers} workers{servers} are asked for, but torchrun started {self.world_size}"
+            )
         torch.set_num_threads(task.threads)
         if self._store is None:
             store = make_store(self._host, self._port, is_master=self._opens_store, timeout_s=task.timeout_s)
             self._store = prefix_store(f"paceline{self._attempt}", store)
         self._job += 1
-        results = self._take_part(task, on_event) if self.rank < task.num_workers else []
+        results = self._take_part(task, on_event) if self.rank < task.num_processes else []
         # Workers without a part in this task, and those that are done early, wait for its end here.
         self._meet(f"end{self._job}")
         return results
@@ -72,7 +76,7 @@ class TorchrunLauncher(Launcher):
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         address = address_towards(self._host, self._port)
-        comm = connect(
+        comm, wide = connect(
             task,
             self._store,
             job=self._job,
@@ -81,9 +85,10 @@ class TorchrunLauncher(Launcher):
             node=self._node,
             address=address,
         )
-        result = task.call(Context(comm, device_for(task, self._local_rank), on_event))
-        comm.barrier()
-        comm.close()
+        result = task.call(Context(comm, device_for(task, self._local_rank), on_event, wide))
+        part(task, self.rank, comm, wide)
+        if self.rank >= task.num_workers:
+            return []
         publish(self._store, f"result{self._job}/{self.rank}", result)
         if not self.is_main:
             return []

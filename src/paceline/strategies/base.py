@@ -79,6 +79,9 @@ class Strategy(ABC):
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         """Raise UsageError for what cannot work with so many workers or that optimiser; before anything starts."""
 
+    def check_model(self, tensors: Sequence[TensorSpec]) -> None:
+        """Raise UsageError for a model of such tensors that cannot be trained so; before anything starts."""
+
     def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
         """Extra processes that run `serve` instead of the training loop."""
         return 0
@@ -99,6 +102,10 @@ class Strategy(ABC):
     def drift_bound(self, num_workers: int) -> float:  # noqa: ARG002
         """Where the guarantee is PARTIAL: the largest replica drift, in lengths of what one step moves a replica."""
         return 0.0
+
+    def staleness_bound(self, num_workers: int) -> int | None:  # noqa: ARG002
+        """Where the guarantee is STALE: by how many updates a gradient may be late at most; None is no bound."""
+        return None
 
     def setup(self, worker: Worker) -> None:
         """Before the first step. Replicas are equal already."""
@@ -122,6 +129,9 @@ class Strategy(ABC):
         self.worker.optimizer.step()
 
     def after_step(self) -> None: ...
+
+    def keep_alive(self) -> None:
+        """Between two batches of an evaluation amid the run: who waits for this worker may be told that it lives."""
 
     def finish(self) -> None:
         """After the last step: replicas that may differ are brought together."""

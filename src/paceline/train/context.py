@@ -22,9 +22,14 @@ def _tell_nobody(event: Event) -> None:  # noqa: ARG001
 class Context:
     """One worker's surroundings for one task."""
 
-    comm: Comm
+    comm: Comm  # a server's reaches workers and servers
     device: torch.device = CPU
     emit: Callable[[Event], None] = _tell_nobody  # progress, as plain values; only rank 0 has a listener
+    servers: Comm | None = None  # workers and, behind them, servers, where the task has some
+
+    def __post_init__(self) -> None:
+        if self.servers is not None:
+            self.servers.counter = self.comm.counter  # what goes to servers counts with the rest
 
     @property
     def rank(self) -> int:
