@@ -20,6 +20,7 @@ from torch import nn
 import jobs
 from paceline.comm import Comm
 from paceline.comm.threads import ThreadsComm
+from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, strategies
@@ -91,6 +92,15 @@ def on_threads_supported(name: str) -> bool:
 
 def build(text: str) -> Strategy:
     return StrategySpec.parse(text).build()
+
+
+def is_possible(text: str) -> bool:
+    """Whether the strategy takes the codec."""
+    try:
+        build(text)
+    except UsageError:
+        return False
+    return True
 
 
 def build_for(text: str, comm: Comm) -> Strategy:

@@ -24,8 +24,8 @@ def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **ch
     """
     recipe = _recipe(recipe, changes)
     entry = make_entry(recipe.strategy, recipe)
-    preflight(recipe)
-    with LocalLauncher(entry.num_workers) as launcher:
+    preflight(recipe, [entry])
+    with LocalLauncher(entry.num_processes) as launcher:
         folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), launcher)
         result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
@@ -46,7 +46,7 @@ def compare(
         changes["strategies"] = list(strategies)
     recipe = _recipe(recipe, changes)
     entries, _ = study.prepare(recipe)
-    with LocalLauncher(max(entry.num_workers for entry in entries)) as launcher:
+    with LocalLauncher(max(entry.num_processes for entry in entries)) as launcher:
         outcome = study.compare(recipe, entries, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
     assert outcome is not None
     return {**outcome[0], "folder": str(outcome[1])}

@@ -7,21 +7,24 @@ import itertools
 import pytest
 
 import jobs
-from helpers import build, on_threads, on_threads_supported
+from helpers import build, is_possible, on_threads, on_threads_supported
 from paceline.codecs import codecs
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, strategies
-from paceline.study.verify import LOSSY_ROUNDINGS, cases, verify
+from paceline.study.judges import LOSSY_ROUNDINGS
+from paceline.study.verify import cases, verify
 
 PAIRS = [
     f"{strategy}+{codec}"
     for strategy, codec in itertools.product(strategies.classes, codecs.classes)
-    if build(f"{strategy}+{codec}").guarantee is Guarantee.LOSSY
+    if is_possible(f"{strategy}+{codec}") and build(f"{strategy}+{codec}").guarantee is Guarantee.LOSSY
 ]
 
 
 def test_lossless_codecs_keep_the_guarantee() -> None:
     for strategy, codec in itertools.product(strategies.classes, codecs.classes):
+        if not is_possible(f"{strategy}+{codec}"):
+            continue
         loses = codecs.classes[codec].relative_error > 0
         guarantee = build(f"{strategy}+{codec}").guarantee
         if build(strategy).guarantee is Guarantee.EXACT:
@@ -49,5 +52,9 @@ def test_replicas_are_the_same_bits_and_traffic_shrinks(pair: str) -> None:
         for step, row in enumerate(worker["steps"]):
             assert row["digest"] == workers[0]["steps"][step]["digest"]
             assert row["counted"] == row["predicted"]
+            if build(pair).num_servers(3):
+                # Gradients go there in half precision, parameters come back whole.
+                assert sum(row["counted"].values()) < 0.7 * sum(exact["steps"][step]["counted"].values())
+                continue
             # Two bytes for each number instead of float64's eight.
             assert {key: 4 * nbytes for key, nbytes in row["counted"].items()} == exact["steps"][step]["counted"]

@@ -78,7 +78,7 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
             changes = parse_set(arguments.pop("assignments") or [])
             changes |= {key: value for key, value in given.items() if value is not None}
             base = load_recipe(arguments.pop("recipe"))
-            command(recipe=_under_torchrun(base, changes), **arguments)
+            command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
         parameters = [recipe_parameter, *offered, set_parameter, *own]
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -115,18 +115,38 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
     return f"{text[0].upper()}{text[1:]}{listed}."
 
 
-def _under_torchrun(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """Whoever started the workers has decided how many there are."""
+def _under_torchrun(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> Recipe:
+    """Whoever started the processes has decided how many there are; the last of them are servers, where there are."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         try:
             started = int(os.environ["WORLD_SIZE"])
         except ValueError:
             raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
-        if changes.setdefault("workers", started) != started:
+        servers = _most_servers(recipe, changes, leave_out)
+        if started <= servers:
             raise UsageError(
-                f"--workers {changes['workers']} conflicts with the {started} workers that torchrun started"
+                f"torchrun started {started} processes, and {servers} of them would be servers: start more"
+            )
+        workers = started - servers
+        if changes.setdefault("workers", workers) != workers:
+            beside = f", of {started} processes with {servers} as servers" if servers else ""
+            raise UsageError(
+                f"--workers {changes['workers']} conflicts with the {workers} workers that torchrun started{beside}"
             )
     return recipe.replace(changes)
+
+
+def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> int:
+    """Servers that the strategies of a command need; a study keeps its number of workers for all of them."""
+    from paceline.strategies import StrategySpec
+    from paceline.study.entries import ONE_WORKER
+
+    key = "strategy" if "strategies" in leave_out else "strategies"
+    asked = changes.get(key, getattr(recipe, key))
+    texts = [word.strip() for word in asked.split(",")] if isinstance(asked, str) else list(asked)
+    codec = changes.get("codec", recipe.codec)
+    built = [StrategySpec.parse(text, codec).build() for text in texts if text != ONE_WORKER]
+    return max((strategy.num_servers(recipe.workers) for strategy in built), default=0)
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
