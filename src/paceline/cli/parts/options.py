@@ -125,7 +125,7 @@ def _under_torchrun(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[st
         servers = _most_servers(recipe, changes, leave_out)
         if started <= servers:
             raise UsageError(
-                f"torchrun started {started} processes, and {servers} of them would be servers: start more"
+                f"the strategy needs {servers} servers beside the workers, but torchrun started {started} in all"
             )
         workers = started - servers
         if changes.setdefault("workers", workers) != workers:
