@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ import jobs
 from helpers import build, on_threads
 from paceline.codecs import TensorSpec
 from paceline.comm.threads import ThreadsComm
+from paceline.data import Batch, Data, Dataset
 from paceline.errors import UsageError
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, StrategySpec, Worker
 from paceline.strategies.serving import split_tensors
 from paceline.study.verify import cases, verify
 from paceline.train.context import Context
+from paceline.train.evaluate import BATCH, Score
 from paceline.train.replicas import parameter_digest
 from paceline.train.trainer import Trainer
 from toys import toy_data, toy_model, toy_recipe
@@ -255,6 +258,36 @@ def test_a_loop_at_ones_own_pace_contains_no_collective() -> None:
     arguments = {"strategy": "parameter-server:mode=async", "changes": changes, "model": "normalised"}
     workers = on_threads(2, without_collectives, **arguments)
     assert [len(losses) for losses in workers] == [2, 2]
+
+
+class SlowTest(Dataset):
+    """Test data of four batches that take longer together than the time limit of one wait."""
+
+    def __len__(self) -> int:
+        return 4 * BATCH
+
+    def batch(self, indices: torch.Tensor, epoch: int) -> Batch:  # noqa: ARG002
+        time.sleep(0.6)
+        return torch.zeros(len(indices), 2, 6, 6, dtype=torch.float64), torch.zeros(len(indices), dtype=torch.int64)
+
+
+def evaluate_slowly(context: Context, strategy: str, changes: dict[str, Any]) -> list[Any]:
+    data = Data(toy_data().train, SlowTest(), shape=(2, 6, 6), num_classes=3)
+    recipe = toy_recipe(context.world_size, changes)
+    trainer = Trainer(recipe, StrategySpec.parse(strategy).build(), data, context, toy_model("plain"))
+    if context.rank == 1:
+        trainer._evaluate_amid_the_run = lambda: Score(0.0, 0.0)  # type: ignore[method-assign]
+    trainer.run()
+    trainer.strategy.finish()
+    return trainer.history.evaluations
+
+
+@pytest.mark.parametrize(("mode", "world_size"), [("sync", 1), ("async", 1), ("async", 2)])
+def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size: int) -> None:
+    # Of two workers one does not evaluate: it is done long before the other, and waits for it.
+    changes = {"train.eval_every": 2}
+    arguments = {"strategy": f"parameter-server:mode={mode}", "changes": changes, "timeout_s": 1.8}
+    assert [len(rows) for rows in on_threads(world_size, evaluate_slowly, **arguments)] == [1] * world_size
 
 
 @pytest.mark.parametrize(

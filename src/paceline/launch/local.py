@@ -129,11 +129,11 @@ class LocalLauncher(Launcher):
             rank = self._first_rank + index
             if not process.pipe.poll(START_S):
                 self.close()
-                raise WorkerError(rank, f"did not start within {START_S:g} s")
+                raise WorkerError(rank, f"did not start within {START_S:g} s", who=task.name_of(rank))
             message = self._receive(process.pipe, rank)
             if message["kind"] != "ready":
                 self.close()
-                raise WorkerError(message["rank"], f"could not start: {message['message']}")
+                raise WorkerError(rank, f"could not start: {message['message']}", who=task.name_of(rank))
 
     def _meet(self, timeout_s: float) -> tuple[Any, int]:
         nodes = self.nodes

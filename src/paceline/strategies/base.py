@@ -133,6 +133,12 @@ class Strategy(ABC):
     def keep_alive(self) -> None:
         """Between two batches of an evaluation amid the run: who waits for this worker may be told that it lives."""
 
+    def wait_for_others(self) -> None:
+        """After this worker's last step: where workers run at their own pace, the slowest is waited for here.
+
+        Later waits have a time limit; this one lasts as long as others make progress.
+        """
+
     def finish(self) -> None:
         """After the last step: replicas that may differ are brought together."""
 

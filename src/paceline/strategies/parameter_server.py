@@ -17,6 +17,7 @@ from paceline.strategies.serving import (
     ALIVE,
     ANSWER,
     ANSWER_FIELDS,
+    DONE,
     NOT_COUNTED,
     NOTE,
     NOTE_FIELDS,
@@ -173,6 +174,19 @@ class ParameterServer(Strategy):
         if self.is_asynchronous or self._comm.rank == 0:
             with self._comm.uncounted():
                 self._tell(ALIVE)
+
+    def wait_for_others(self) -> None:
+        if not self.is_asynchronous:
+            return
+        # One server is enough: every update comes to all of them.
+        peer, share = self._links[0]
+        answer = torch.zeros(ANSWER_FIELDS, dtype=torch.float64)
+        num_running = 1
+        with self._comm.uncounted():
+            self._comm.send(Note(DONE, 0.0, 0, share.rates).written(), peer, NOTE)
+            while num_running:
+                self._comm.recv(answer, peer, ANSWER)
+                num_running = int(answer[-1])
 
     def finish(self) -> None:
         self._tell(STOP)

@@ -21,9 +21,9 @@ from paceline.comm import Comm
 from paceline.strategies.base import Worker
 
 NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags
-STEP, ALIVE, STOP = 0, 1, 2  # kinds of notes
+STEP, ALIVE, DONE, STOP = 0, 1, 2, 3  # kinds of notes
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
-ANSWER_FIELDS = 3  # version, staleness, lead
+ANSWER_FIELDS = 3  # version, staleness, lead; to a worker that is done: how many are not, instead of the lead
 NOT_COUNTED = -1  # staleness of an update that was none: the worker had no samples
 
 
@@ -132,20 +132,26 @@ class Server:
         share, room = self.share, self.share.room(self.share.wire_dtype)
         steps_done = dict.fromkeys(range(self.num_workers), 0)  # of workers that have not stopped
         waiting: dict[int, int] = {}  # worker to staleness
+        done: set[int] = set()
         while steps_done:
             values = share.note_room()
             worker = self.comm.recv_any(values, NOTE)
             note = Note.read(values)
-            if note.kind == ALIVE:
-                continue
             if note.kind == STOP:
                 del steps_done[worker]
-            else:
+            elif note.kind == DONE:
+                done.add(worker)
+            elif note.kind == STEP:
                 self.comm.recv(room, worker, VECTOR)
                 waiting[worker] = self.version - note.version if note.weight else NOT_COUNTED
                 steps_done[worker] += 1
                 if note.weight:
                     self._update(room.to(share.dtype), note.rates, scale=note.weight)
+            if done:
+                # Whoever is done learns that the others still come on, whatever the time limit of one wait.
+                num_running = self.num_workers - len(done)
+                self._tell(dict.fromkeys(done, (NOT_COUNTED, num_running)))
+                done = done if num_running else set()
             slowest = min(steps_done.values(), default=0)
             leads = {peer: steps_done[peer] - slowest for peer in waiting}
             ready = [peer for peer in waiting if leads[peer] <= max_lead]
@@ -174,15 +180,16 @@ class Server:
 
     def _answer(self, late: dict[int, tuple[int, int]]) -> None:
         """The tensors as they are now, to each worker with its staleness and its lead."""
-        if not late:
-            return
-        comm = self.comm
-        tensors = self.share.flatten(self.share.parameters)
-        sends = []
-        for worker, (staleness, lead) in late.items():
-            answer = torch.tensor([self.version, staleness, lead], dtype=torch.float64)
-            sends += [comm.isend(answer, worker, ANSWER), comm.isend(tensors, worker, TENSORS)]
-        for send in sends:
+        if late:
+            tensors = self.share.flatten(self.share.parameters)
+            sends = [self.comm.isend(tensors, worker, TENSORS) for worker in late]
+            self._tell(late)
+            for send in sends:
+                send.wait()
+
+    def _tell(self, late: dict[int, tuple[int, int]]) -> None:
+        answers = {worker: torch.tensor([self.version, *pair], dtype=torch.float64) for worker, pair in late.items()}
+        for send in [self.comm.isend(answer, worker, ANSWER) for worker, answer in answers.items()]:
             send.wait()
 
     def _part_from_all(self) -> None:

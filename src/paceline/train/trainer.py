@@ -113,6 +113,7 @@ class Trainer:
                 on_epoch(epoch)
                 untimed_s += time.perf_counter() - before
         self.history.train_s = time.perf_counter() - started - untimed_s
+        self.strategy.wait_for_others()
         return self.history
 
     def evaluate(self) -> Score:
