@@ -87,6 +87,19 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
         assert load_file(file)["conv1.weight"].shape == (6, 1, 5, 5)
 
 
+def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
+    with LocalLauncher(3) as launcher:
+
+        def stop_the_server(event: dict[str, Any]) -> None:
+            if event["kind"] == "progress":
+                os.kill(launcher._processes[2].popen.pid, signal.SIGSTOP)
+
+        changes = {"train__epochs": 10_000, "timeout_s": 4.0}
+        with pytest.raises(WorkerError, match=r"^server 0 \(rank 2\) did not answer in time; waiting for it: worker "):
+            run(launcher, tmp_path, "parameter-server", stop_the_server, **changes)
+        assert child_processes() == {}
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_worker_that_is_killed_is_named_and_takes_the_servers_along(tmp_path: Path, mode: str) -> None:
     with LocalLauncher(3) as launcher:
