@@ -169,10 +169,13 @@ def test_on_arrival_every_gradient_is_an_update_and_staleness_is_counted(servers
 def test_a_worker_without_samples_makes_no_update() -> None:
     world = World("parameter-server:mode=async", 2, weights=[1.0, 0.0])
     world.step(0, 1.0)
-    world.step(1, 0.0)  # momentum would move the weights
+    world.step(1, 0.0)
     assert world.values(1) == world.values(0) == (0.5, -1.5)
+    world.step(0, 1.0)  # momentum is 0.5 + 1: nothing was added to it, and nothing spent, in between
+    assert world.values(0) == (-0.25, -2.25)
     world.finish()
-    assert world.values(0) == (0.5, -1.5)
+    assert world.values(1) == (-0.25, -2.25)
+    assert world.strategies[0].metrics()["staleness_updates"]["counts"] == {"0": 2}
     assert world.strategies[1].metrics()["staleness_updates"] == {"counts": {}, "max": 0, "mean": 0.0}
 
 
