@@ -44,10 +44,10 @@ def leaves_nothing_behind() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[LocalLauncher]:
-    """Four worker processes, shared by all tests that do not end them."""
-    with LocalLauncher(4) as launcher:
+    """Room for four workers and two servers, shared by all tests that do not end them."""
+    with LocalLauncher(6) as launcher:
         SHARED_POOLS.append(launcher)
-        on_pool(launcher, 4, jobs.rank_of)
+        on_pool(launcher, 6, jobs.rank_of)
         yield launcher
     SHARED_POOLS.remove(launcher)
 

@@ -17,6 +17,7 @@ import psutil
 import torch
 from torch import nn
 
+import jobs
 from paceline.comm import Comm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import UsageError
@@ -37,19 +38,27 @@ def ignore_event(event: dict[str, Any]) -> None:  # noqa: ARG001
 
 
 def on_threads(world_size: int, function: Callable[..., Any], *, timeout_s: float = 20.0, **arguments: Any) -> list:
-    """`function(context, **arguments)` on one thread per worker; the first error that is a cause is raised."""
+    """`function(context, **arguments)` on one thread per worker; the first error that is a cause is raised.
+
+    A strategy among the arguments gets the servers that it asks for, on threads of their own.
+    """
     results: list[Any] = [None] * world_size
     errors: list[BaseException] = []
+    num_servers = num_servers_of(world_size, arguments)
+    wide = ThreadsComm.world(world_size + num_servers, timeout_s) if num_servers else [None] * world_size
+    task = Task(function, arguments, num_workers=world_size, num_servers=num_servers, serve=jobs.serve)
 
-    def work(comm: ThreadsComm) -> None:
+    def work(context: Context) -> None:
         try:
-            results[comm.rank] = function(Context(comm), **arguments)
+            result = task.call(context)
+            if context.rank < world_size:
+                results[context.rank] = result
         except BaseException as error:
             errors.append(error)
 
-    threads = [
-        threading.Thread(target=work, args=(comm,), daemon=True) for comm in ThreadsComm.world(world_size, timeout_s)
-    ]
+    contexts = [Context(comm, servers=wide[comm.rank]) for comm in ThreadsComm.world(world_size, timeout_s)]
+    contexts += [Context(comm, servers=comm) for comm in wide[world_size:]]
+    threads = [threading.Thread(target=work, args=(context,), daemon=True) for context in contexts]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + timeout_s + 5
@@ -66,7 +75,20 @@ def on_pool(
     pool: LocalLauncher, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
 ) -> list[Any]:
     """`function(context, **arguments)` on worker processes, over gloo unless said otherwise."""
-    return pool.run(Task(function, arguments, num_workers=world_size, comm=comm, timeout_s=20.0), ignore_event)
+    task = Task(
+        function,
+        arguments,
+        num_workers=world_size,
+        num_servers=num_servers_of(world_size, arguments),
+        serve=jobs.serve,
+        comm=comm,
+        timeout_s=20.0,
+    )
+    return pool.run(task, ignore_event)
+
+
+def num_servers_of(world_size: int, arguments: dict[str, Any]) -> int:
+    return build(arguments["strategy"]).num_servers(world_size) if "strategy" in arguments else 0
 
 
 def exact_strategies() -> list[str]:
@@ -81,13 +103,13 @@ def build(text: str) -> Strategy:
     return StrategySpec.parse(text).build()
 
 
-def is_refused(text: str) -> bool:
-    """Whether a strategy refuses its codec."""
+def is_possible(text: str) -> bool:
+    """Whether the strategy takes the codec."""
     try:
         build(text).check(2, torch.optim.SGD)
     except UsageError:
-        return True
-    return False
+        return False
+    return True
 
 
 def build_for(text: str, comm: Comm) -> Strategy:

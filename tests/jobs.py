@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from paceline.comm import Counter
 from paceline.strategies import StrategySpec, Worker
 from paceline.train.context import Context
+from paceline.train.job import serve as serve_with
 from paceline.train.oracle import oracle_steps
 from paceline.train.replicas import parameter_digest
 from paceline.train.trainer import Trainer
@@ -64,6 +65,19 @@ def hang_in_training(context: Context, rank: int, strategy: str) -> None:
     trainer.run(lambda step: time.sleep(60) if context.rank == rank and step == 1 else None)
 
 
+def serve(
+    context: Context, strategy: str, changes: dict[str, Any] | None = None, model: str = "plain", **_: Any
+) -> None:
+    """A server's part of a toy's training. It starts from other weights: the right ones come from the workers."""
+    built = StrategySpec.parse(strategy).build()
+    num_workers = context.world_size - built.num_servers(context.world_size)
+    toy = toy_model(model)
+    with torch.no_grad():
+        for parameter in toy.parameters():
+            parameter.zero_()
+    serve_with(context, toy_recipe(num_workers, changes), built, toy)
+
+
 def certify(context: Context, strategy: str, changes: dict[str, Any], model: str = "plain") -> dict[str, Any]:
     """Train a toy in float64, and after every step hold the replica against the oracle."""
     comm = context.comm
@@ -93,6 +107,7 @@ def certify(context: Context, strategy: str, changes: dict[str, Any], model: str
         comm.counter.clear()
 
     trainer.run(look)
+    trainer.strategy.finish()
     buffers = {name: buffer.flatten().tolist() for name, buffer in trainer.model.named_buffers()}
     digests = {name: parameters[name].detach().flatten().tolist() for name in parameters}
     return {"steps": steps, "buffers": buffers, "parameters": digests, "num_expected": len(expected)}

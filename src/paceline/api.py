@@ -32,8 +32,8 @@ def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **ch
     """
     recipe = _recipe(recipe, changes)
     entry = make_entry(recipe.strategy, recipe)
-    preflight(recipe)
-    with LocalLauncher(entry.num_workers) as launcher:
+    preflight(recipe, [entry])
+    with LocalLauncher(entry.num_processes) as launcher:
         folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), launcher)
         result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
@@ -71,7 +71,7 @@ def compare(
         recipe = Recipe()
     settled = _recipe(recipe, changes)
     entries, _ = study.prepare(settled)
-    with LocalLauncher(max(entry.num_workers for entry in entries)) as local:
+    with LocalLauncher(max(entry.num_processes for entry in entries)) as local:
         launcher = _Giving(local, packed(given)) if given else local
         outcome = study.compare(settled, entries, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
     assert outcome is not None

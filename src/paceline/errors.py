@@ -3,7 +3,7 @@
 PacelineError
 ├── UsageError      the request was wrong; nothing was started   (exit code 2; also a ValueError)
 └── RunError        something failed while running               (exit code 1)
-    └── WorkerError a worker died or raised: names the rank, carries its traceback
+    └── WorkerError a worker or a server died or raised: names the rank, carries its traceback
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class RunError(PacelineError):
 
 
 class WorkerError(RunError):
-    """A worker died or raised."""
+    """A worker, or a server, died or raised."""
 
-    def __init__(self, rank: int, message: str, traceback: str = "") -> None:
-        super().__init__(f"worker {rank} {message}")
+    def __init__(self, rank: int, message: str, traceback: str = "", *, who: str = "") -> None:
+        super().__init__(f"{who or f'worker {rank}'} {message}")
         self.rank = rank
         self.traceback = traceback
 

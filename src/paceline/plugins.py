@@ -88,6 +88,11 @@ def _convert(what: str, hint: Any, text: str) -> Any:
         if text.lower() not in ("true", "false"):
             raise UsageError(f"{what} must be true or false, not {text!r}")
         return text.lower() == "true"
+    if typing.get_origin(hint) is typing.Literal:
+        choices = typing.get_args(hint)
+        if text not in choices:
+            raise UsageError(f"{what} must be {' or '.join(choices)}, not {text!r}")
+        return text
     try:
         return hint(text)
     except ValueError:

@@ -98,6 +98,9 @@ class TrainConfig(Section):
     eval_every: int = option(
         0, "evaluate on the test set every N epochs (0: at the end only)", flag="--eval-every", least=0
     )
+    checkpoint_every: int = option(
+        0, "save the weights every N epochs (0: at the end only)", flag="--checkpoint-every", least=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +268,7 @@ SAME_STORY = {
     "data.dir",
     "data.download",
     "train.log_every",
+    "train.checkpoint_every",
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 from helpers import TESTS
 from paceline.errors import UsageError
 from paceline.launch.local import LocalLauncher
-from paceline.study.verify import EXACT_TOLERANCE, cases, verify
+from paceline.study.judges import EXACT_TOLERANCE
+from paceline.study.verify import cases, verify
 
 
 def judge(pool: LocalLauncher, name: str, world_size: int) -> dict[str, Any]:

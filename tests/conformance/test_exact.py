@@ -58,7 +58,7 @@ def test_equals_the_oracle_after_every_step(
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
     sends = any(row["counted"] for worker in workers for row in worker["steps"])
-    assert sends == (world_size > 1)
+    assert sends == (world_size > 1 or build(strategy).num_servers(world_size) > 0)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -51,7 +51,7 @@ def test_what_is_held_back_is_not_sent(pool: LocalLauncher, strategy: str) -> No
         more = 8 * num_parameters if strategies.get(strategy).carries_reach else 0
         for (op, nbytes), (expected_op, expected) in zip(counted, sorted(predicted), strict=True):
             # A user's loop may look at all gradients, so there sharded gives every worker every sum.
-            assert op in (expected_op, ["all_reduce", None] if strategy == "sharded" else expected_op)
+            assert op in (expected_op, ("all_reduce", None) if strategy == "sharded" else expected_op)
             assert expected <= nbytes <= expected + more
 
 

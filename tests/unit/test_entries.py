@@ -20,6 +20,20 @@ def test_a_row() -> None:
     assert make_entry("ring", RECIPE).guarantee == "EXACT"
 
 
+def test_servers_are_beside_the_workers() -> None:
+    entry = make_entry("parameter-server:servers=3", RECIPE)
+    assert (entry.num_workers, entry.num_servers, entry.num_processes) == (4, 3, 7)
+    ring = make_entry("ring", RECIPE)
+    assert (ring.num_servers, ring.num_processes) == (0, 4)
+
+
+def test_statistics_in_step_need_workers_in_step() -> None:
+    recipe = RECIPE.replace({"train.batchnorm": "sync"})
+    assert make_entry("parameter-server", recipe).guarantee == "EXACT"
+    with pytest.raises(UsageError, match="at their own pace, and batchnorm sync needs them in step"):
+        make_entry("parameter-server:mode=bounded", recipe)
+
+
 def test_the_recipes_codec_is_where_a_row_names_none() -> None:
     recipe = RECIPE.replace({"codec": "fp16"})
     entry = make_entry("ring", recipe)

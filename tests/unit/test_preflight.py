@@ -56,6 +56,14 @@ def test_what_is_learnt_on_the_way() -> None:
     assert preflight(recipe.replace({"train.precision": "fp64", "train.iterations": 4})).total_steps == 4
 
 
+def test_more_servers_than_tensors() -> None:
+    recipe = Recipe().replace({**SMALL, "strategies": ["ring", "parameter-server:servers=10"]})
+    entries, _ = prepare(recipe)  # lenet5: five layers, each with weights and biases
+    assert [entry.num_servers for entry in entries] == [0, 10]
+    with pytest.raises(UsageError, match=r"11 servers cannot share a model of 10 trained tensors.*at most servers=10"):
+        prepare(recipe.replace({"strategies": ["ring", "parameter-server:servers=11"]}))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -243,6 +243,17 @@ def test_markdown_table() -> None:
     assert markdown_table([result("a|b", 0.02, epoch_s=None)]).count(numbers.DASH) >= 3
 
 
+def test_servers_and_staleness_have_their_place_in_the_table() -> None:
+    late = {"counts": {"0": 1, "3": 1}, "max": 3, "mean": 1.5}
+    served = result("parameter-server", 0.02, guarantee="STALE", servers=2, staleness_updates=late)
+    before = {key: value for key, value in result("ring", 0.02).items() if key not in ("servers", "staleness_updates")}
+    lines = markdown_table([served, before]).splitlines()
+    assert "| 4 + 2 servers |" in lines[2]
+    assert "| stale (mean 1.50, max 3 updates) |" in lines[2]
+    assert "| ring | 4 |" in lines[3]
+    assert "| exact |" in lines[3]
+
+
 def test_colours_stay_with_strategies() -> None:
     rows = [{"strategy": name} for name in ("one-worker", "ring", "none", "ddp")]
     found = colours(rows)

@@ -48,6 +48,16 @@ def test_one_run() -> None:
     assert (result["strategy"], result["guarantee"], result["comm"], result["workers"]) == ("ring", "EXACT", "torch", 2)
 
 
+def test_staleness_of_all_workers_together() -> None:
+    late = [{"staleness_updates": {"counts": counts}} for counts in ({"0": 3, "10": 1}, {"0": 1, "2": 5})]
+    workers = [made_up_worker(rank, [1.0, 1.0], strategy_metrics=late[rank]) for rank in range(2)]
+    result = result_of(workers, "parameter-server:mode=async")
+    assert result["servers"] == 1
+    assert result["staleness_updates"] == {"counts": {"0": 4, "2": 5, "10": 1}, "max": 10, "mean": 2.0}
+    plain = result_of([made_up_worker(rank, [1.0, 1.0]) for rank in range(2)])
+    assert (plain["servers"], plain["staleness_updates"]) == (0, None)
+
+
 def test_training_figures_are_weighted_by_samples() -> None:
     many = made_up_worker(0, [1.0, 1.0], num_samples=[3, 3], train_loss=1.0)
     few = made_up_worker(1, [1.0, 1.0], num_samples=[1, 1], train_loss=5.0)

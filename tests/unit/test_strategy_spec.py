@@ -76,7 +76,12 @@ def test_words_survive_a_round_trip(text: str) -> None:
         ("ring+int8:chunk=0", "option chunk of codec int8 must be at least 1, not 0"),
         ("ring+powersgd:rank=0", "option rank of codec powersgd must be at least 1, not 0"),
         ("ring+fp16:chunk=1", "codec 'fp16' has no options, but 'chunk' was given"),
-        ("ring:pieces=2", "strategy 'ring' has no options, but 'pieces' was given"),
+        ("all-reduce:pieces=2", "strategy 'all-reduce' has no options, but 'pieces' was given"),
+        ("ring:average=weigths", "option average of strategy ring must be gradients or weights, not 'weigths'"),
+        (
+            "ring:average=weights+bf16",
+            "strategy ring with average=weights cannot use codec bf16: rounding the weights themselves would lose",
+        ),
         ("ddp:buckets_mb=2", "unknown option of strategy ddp 'buckets_mb'; did you mean 'bucket_mb'?"),
         ("ddp:bucket_mb=many", "option bucket_mb of strategy ddp must be a number, not 'many'"),
         ("ddp:static_graph=yes", "option static_graph of strategy ddp must be true or false, not 'yes'"),

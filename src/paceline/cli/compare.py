@@ -27,7 +27,7 @@ def compare(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, verdict_lines
+    from paceline.cli.parts.view import comparison_table, processes_of, verdict_lines
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
@@ -38,7 +38,7 @@ def compare(
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     recipe = settle_comm(recipe, count_nodes(nodes))
     entries, facts = prepare(recipe)
-    with launched(max(entry.num_workers for entry in entries), nodes) as launcher:
+    with launched(max(entry.num_processes for entry in entries), nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
@@ -46,6 +46,9 @@ def compare(
             f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}",
             markup=False,
         )
+        for entry in entries:
+            if entry.num_servers:
+                console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
         with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
             outcome = run_study(recipe, entries, launcher, repeats=repeats, out=out, listener=bars)
     if outcome is None:

@@ -25,7 +25,7 @@ def run(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import run_lines, worker_table
+    from paceline.cli.parts.view import processes_of, run_lines, worker_table
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry, settle_comm
@@ -37,12 +37,12 @@ def run(
     nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     recipe = settle_comm(recipe, count_nodes(nodes))
     entry = make_entry(recipe.strategy, recipe)
-    facts = preflight(recipe)
-    with launched(entry.num_workers, nodes) as launcher:
+    facts = preflight(recipe, [entry])
+    with launched(entry.num_processes, nodes) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
-            f"{recipe.data.name} ({facts.num_train_samples:,} samples), {entry.num_workers} workers, global batch "
+            f"{recipe.data.name} ({facts.num_train_samples:,} samples), {processes_of(entry)}, global batch "
             f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}",
             markup=False,
         )

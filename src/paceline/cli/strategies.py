@@ -22,11 +22,14 @@ def strategies(
     from paceline.study.catalogue import catalogue, codec_catalogue
 
     rows = catalogue(num_workers=workers, model=model, data=data)
-    table = make_table("strategy", "guarantee", "MB sent, rank 0", "others", "messages")
+    table = make_table("strategy", "guarantee", "servers", "MB sent, rank 0", "others", "messages")
     for row in rows:
         sent = [megabytes(num_bytes) for num_bytes in row["sent_bytes_per_step"]]
         others = max(sent[1:], default=DASH)
-        table.add_row(row["strategy"], row["guarantee"].lower(), sent[0], others, str(row["messages_per_step"]))
+        servers = str(row["servers"] or DASH)
+        table.add_row(
+            row["strategy"], row["guarantee"].lower(), servers, sent[0], others, str(row["messages_per_step"])
+        )
     console = console_for(json_target)
     console.print(f"One step of {model} on {workers} workers, as predicted for comm torch:")
     console.print(table)

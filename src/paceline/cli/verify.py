@@ -27,7 +27,7 @@ def verify(
     from paceline.errors import RunError, UsageError
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA
-    from paceline.study.verify import cases
+    from paceline.study.verify import cases, num_processes
     from paceline.study.verify import verify as judge
 
     check_json_target(json_target)
@@ -43,7 +43,7 @@ def verify(
     todo = cases(names, sizes, models.split(","))
     console = console_for(json_target)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with launched(max(sizes), Nodes()) as launcher, Progress(*columns, console=console) as progress:
+    with launched(num_processes(todo), Nodes()) as launcher, Progress(*columns, console=console) as progress:
         bar = progress.add_task("verifying", total=len(todo))
         rows = judge(todo, launcher, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
     table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")
@@ -77,6 +77,8 @@ def _describe(row: dict[str, object]) -> str:
         return f"{where}: {place} is off by {first['error']:.1e}"
     if not row["bytes_as_predicted"]:
         return f"{where}: bytes sent are not those predicted"
+    if row["guarantee"] != "NONE":
+        return f"{where}: parameters did not change"
     return f"{where}: it promises nothing, but does not differ"
 
 

@@ -14,11 +14,13 @@ Function = Callable[..., Any]  # (context, **arguments) -> plain values; a modul
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker does: a function, its arguments, and the comm that it does it on."""
+    """What every worker does: a function, its arguments, and the comm that it does it on; and what servers do."""
 
     function: Function
     arguments: dict[str, Any] = field(default_factory=dict)
     num_workers: int = 1
+    num_servers: int = 0  # their ranks come after the workers'
+    serve: Function | None = None  # what servers do, with the same arguments
     comm: str = "torch"
     device: str = "cpu"
     threads: int = 1
@@ -29,8 +31,22 @@ class Task:
         """The arguments that must agree on all nodes: not where files go on each of them."""
         return {name: value for name, value in self.arguments.items() if name != "checkpoint"}
 
+    @property
+    def num_processes(self) -> int:
+        return self.num_workers + self.num_servers
+
     def call(self, context: Context) -> Any:
-        return self.function(context, **self.arguments)
+        """The worker's part, or the server's, by its rank."""
+        if context.rank < self.num_workers:
+            return self.function(context, **self.arguments)
+        assert self.serve is not None, "a task with servers says what they do"
+        self.serve(context, **self.arguments)
+        return None
+
+    def name_of(self, rank: int) -> str:
+        if rank < self.num_workers:
+            return f"worker {rank}"
+        return f"server {rank - self.num_workers} (rank {rank})"
 
 
 class Launcher(ABC):

@@ -62,11 +62,15 @@ class LocalLauncher(Launcher):
 
     name: ClassVar[str] = "local"
 
-    def __init__(self, num_workers: int, nodes: Nodes | None = None) -> None:
+    def __init__(self, num_processes: int, nodes: Nodes | None = None) -> None:
+        """Room for the workers and servers of the largest task."""
         self.nodes = nodes or Nodes()
-        if num_workers % self.nodes.num_nodes:
-            raise UsageError(f"{num_workers} workers cannot be split evenly over {self.nodes.num_nodes} nodes")
-        self._per_node = num_workers // self.nodes.num_nodes
+        if num_processes % self.nodes.num_nodes:
+            raise UsageError(
+                f"{num_processes} workers cannot be split evenly over {self.nodes.num_nodes} nodes (servers included, "
+                "where a strategy has some)"
+            )
+        self._per_node = num_processes // self.nodes.num_nodes
         self._first_rank = self._per_node * self.nodes.node_rank
         self.is_main = self.nodes.node_rank == 0
         self._processes: list[_Process] = []
@@ -75,14 +79,15 @@ class LocalLauncher(Launcher):
         self._job = 0
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
+        assert task.num_processes <= self._per_node * self.nodes.num_nodes, "the pool is too small for the task"
         self._start(task)
         self._job += 1
         self._agree_on(task)
-        active = [index for index in range(self._per_node) if self._first_rank + index < task.num_workers]
+        active = [index for index in range(self._per_node) if self._first_rank + index < task.num_processes]
         for index in active:
             self._give(index, task)
         try:
-            results = self._listen(active, on_event)
+            results = self._listen(task, active, on_event)
         except BaseException:
             self.close()
             raise
@@ -124,11 +129,11 @@ class LocalLauncher(Launcher):
             rank = self._first_rank + index
             if not process.pipe.poll(START_S):
                 self.close()
-                raise WorkerError(rank, f"did not start within {START_S:g} s")
+                raise WorkerError(rank, f"did not start within {START_S:g} s", who=task.name_of(rank))
             message = self._receive(process.pipe, rank)
             if message["kind"] != "ready":
                 self.close()
-                raise WorkerError(message["rank"], f"could not start: {message['message']}")
+                raise WorkerError(rank, f"could not start: {message['message']}", who=task.name_of(rank))
 
     def _meet(self, timeout_s: float) -> tuple[Any, int]:
         nodes = self.nodes
@@ -150,7 +155,9 @@ class LocalLauncher(Launcher):
         nodes = self.nodes
         if nodes.num_nodes == 1:
             return
-        mark = hashlib.sha256(repr((task.function.__name__, task.num_workers, task.shared_arguments)).encode())
+        mark = hashlib.sha256(
+            repr((task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)).encode()
+        )
         publish(self._store, f"request{self._job}/{nodes.node_rank}", mark.hexdigest())
         for other in range(nodes.num_nodes):
             try:
@@ -174,7 +181,7 @@ class LocalLauncher(Launcher):
         }
         self._processes[index].pipe.send_bytes(pickle.dumps(order))
 
-    def _listen(self, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
+    def _listen(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
         """Results by rank; the first failure that is nobody else's fault ends the wait."""
         pipes = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
@@ -201,7 +208,7 @@ class LocalLauncher(Launcher):
             if failures and deadline is None:
                 deadline = time.monotonic() + GRACE_S
         if failures:
-            raise _verdict(failures, silent=[self._first_rank + index for index in pipes.values()])
+            raise _verdict(task, failures, silent=[self._first_rank + index for index in pipes.values()])
         return results
 
     def _receive(self, pipe: Connection, rank: int) -> dict[str, Any]:
@@ -236,12 +243,15 @@ class LocalLauncher(Launcher):
         return [results[rank] for rank in range(task.num_workers)]
 
 
-def _verdict(failures: list[_Failure], silent: list[int]) -> WorkerError:
+def _verdict(task: Task, failures: list[_Failure], silent: list[int]) -> WorkerError:
     """Who is to blame: a worker that died or raised before those that merely missed it; else who stayed silent."""
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
-        return WorkerError(culprits[0].rank, culprits[0].message, culprits[0].traceback)
+        first = culprits[0]
+        return WorkerError(first.rank, first.message, first.traceback, who=task.name_of(first.rank))
     if silent:
         waiting = ", ".join(str(failure.rank) for failure in failures)
-        return WorkerError(silent[0], f"did not answer in time; waiting for it: worker {waiting}")
-    return WorkerError(failures[0].rank, f"lost its peers: {failures[0].message}", failures[0].traceback)
+        message = f"did not answer in time; waiting for it: worker {waiting}"
+        return WorkerError(silent[0], message, who=task.name_of(silent[0]))
+    first = failures[0]
+    return WorkerError(first.rank, f"lost its peers: {first.message}", first.traceback, who=task.name_of(first.rank))

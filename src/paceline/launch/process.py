@@ -48,7 +48,7 @@ def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dic
     from paceline.comm import CommError
     from paceline.comm.torch import is_peer_failure, make_store
     from paceline.errors import PacelineError
-    from paceline.launch.rendezvous import MoreComms, connect, device_for
+    from paceline.launch.rendezvous import MoreComms, connect, device_for, part
     from paceline.train.context import Context
 
     task, local_rank = order["task"], order["local_rank"]
@@ -57,16 +57,16 @@ def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dic
         if store is None:
             store = make_store(*order["master"], is_master=False, timeout_s=task.timeout_s)
         where = {key: order[key] for key in ("job", "rank", "local_rank", "node", "address")}
-        comm = connect(task, store, **where)
+        comm, wide = connect(task, store, **where)
         context = Context(
             comm,
             device_for(task, local_rank),
             lambda event: pipe.send({"kind": "event", "event": event}),
             MoreComms(task, store, **where).connect,
+            wide,
         )
         result = task.call(context)
-        comm.barrier()  # nobody lets go of a connection that a slower peer still uses
-        comm.close()
+        part(task, order["rank"], comm, wide)
         return store, {"kind": "result", "result": result}
     except CommError as error:
         return store, {"kind": "comm", "message": str(error), "traceback": ""}

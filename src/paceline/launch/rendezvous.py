@@ -20,20 +20,46 @@ from paceline.launch.base import Task
 CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in several
 
 
-def connect(task: Task, store: Any, *, job: int, rank: int, local_rank: int, node: str, address: str) -> Comm:
-    """A fresh comm for one task."""
-    return comms.get(task.comm).connect(
-        Place(
-            rank=rank,
-            world_size=task.num_workers,
-            store=prefix_store(f"job{job}", store),
-            node=node,
-            local_rank=local_rank,
-            timeout_s=task.timeout_s,
-            address=address,
-            device=task.device,
+def connect(
+    task: Task, store: Any, *, job: int, rank: int, local_rank: int, node: str, address: str
+) -> tuple[Comm, Comm | None]:
+    """Fresh comms for one task: the workers' own, and one with the servers where there are some.
+
+    A server has no part in the workers' own: it gets the wide one twice.
+    """
+    kind = comms.get(task.comm)
+
+    def join(corner: str, world_size: int) -> Comm:
+        return kind.connect(
+            Place(
+                rank=rank,
+                world_size=world_size,
+                store=prefix_store(corner, store),
+                node=node,
+                local_rank=local_rank,
+                timeout_s=task.timeout_s,
+                address=address,
+                device=task.device,
+            )
         )
-    )
+
+    own = join(f"job{job}", task.num_workers) if rank < task.num_workers else None
+    wide = join(f"job{job}/wide", task.num_processes) if task.num_servers else None
+    comm = own or wide
+    assert comm is not None
+    return comm, wide
+
+
+def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
+    """Let go of a task's comms; no worker lets go of a connection that a slower one still uses.
+
+    A server does not wait for workers that are still busy after they have parted from it.
+    """
+    if rank < task.num_workers:
+        comm.barrier()
+        comm.close()
+    if wide is not None:
+        wide.close()
 
 
 class MoreComms:
@@ -45,7 +71,8 @@ class MoreComms:
 
     def connect(self, name: str) -> Comm:
         corner = prefix_store(f"more{next(self._numbers)}", self._store)
-        return connect(replace(self._task, comm=name), corner, **self._where)
+        comm, _ = connect(replace(self._task, comm=name, num_servers=0), corner, **self._where)
+        return comm
 
 
 def device_for(task: Task, local_rank: int) -> torch.device:

@@ -10,12 +10,12 @@ from paceline.comm.torch import prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Task
 from paceline.launch.meeting import Meeting
-from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, publish
+from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, part, publish
 from paceline.train.context import Context, Event
 
 
 class TorchrunLauncher(Launcher):
-    """One worker per process, its place given by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+    """One worker or server per process, servers last; its place is in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
 
     name: ClassVar[str] = "torchrun"
 
@@ -41,14 +41,17 @@ class TorchrunLauncher(Launcher):
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         import torch
 
-        if task.num_workers > self.world_size:
-            raise UsageError(f"{task.num_workers} workers are asked for, but torchrun started {self.world_size}")
+        if task.num_processes > self.world_size:
+            servers = f" and {task.num_servers} servers" if task.num_servers else ""
+            raise UsageError(
+                f"{task.num_workers} workers{servers} are asked for, but torchrun started {self.world_size}"
+            )
         torch.set_num_threads(task.threads)
         if self._store is None:
             store = self._meeting.open_store(task.timeout_s)
             self._store = prefix_store(f"paceline{self._meeting.attempt}", store)
         self._job += 1
-        results = self._take_part(task, on_event) if self.rank < task.num_workers else []
+        results = self._take_part(task, on_event) if self.rank < task.num_processes else []
         # Workers without a part in this task, and those that are done early, wait for its end here.
         self._meet(f"end{self._job}")
         return results
@@ -65,11 +68,12 @@ class TorchrunLauncher(Launcher):
             "node": meeting.node,
             "address": address_towards(meeting.host, meeting.port),
         }
-        comm = connect(task, self._store, **where)
+        comm, wide = connect(task, self._store, **where)
         more = MoreComms(task, self._store, **where)
-        result = task.call(Context(comm, device_for(task, meeting.local_rank), on_event, more.connect))
-        comm.barrier()
-        comm.close()
+        result = task.call(Context(comm, device_for(task, meeting.local_rank), on_event, more.connect, wide))
+        part(task, self.rank, comm, wide)
+        if self.rank >= task.num_workers:
+            return []
         publish(self._store, f"result{self._job}/{self.rank}", result)
         if not self.is_main:
             return []

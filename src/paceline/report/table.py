@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.report.numbers import DASH, accuracy, megabytes, milliseconds, significant, times, whole
+from paceline.report.numbers import DASH, accuracy, counted, megabytes, milliseconds, significant, times, whole
 
 Row = Mapping[str, Any]
 
@@ -50,9 +50,20 @@ def _sent(result: Row) -> str:
     return megabytes(max((row["sent_bytes"] for row in result["per_worker"]), default=None))
 
 
+def _processes(result: Row) -> str:
+    servers = result.get("servers", 0)  # studies from before there were any do not say
+    return f"{result['workers']} + {counted(servers, 'server')}" if servers else str(result["workers"])
+
+
+def _guarantee(result: Row) -> str:
+    late = result.get("staleness_updates")
+    words = str(result["guarantee"]).lower()
+    return f"{words} (mean {significant(late['mean'])}, max {late['max']} updates)" if late else words
+
+
 COLUMNS = (
     Column("", "Strategy", lambda r: str(r["label"]), is_number=False),
-    Column("", "Workers", lambda r: str(r["workers"])),
+    Column("", "Workers", _processes),
     Column("Iteration, ms", "mean", lambda r: milliseconds(r["iteration_s"]["mean"])),
     Column("Iteration, ms", "95 % interval", _interval),
     Column("Iteration, ms", "p50", lambda r: milliseconds(r["iteration_s"]["p50"])),
@@ -66,7 +77,7 @@ COLUMNS = (
     Column("Loss", "train", lambda r: significant(r["final"]["train_loss"])),
     Column("Loss", "test", lambda r: significant(r["final"]["test_loss"])),
     Column("", "Replica drift", lambda r: significant(r["replica_drift"])),
-    Column("", "Guarantee", lambda r: str(r["guarantee"]).lower(), is_number=False),
+    Column("", "Guarantee", _guarantee, is_number=False),
     Column("Epoch, s", "all", lambda r: significant(r["epoch_s"])),
     Column("Epoch, s", "without data", lambda r: significant(r["epoch_without_data_s"])),
     Column("", "Train, s", lambda r: significant(r["train_s"])),

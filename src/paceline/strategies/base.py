@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from paceline.codecs import Codec, Key, TensorSpec
 from paceline.comm import Comm, Operation
+from paceline.errors import UsageError
 
 
 class Guarantee(enum.Enum):
@@ -81,6 +82,9 @@ class Strategy(ABC):
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         """Raise UsageError for what cannot work with so many workers or that optimiser; before anything starts."""
 
+    def check_model(self, tensors: Sequence[TensorSpec]) -> None:
+        """Raise UsageError for a model of such tensors that cannot be trained so; before anything starts."""
+
     def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
         """Extra processes that run `serve` instead of the training loop."""
         return 0
@@ -101,6 +105,10 @@ class Strategy(ABC):
     def drift_bound(self, num_workers: int) -> float:  # noqa: ARG002
         """Where the guarantee is PARTIAL: the largest replica drift, in lengths of what one step moves a replica."""
         return 0.0
+
+    def staleness_bound(self, num_workers: int) -> int | None:  # noqa: ARG002
+        """Where the guarantee is STALE: by how many updates a gradient may be late at most; None is no bound."""
+        return None
 
     def setup(self, worker: Worker) -> None:
         """Before the first step. Replicas are equal already."""
@@ -139,6 +147,15 @@ class Strategy(ABC):
         return self.worker.optimizer
 
     def after_step(self) -> None: ...
+
+    def keep_alive(self) -> None:
+        """Between two batches of an evaluation amid the run: who waits for this worker may be told that it lives."""
+
+    def wait_for_others(self) -> None:
+        """After this worker's last step: where workers run at their own pace, the slowest is waited for here.
+
+        Later waits have a time limit; this one lasts as long as others make progress.
+        """
 
     def finish(self) -> None:
         """After the last step: replicas that may differ are brought together."""
@@ -192,20 +209,21 @@ class GradientAveraging(Strategy):
 
     def after_backward(self) -> None:
         worker = self.worker
-        if worker.comm.world_size == 1:
-            return
-        gradients = [gradient_of(parameter) for parameter in worker.parameters]
+        if worker.comm.world_size > 1:
+            self._average_all([gradient_of(parameter) for parameter in worker.parameters])
+
+    def _average_all(self, tensors: list[Tensor]) -> None:
         if self.fused:
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
             self._average(flat, 0)
-            for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-                gradient.copy_(part.view(gradient.shape))
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
         else:
-            for key, gradient in enumerate(gradients):
-                whole = gradient.contiguous()  # the tensor itself, unless it lies channels-last in memory
+            for key, tensor in enumerate(tensors):
+                whole = tensor.contiguous()  # the tensor itself, unless it lies channels-last in memory
                 self._average(whole, key)
-                if whole is not gradient:
-                    gradient.copy_(whole)
+                if whole is not tensor:
+                    tensor.copy_(whole)
 
     def _average(self, tensor: Tensor, key: Key) -> None:
         # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
@@ -223,6 +241,43 @@ class GradientAveraging(Strategy):
             for spec in tensors
             for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size), world_size)
         ]
+
+
+@dataclass(kw_only=True)
+class GradientsOrWeights(GradientAveraging):
+    """As above, or the other way round: every worker steps on its own gradient, then weights are averaged.
+
+    Averaged weights are weighted by samples too. They equal averaged gradients only where a step is linear in the
+    gradient: plain SGD is, one with momentum of its own or Adam is not.
+    """
+
+    average: Literal["gradients", "weights"] = "gradients"
+
+    def __post_init__(self) -> None:
+        refuse_lossy_weights(self, self.average)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.PERIODIC if self.average == "weights" else super().guarantee
+
+    def after_backward(self) -> None:
+        if self.average == "gradients":
+            super().after_backward()
+
+    def after_step(self) -> None:
+        worker = self.worker
+        if self.average == "weights" and worker.comm.world_size > 1:
+            with torch.no_grad():
+                self._average_all([parameter.detach() for parameter in worker.parameters])
+
+
+def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
+    """A step is small beside the weights that it changes: rounded weights would lose it."""
+    if average == "weights" and strategy.codec.relative_error:
+        raise UsageError(
+            f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}: rounding the "
+            "weights themselves would lose the steps; use fp32, or average=gradients"
+        )
 
 
 _CODEC = "codec."  # what a codec keeps, among what a strategy keeps

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
-from paceline.strategies.base import GradientAveraging, Worker
+from paceline.strategies.base import GradientsOrWeights, Worker
 
 PIECE_BYTES = 4 << 20  # a chunk travels in even pieces of at most this: one is added while the next is on its way
 AHEAD = 8  # receives that wait for data before it comes
 
 
 @dataclass(kw_only=True)
-class Ring(GradientAveraging):
+class Ring(GradientsOrWeights):
     """All gradients as one vector of N chunks travel twice round the ring: once to add up, once to spread the sum."""
 
     name: ClassVar[str] = "ring"

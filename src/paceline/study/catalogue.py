@@ -32,6 +32,7 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]
                 "guarantee": strategy.guarantee.value,
                 "options": strategy.options,
                 "workers": num_workers,
+                "servers": strategy.num_servers(num_workers),
                 "sent_bytes_per_step": [
                     TorchComm.predict(step, rank, num_workers).sent_bytes for rank, step in enumerate(steps)
                 ],

@@ -33,7 +33,7 @@ def prepare(recipe: Recipe) -> tuple[list[Entry], Facts]:
     if not recipe.strategies:
         raise UsageError(f"recipe {recipe.name!r} names no strategies to compare; give some with --strategies")
     entries = make_entries(recipe.strategies, recipe)
-    return entries, preflight(recipe)
+    return entries, preflight(recipe, entries)
 
 
 def compare(

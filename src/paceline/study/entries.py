@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
@@ -26,6 +28,11 @@ class Entry:
     codec: str
     guarantee: str
     num_workers: int
+    num_servers: int = 0
+
+    @property
+    def num_processes(self) -> int:
+        return self.num_workers + self.num_servers
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe as this row runs it. The global batch is the same for any number of workers."""
@@ -57,8 +64,27 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
     if reason:
         raise UsageError(f"strategy {text!r} cannot run: {reason}")
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
-    guarantee = strategy.guarantee.value
-    return Entry(str(spec), str(spec), spec.name, strategy.options, spec.codec, guarantee, recipe.workers)
+    if strategy.is_asynchronous and recipe.train.batchnorm == "sync":
+        raise UsageError(
+            f"strategy {text!r} lets workers run at their own pace, and batchnorm sync needs them in step; use another "
+            "--batchnorm"
+        )
+    return Entry(
+        str(spec),
+        str(spec),
+        spec.name,
+        strategy.options,
+        spec.codec,
+        strategy.guarantee.value,
+        recipe.workers,
+        strategy.num_servers(recipe.workers),
+    )
+
+
+def check_models(entries: list[Entry], tensors: Sequence[TensorSpec]) -> None:
+    """Refuse a model that one of the strategies cannot train."""
+    for entry in entries:
+        StrategySpec.parse(entry.spec, entry.codec).build().check_model(tensors)
 
 
 def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:

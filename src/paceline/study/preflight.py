@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.data import load_data
 from paceline.data.base import Tree
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.study.entries import Entry, check_models
 from paceline.train.losses import CROSS_ENTROPY, build_objective
 from paceline.train.step import Arithmetic, forward
 from paceline.train.trees import call_model
@@ -42,8 +44,8 @@ class Facts:
     total_steps: int
 
 
-def preflight(recipe: Recipe) -> Facts:
-    """Load the data, build the model, try them together once; raise for what cannot work."""
+def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
+    """Load the data, build the model, try them together once; raise for what cannot work (under those entries)."""
     if not comms.get(recipe.comm).between_processes:
         usable = [name for name, comm in comms.classes.items() if comm.between_processes]
         raise UsageError(
@@ -70,6 +72,9 @@ def preflight(recipe: Recipe) -> Facts:
         )
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, data)
+    check_models(
+        entries or [], [TensorSpec(p.numel(), p.element_size()) for p in model.parameters() if p.requires_grad]
+    )
     arithmetic = Arithmetic("fp64" if recipe.train.precision == "fp64" else "fp32")
     inputs, target = data.train.batch(torch.arange(min(2, num_samples)), 0)
     try:

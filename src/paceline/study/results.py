@@ -32,6 +32,7 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "codec": entry.codec,
         "comm": recipe.comm,
         "workers": len(workers),
+        "servers": entry.num_servers,
         "guarantee": entry.guarantee,
         "batchnorm": train.batchnorm,
         "steps": len(workers[0]["iteration_s"]),
@@ -46,6 +47,7 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "evaluation_s": max(worker["evaluation_s"] for worker in workers),
         "total_s": total_s,
         "final": _final(workers),
+        "staleness_updates": _together([worker["strategy_metrics"].get("staleness_updates") for worker in workers]),
         "replica_drift": max(worker["replica_drift"] for worker in workers),
         "replicas_equal": len({worker["parameter_digest"] for worker in workers}) == 1,
         "num_parameters": workers[0]["num_parameters"],
@@ -142,6 +144,18 @@ def _worker_row(worker: dict[str, Any], times: list[float]) -> dict[str, Any]:
     same += ["test_accuracy", "train_s", "parameter_digest", "strategy_metrics"]
     row = {key: worker[key] for key in same}
     return {**row, "iteration_s": figures["mean"], "iteration_p50_s": figures["p50"], "iteration_p95_s": figures["p95"]}
+
+
+def _together(distributions: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The distributions of all workers as one; None where nobody measured one."""
+    counts: dict[int, int] = {}
+    for distribution in distributions:
+        for value, count in (distribution or {"counts": {}})["counts"].items():
+            counts[int(value)] = counts.get(int(value), 0) + count
+    if not counts:
+        return None
+    mean = sum(value * count for value, count in counts.items()) / sum(counts.values())
+    return {"counts": {str(value): counts[value] for value in sorted(counts)}, "max": max(counts), "mean": mean}
 
 
 def _epoch_times(workers: list[dict[str, Any]]) -> tuple[float | None, float | None]:

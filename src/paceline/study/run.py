@@ -15,7 +15,7 @@ from paceline.runs import Folder, write_run
 from paceline.study.entries import Entry
 from paceline.study.results import Result, run_result
 from paceline.train.context import Event
-from paceline.train.job import train_job
+from paceline.train.job import serve_job, train_job
 
 
 def execute(
@@ -30,6 +30,8 @@ def execute(
         train_job,
         {"recipe": recipe, "strategy": entry.spec, "checkpoint": checkpoint},
         num_workers=entry.num_workers,
+        num_servers=entry.num_servers,
+        serve=serve_job,
         comm=recipe.comm,
         device=recipe.device,
         threads=recipe.threads,

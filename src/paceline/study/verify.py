@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,13 @@ from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
 from paceline.study.entries import make_entry
+from paceline.study.judges import Seen, judge, or_infinite
 from paceline.train.context import Context
-from paceline.train.job import make_trainer
+from paceline.train.job import make_trainer, serve_job
 from paceline.train.oracle import oracle_steps
+from paceline.train.replicas import parameter_digest
 
 STEPS = 3
-EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
-# A lossy mean is held to its codec's error in the first step alone: that moves by the mean gradient, and nothing is
-# left over from before, while later gradients are taken at points that differ already.
-REALLY_DIFFERENT = 1e-6
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
@@ -54,6 +51,13 @@ def cases(names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str
         for model in models:
             make_entry(name, _recipe(model, 1, "sgd"))
     return [Case(name, size, model) for model in models for size in world_sizes for name in names]
+
+
+def num_processes(todo: Sequence[Case]) -> int:
+    """Workers and servers that the largest case needs."""
+    return max(
+        case.world_size + StrategySpec.parse(case.strategy).build().num_servers(case.world_size) for case in todo
+    )
 
 
 def verify(
@@ -103,57 +107,36 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
 def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> dict[str, Any]:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
-    per_optimizer = {}
+    seen: Seen = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
         recipe = _recipe(case.model, case.world_size, optimizer)
-        arguments = {"recipe": recipe, "strategy": case.strategy, "oracle": f"{folder}/{optimizer}"}
-        task = Task(verify_job, arguments, num_workers=case.world_size, comm=comm)
-        per_optimizer[optimizer] = launcher.run(task, lambda event: None)  # noqa: ARG005
-    tolerance = EXACT_TOLERANCE
-    measure = "relative_error"
-    if guarantee is Guarantee.LOSSY:
-        # Codecs state their error relative to what workers put in; what the step moved is shorter by the spread.
-        tolerance = strategy.codec.error_bound(case.world_size) * spread
-        measure = "relative_to_path"
-    found = list(_differences(per_optimizer, measure))
-    if guarantee is Guarantee.LOSSY:
-        found = [difference for difference in found if difference["step"] == 0 or math.isinf(difference["error"])]
-    worst = max(found, key=lambda d: d["error"])
-    first = next((d for d in sorted(found, key=lambda d: (d["step"], d["rank"])) if d["error"] > tolerance), None)
-    bytes_equal = all(worker["counted"] == worker["predicted"] for run in per_optimizer.values() for worker in run)
-    agree = worst["error"] <= tolerance and bytes_equal
-    if guarantee is Guarantee.NONE:
-        meets = bytes_equal and (case.world_size == 1 or worst["error"] > REALLY_DIFFERENT)
-    else:
-        meets = agree
+        task = Task(
+            verify_job,
+            {"recipe": recipe, "strategy": case.strategy, "oracle": f"{folder}/{optimizer}"},
+            num_workers=case.world_size,
+            num_servers=strategy.num_servers(case.world_size),
+            serve=serve_job,
+            comm=comm,
+        )
+        seen[optimizer] = launcher.run(task, lambda event: None)  # noqa: ARG005
+    verdict = judge(strategy, case.world_size, seen, spread)
+    bytes_equal = all(worker["counted"] == worker["predicted"] for run in seen.values() for worker in run)
     return {
         "strategy": case.strategy,
         "world_size": case.world_size,
+        "servers": strategy.num_servers(case.world_size),
         "model": case.model,
         "guarantee": guarantee.value,
-        "max_relative_error": worst["error"],
-        "tolerance": tolerance,
+        "max_relative_error": verdict.error,
+        "tolerance": verdict.tolerance,
         # A strategy that promises nothing has nothing to pass.
-        "passed": agree and guarantee is not Guarantee.NONE,
-        "meets_guarantee": meets,
+        "passed": verdict.kept and bytes_equal and verdict.has_promise,
+        "meets_guarantee": verdict.kept and bytes_equal,
         "bytes_as_predicted": bytes_equal,
-        "first_divergence": first,
-        "optimizers": list(per_optimizer),
+        "first_divergence": verdict.first_divergence,
+        "optimizers": list(seen),
         "steps": STEPS,
     }
-
-
-def _differences(per_optimizer: dict[str, list[dict[str, Any]]], measure: str) -> Iterator[dict[str, Any]]:
-    for optimizer, workers in per_optimizer.items():
-        for worker in workers:
-            for row in worker["steps"]:
-                where = {"optimizer": optimizer, "rank": worker["rank"], "step": row["step"], "tensor": row["tensor"]}
-                yield {**where, "error": _or_infinite(row[measure])}
-
-
-def _or_infinite(error: float) -> float:
-    """Not a number is the largest difference there is: no comparison may overlook it."""
-    return math.inf if math.isnan(error) else error
 
 
 def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> dict[str, Any]:
@@ -163,6 +146,13 @@ def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> 
     comm.counter.clear()
     parameters = dict(trainer.model.named_parameters())
     start = load_file(f"{oracle}-start.safetensors")
+    # Where the oracle judges, bits need not be compared: hashing a large model takes as long as a step of it.
+    by_oracle = trainer.strategy.guarantee in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE)
+
+    def digest() -> str:
+        return "" if by_oracle else parameter_digest(trainer.model)
+
+    start_digest = digest()
     steps: list[dict[str, Any]] = []
     counted: list[list[Any]] = []
     predicted: list[list[Any]] = []
@@ -176,9 +166,10 @@ def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> 
         steps.append(
             {
                 "step": step,
+                "digest": digest(),
                 "relative_error": (total / sum(length.values())) ** 0.5,
                 "relative_to_path": (total / path) ** 0.5,
-                "tensor": max(off, key=lambda n: _or_infinite(off[n] / (length[n] or 1.0))),
+                "tensor": max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
             }
         )
         counted.append(_plain(comm.counter))
@@ -187,7 +178,16 @@ def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> 
         comm.counter.clear()
 
     trainer.run(compare_with_oracle)
-    return {"rank": context.rank, "steps": steps, "counted": counted, "predicted": predicted}
+    trainer.strategy.finish()
+    return {
+        "rank": context.rank,
+        "steps": steps,
+        "counted": counted,
+        "predicted": predicted,
+        "start_digest": start_digest,
+        "final_digest": digest(),
+        "metrics": trainer.strategy.metrics(),
+    }
 
 
 def _plain(counter: Counter) -> list[Any]:

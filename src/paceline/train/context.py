@@ -27,11 +27,16 @@ def _connect_nothing(name: str) -> Comm:
 class Context:
     """One worker's surroundings for one task."""
 
-    comm: Comm
+    comm: Comm  # a server's reaches workers and servers
     device: torch.device = CPU
     emit: Callable[[Event], None] = _tell_nobody  # progress, as plain values; only rank 0 has a listener
     # Opens another comm for this task, by name. All workers ask in the same order; whoever asks closes it.
     connect: Callable[[str], Comm] = _connect_nothing
+    servers: Comm | None = None  # workers and, behind them, servers, where the task has some
+
+    def __post_init__(self) -> None:
+        if self.servers is not None:
+            self.servers.counter = self.comm.counter  # what goes to servers counts with the rest
 
     @property
     def rank(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,25 +23,34 @@ class Score:
     accuracy: float | None  # None where the objective has no notion of it
 
 
-def evaluate(model: nn.Module, data: Dataset, comm: Comm, *, objective: Objective, arithmetic: Arithmetic) -> Score:
-    """Judge this worker's replica on all of a data set.
+def evaluate(
+    model: nn.Module,
+    data: Dataset,
+    comm: Comm | None,
+    *,
+    objective: Objective,
+    arithmetic: Arithmetic,
+    before_batch: Callable[[], None] | None = None,
+) -> Score:
+    """Judge this worker's replica on all of a data set; without a comm, nobody else is asked.
 
     Replicas that are the same bits everywhere share the work; otherwise each worker does all of it by itself.
     """
-    shared = all_equal(model, comm)
-    first, stride = (comm.rank, comm.world_size) if shared else (0, 1)
+    first, stride = (comm.rank, comm.world_size) if comm is not None and all_equal(model, comm) else (0, 1)
     batches = list(torch.arange(len(data)).split(BATCH))[first::stride]
     sums = torch.zeros(4, dtype=torch.float64)  # loss, right answers, answers, samples
     model.eval()
     try:
         for indices in batches:
+            if before_batch is not None:
+                before_batch()
             outcome = forward(model, *data.batch(indices, 0), objective=objective, arithmetic=arithmetic)
             sums += torch.tensor(
                 [outcome.loss * outcome.num_samples, outcome.num_right, outcome.num_answers, outcome.num_samples]
             )
     finally:
         model.train()
-    if shared and comm.world_size > 1:
+    if comm is not None and stride > 1:
         with comm.uncounted():
             comm.all_reduce(sums)
     loss, right, answers, samples = sums.tolist()

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.strategies import StrategySpec
+from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
-from paceline.train.replicas import mean_state, parameter_digest, replica_drift, save_weights
+from paceline.train.optimizers import build_optimizer
+from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
+from paceline.train.step import Arithmetic
 from paceline.train.trainer import Trainer
 
 
@@ -25,15 +28,47 @@ def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
     return Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
 
 
+def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
+    """A server's part of a run: the same data, model and optimiser as the workers', and no training."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(recipe.model.name, load_data(recipe.data, seed=recipe.seed))
+    serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
+
+
+def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module) -> None:
+    """Serve until the workers are done; initial weights come from them."""
+    train = recipe.train
+    model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
+    optimizer = build_optimizer(recipe.optimizer, [p for p in model.parameters() if p.requires_grad])
+    strategy.serve(
+        Worker(comm=context.comm, codec=strategy.codec, model=model, optimizer=optimizer, servers=context.servers)
+    )
+
+
 def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) -> dict[str, Any]:
-    """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty."""
+    """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
+
+    Checkpoints on the way lie beside it.
+    """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
-    history = trainer.run()
+
+    def save_on_the_way(epoch: int) -> None:
+        every = recipe.train.checkpoint_every
+        if not every or (epoch + 1) % every:
+            return
+        # Workers that run at their own pace ask nobody: rank 0 saves its own replica.
+        alone = trainer.strategy.is_asynchronous
+        state = own_state(trainer.model) if alone else mean_state(trainer.model, comm)
+        if comm.rank == 0 and checkpoint:
+            facts = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
+            save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), facts)
+
+    history = trainer.run(on_epoch=save_on_the_way)
     wire = comm.wire()
     calls = sum(comm.counter.calls.values())
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.

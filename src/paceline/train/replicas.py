@@ -55,17 +55,21 @@ def replica_drift(model: nn.Module, comm: Comm) -> float:
     return max(float((apart / length).sqrt()) for apart, length in everybody)
 
 
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """This worker's model by the names that load_state_dict expects."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+
+
 def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
     """The mean model by the names that load_state_dict expects: floating-point tensors averaged over workers."""
-    state = {}
-    equal = all_equal(model, comm)
+    state = own_state(model)
+    if all_equal(model, comm):
+        return state
     with comm.uncounted(), torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            whole = tensor.detach().cpu().contiguous().clone()
-            if not equal and whole.is_floating_point():
+        for whole in state.values():
+            if whole.is_floating_point():
                 comm.all_reduce(whole)
                 whole /= comm.world_size
-            state[name] = whole
     return state
 
 

@@ -71,7 +71,9 @@ class Trainer:
         make_equal(self.model, comm)
         torch.manual_seed(recipe.seed + 1 + comm.rank)  # dropout differs between workers
         optimizer = build_optimizer(recipe.optimizer, [p for p in self.model.parameters() if p.requires_grad])
-        self.worker = Worker(comm=comm, codec=strategy.codec, model=self.model, optimizer=optimizer)
+        self.worker = Worker(
+            comm=comm, codec=strategy.codec, model=self.model, optimizer=optimizer, servers=context.servers
+        )
         if train.compile:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
@@ -81,11 +83,13 @@ class Trainer:
         self.history = History()
         self._reported_at = 0.0
 
-    def run(self, on_step: Callable[[int], None] | None = None) -> History:
-        """Train to the end; `on_step` sees the replica after every step."""
+    def run(
+        self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
+    ) -> History:
+        """Train to the end; `on_step` sees the replica after every step, `on_epoch` after every epoch, untimed."""
         self.model.train()
         eval_every = self.recipe.train.eval_every
-        evaluation_s = 0.0
+        untimed_s = 0.0
         self.context.comm.barrier()
         started = time.perf_counter()
         for step in range(self.total_steps):
@@ -97,21 +101,43 @@ class Trainer:
             is_epoch_end = index == self.plan.steps_per_epoch - 1
             if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
                 before = time.perf_counter()
-                elapsed_s = before - started - evaluation_s
-                score = self.evaluate()
-                evaluation_s += time.perf_counter() - before
+                elapsed_s = before - started - untimed_s
+                score = self._evaluate_amid_the_run()
+                untimed_s += time.perf_counter() - before
                 self.history.evaluations.append(
                     {"step": step + 1, "epoch": epoch + 1, "train_s": elapsed_s, **asdict(score)}
                 )
-        self.history.train_s = time.perf_counter() - started - evaluation_s
+            if on_epoch is not None and is_epoch_end:
+                before = time.perf_counter()
+                on_epoch(epoch)
+                untimed_s += time.perf_counter() - before
+        self.history.train_s = time.perf_counter() - started - untimed_s
+        self.strategy.wait_for_others()
         return self.history
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
-        bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
+        self._bring_together()
         return evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
         )
+
+    def _evaluate_amid_the_run(self) -> Score:
+        """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
+        comm = None if self.strategy.is_asynchronous else self.context.comm
+        if comm is not None:
+            self._bring_together()
+        return evaluate(
+            self.model,
+            self.data.test,
+            comm,
+            objective=self.objective,
+            arithmetic=self.arithmetic,
+            before_batch=self.strategy.keep_alive,
+        )
+
+    def _bring_together(self) -> None:
+        bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
 
     def _step(self, step: int, epoch: int, index: int) -> None:
         strategy, worker, context = self.strategy, self.worker, self.context

@@ -78,7 +78,7 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
             changes = parse_set(arguments.pop("assignments") or [])
             changes |= {key: value for key, value in given.items() if value is not None}
             base = load_recipe(arguments.pop("recipe"))
-            command(recipe=_under_torchrun(base, changes), **arguments)
+            command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
         parameters = [recipe_parameter, *offered, set_parameter, *own]
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -115,23 +115,48 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
     return f"{text[0].upper()}{text[1:]}{listed}."
 
 
-def _under_torchrun(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """Whoever started the workers has decided how many there are."""
-    workers = settle_workers(changes.get("workers"))
-    return recipe.replace(changes if workers is None else {**changes, "workers": workers})
+def _under_torchrun(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> Recipe:
+    """Whoever started the processes has decided how many there are; the last of them are servers, where there are."""
+    if not _is_torchrun():
+        return recipe.replace(changes)
+    servers = _most_servers(recipe, changes, leave_out)
+    return recipe.replace({**changes, "workers": settle_workers(changes.get("workers"), servers)})
 
 
-def settle_workers(given: int | None) -> int | None:
+def _is_torchrun() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
     """As many workers as torchrun started, where it did; a number that conflicts with that is refused."""
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not _is_torchrun():
         return given
     try:
         started = int(os.environ["WORLD_SIZE"])
     except ValueError:
         raise UsageError(f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, not a whole number") from None
-    if given not in (None, started):
-        raise UsageError(f"--workers {given} conflicts with the {started} workers that torchrun started")
-    return started
+    if started <= num_servers:
+        raise UsageError(
+            f"the strategy needs {num_servers} servers beside the workers, but torchrun started {started} in all"
+        )
+    workers = started - num_servers
+    if given not in (None, workers):
+        beside = f", of {started} processes with {num_servers} as servers" if num_servers else ""
+        raise UsageError(f"--workers {given} conflicts with the {workers} workers that torchrun started{beside}")
+    return workers
+
+
+def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> int:
+    """Servers that the strategies of a command need; a study keeps its number of workers for all of them."""
+    from paceline.strategies import StrategySpec
+    from paceline.study.entries import ONE_WORKER
+
+    key = "strategy" if "strategies" in leave_out else "strategies"
+    asked = changes.get(key, getattr(recipe, key))
+    texts = [word.strip() for word in asked.split(",")] if isinstance(asked, str) else list(asked)
+    codec = changes.get("codec", recipe.codec)
+    built = [StrategySpec.parse(text, codec).build() for text in texts if text != ONE_WORKER]
+    return max((strategy.num_servers(recipe.workers) for strategy in built), default=0)
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:

@@ -46,7 +46,7 @@ class Bars:
 
     def started(self, entry: Entry, repeat: int) -> None:
         self._progress.start_task(self._tasks[entry.label])
-        self._update(entry, repeat, 0, where=f"starting {entry.num_workers} workers" if repeat == 0 else "")
+        self._update(entry, repeat, 0, where=f"starting {entry.num_processes} processes" if repeat == 0 else "")
         self._repeat = repeat
 
     def event(self, entry: Entry, event: Event) -> None:

@@ -17,9 +17,9 @@ def count_nodes(nodes: Nodes) -> int:
 
 
 @contextmanager
-def launched(num_workers: int, nodes: Nodes) -> Iterator[Launcher]:
+def launched(num_processes: int, nodes: Nodes) -> Iterator[Launcher]:
     """Workers by whoever starts them here; they are gone when this ends, however it ends."""
-    launcher: Launcher = TorchrunLauncher() if TorchrunLauncher.is_here() else LocalLauncher(num_workers, nodes)
+    launcher: Launcher = TorchrunLauncher() if TorchrunLauncher.is_here() else LocalLauncher(num_processes, nodes)
     try:
         with launcher:
             yield launcher

@@ -8,6 +8,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.study.entries import Entry
+
 DASH = "\N{EN DASH}"
 FULL_WIDTH = 98  # columns that the widest table needs
 
@@ -44,6 +46,15 @@ def _fitted(rows: list[dict[str, str]], width: int, dispensable: tuple[str, ...]
     for row in rows:
         table.add_row(*(row[column] for column in columns))
     return table
+
+
+def processes_of(entry: Entry) -> str:
+    """Workers, and which ranks are servers."""
+    if not entry.num_servers:
+        return f"{entry.num_workers} workers"
+    first, last = entry.num_workers, entry.num_processes - 1
+    ranks = f"1 server (rank {first})" if first == last else f"{entry.num_servers} servers (ranks {first} to {last})"
+    return f"{entry.num_workers} workers and {ranks}"
 
 
 def comparison_table(study: dict[str, Any], width: int) -> Table:
@@ -111,9 +122,22 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         f"total {result['total_s']:.2f} s with start-up",
         f"last epoch      loss {number(final['train_loss'])}, accuracy {percent(final['train_accuracy'])}",
         f"test set        loss {number(final['test_loss'])}, accuracy {percent(final['test_accuracy'])}",
+        *_server_lines(result),
         f"replicas        drift {result['replica_drift']:.2g}, guarantee {result['guarantee'].lower()}; "
         f"BatchNorm statistics {result['batchnorm']}",
     ]
+    return lines
+
+
+def _server_lines(result: dict[str, Any]) -> list[str]:
+    """What is known of servers, where there are some."""
+    lines = [f"servers         {result['servers']}, beside the workers"] if result["servers"] else []
+    late = result["staleness_updates"]
+    if late:
+        total = sum(late["counts"].values())
+        shares = ", ".join(f"{value}: {percent(count / total)}" for value, count in list(late["counts"].items())[:8])
+        more = ", ..." if len(late["counts"]) > 8 else ""
+        lines.append(f"staleness       mean {number(late['mean'], 3)}, max {late['max']} updates ({shares}{more})")
     return lines
 
 

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.codecs.cast import Cast
+from paceline.comm import Comm, Operation
+from paceline.errors import UsageError
+from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of, refuse_lossy_weights
+from paceline.strategies.serving import (
+    ALIVE,
+    ANSWER,
+    ANSWER_FIELDS,
+    DONE,
+    NOT_COUNTED,
+    NOTE,
+    NOTE_FIELDS,
+    START,
+    STEP,
+    STOP,
+    TENSORS,
+    VECTOR,
+    Note,
+    Server,
+    Share,
+    counts_of,
+    split_tensors,
+)
+
+NUMBER_BYTES = 8  # of a note
+
+
+@dataclass(kw_only=True)
+class ParameterServer(Strategy):
+    """Every worker sends its gradients to servers, which hold the parameters, step, and send the parameters back.
+
+    Servers are processes that do not train. Each holds whole tensors with their optimiser's state, so that any
+    optimiser works; learning rates come with every gradient.
+
+    `mode=sync`: gradients of all workers, weighted by samples and added in order of rank, make one update: exact.
+    `mode=async`: a gradient is an update as soon as it arrives, with the learning rate times the worker's share of
+    the global batch. So N workers' updates together are as long as one global step, under SGD as under optimisers
+    that take no notice of a gradient's length, and weight decay counts once. Staleness is how many updates others
+    made between the parameters that a gradient was taken at and its own update; it is measured.
+    `mode=bounded`: as async, but a worker that is more than `max_staleness` steps ahead of the slowest waits.
+    """
+
+    name: ClassVar[str] = "parameter-server"
+    paper: ClassVar[str] = "Li et al. 2014, OSDI; bounded: Ho et al. 2013, NeurIPS"
+
+    servers: int = 1
+    mode: Literal["sync", "async", "bounded"] = "sync"
+    max_staleness: int = 2  # steps, for mode=bounded
+    average: Literal["gradients", "weights"] = "gradients"
+
+    def __post_init__(self) -> None:
+        if self.servers < 1:
+            raise UsageError(f"option servers of strategy {self.name} must be at least 1, not {self.servers}")
+        if self.max_staleness < 0:
+            raise UsageError(
+                f"option max_staleness of strategy {self.name} must be at least 0, not {self.max_staleness}"
+            )
+        if self.average == "weights" and self.mode != "sync":
+            raise UsageError(
+                f"strategy {self.name} cannot average weights with mode={self.mode}: one worker's weights would "
+                "replace what the others have done; use mode=sync, or average=gradients"
+            )
+        refuse_lossy_weights(self, self.average)
+        if self.codec.relative_error and not isinstance(self.codec, Cast):
+            raise UsageError(
+                f"strategy {self.name} cannot use codec {self.codec.name}: gradients go to one server, not round all "
+                "workers; use fp32, fp16 or bf16"
+            )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        if self.mode != "sync":
+            return Guarantee.STALE
+        if self.average == "weights":
+            return Guarantee.PERIODIC
+        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.mode != "sync"
+
+    def check_model(self, tensors: Sequence[TensorSpec]) -> None:
+        if self.servers > len(tensors):
+            raise UsageError(
+                f"{self.servers} servers cannot share a model of {len(tensors)} trained tensors, because tensors stay "
+                f"whole; use at most servers={len(tensors)}"
+            )
+
+    def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
+        return self.servers
+
+    def staleness_bound(self, num_workers: int) -> int | None:
+        """While a worker computes, each other one may come from s steps behind it to s + 1 steps ahead."""
+        return (num_workers - 1) * (2 * self.max_staleness + 1) if self.mode == "bounded" else None
+
+    def serve(self, server: Worker) -> None:
+        num_workers = server.comm.world_size - self.servers
+        share = self._shares(server)[server.comm.rank - num_workers]
+        serving = Server(server, share, num_workers, steps=self.average == "gradients")
+        if self.mode == "sync":
+            serving.serve_in_step()
+        else:
+            serving.serve_on_arrival(self.max_staleness if self.mode == "bounded" else float("inf"))
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        assert worker.servers is not None, "a parameter server needs a comm that reaches it"
+        self._comm: Comm = worker.servers
+        self._links = list(enumerate(self._shares(worker), start=worker.comm.world_size))
+        self._versions = dict.fromkeys((peer for peer, _ in self._links), 0)
+        self._rooms = {peer: share.room() for peer, share in self._links}
+        self._staleness: list[int] = []
+        self._leads: list[int] = []
+        if worker.comm.rank == 0:
+            with self._comm.uncounted():
+                for peer, share in self._links:
+                    self._comm.send(share.flatten(share.parameters), peer, START)
+
+    def step(self) -> None:
+        if self.average == "weights":
+            self.worker.optimizer.step()
+            return
+        # Where updates are made on arrival, the learning rate carries the weight.
+        scale = self.worker.weight if self.mode == "sync" else 1.0
+        self._exchange([[gradient_of(p) for p in share.parameters] for _, share in self._links], scale)
+
+    def after_step(self) -> None:
+        if self.average == "weights":
+            self._exchange([list(share.parameters) for _, share in self._links], self.worker.weight)
+
+    def _exchange(self, tensors: Sequence[Sequence[Tensor]], scale: float) -> None:
+        sends = []
+        for (peer, share), own in zip(self._links, tensors, strict=True):
+            vector = share.flatten(own).mul_(scale).to(share.wire_dtype)
+            note = Note(STEP, self.worker.weight, self._versions[peer], share.rates)
+            sends += [self._comm.isend(note.written(), peer, NOTE), self._comm.isend(vector, peer, VECTOR)]
+        self._take_answers()
+        for send in sends:
+            send.wait()
+
+    def _take_answers(self) -> None:
+        answers = {peer: torch.zeros(ANSWER_FIELDS, dtype=torch.float64) for peer, _ in self._links}
+        receives = [
+            receive
+            for peer, _ in self._links
+            for receive in (
+                self._comm.irecv(answers[peer], peer, ANSWER),
+                self._comm.irecv(self._rooms[peer], peer, TENSORS),
+            )
+        ]
+        for receive in receives:
+            receive.wait()
+        for peer, share in self._links:
+            share.store(self._rooms[peer])
+            version, staleness, lead = (int(value) for value in answers[peer].tolist())
+            self._versions[peer] = version
+            if staleness != NOT_COUNTED:
+                self._staleness.append(staleness)
+                self._leads.append(lead)
+
+    def keep_alive(self) -> None:
+        # In step, a server listens to rank 0 first: the others' words would wait for it, and they with them.
+        if self.is_asynchronous or self._comm.rank == 0:
+            with self._comm.uncounted():
+                self._tell(ALIVE)
+
+    def wait_for_others(self) -> None:
+        if not self.is_asynchronous:
+            return
+        # One server is enough: every update comes to all of them.
+        peer, share = self._links[0]
+        answer = torch.zeros(ANSWER_FIELDS, dtype=torch.float64)
+        num_running = 1
+        with self._comm.uncounted():
+            self._comm.send(Note(DONE, 0.0, 0, share.rates).written(), peer, NOTE)
+            while num_running:
+                self._comm.recv(answer, peer, ANSWER)
+                num_running = int(answer[-1])
+
+    def finish(self) -> None:
+        self._tell(STOP)
+        self._take_answers()
+        for peer, _ in self._links:
+            self._comm.send(torch.zeros(1), peer, START)
+
+    def _tell(self, kind: int) -> None:
+        for peer, share in self._links:
+            self._comm.send(Note(kind, 0.0, 0, share.rates).written(), peer, NOTE)
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
+        operations = []
+        for peer, indices in enumerate(split_tensors(tensors, self.servers), start=world_size):
+            numel = sum(tensors[index].numel for index in indices)
+            itemsize = max(tensors[index].itemsize for index in indices)
+            wire_itemsize = self.codec.cast.itemsize if isinstance(self.codec, Cast) else itemsize
+            operations += [
+                Operation("send", NUMBER_BYTES * (NOTE_FIELDS + len(indices)), peer),
+                Operation("send", numel * wire_itemsize, peer),
+                Operation("recv", NUMBER_BYTES * ANSWER_FIELDS, peer),
+                Operation("recv", numel * itemsize, peer),
+            ]
+        return operations
+
+    def metrics(self) -> dict[str, Any]:
+        """Of this worker's updates, over all servers: how late they were, and by how many steps the worker led."""
+        if self.mode == "sync":
+            return {}
+        return {"staleness_updates": _distribution(self._staleness), "lead_steps": _distribution(self._leads)}
+
+    def _shares(self, worker: Worker) -> list[Share]:
+        self.check_model(worker.specs)
+        wire_dtype = self.codec.cast if isinstance(self.codec, Cast) else None
+        return [Share(worker, indices, wire_dtype) for indices in split_tensors(worker.specs, self.servers)]
+
+
+def _distribution(values: list[int]) -> dict[str, Any]:
+    counts = {str(value): count for value, count in counts_of(values).items()}
+    return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}

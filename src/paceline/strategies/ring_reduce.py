@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Comm, Operation, Work
+from paceline.strategies.base import GradientsOrWeights, Worker
+from paceline.strategies.ring import AHEAD, PIECE_BYTES, Spare
+
+
+@dataclass(kw_only=True)
+class RingReduce(GradientsOrWeights):
+    """The sum travels once along the ring to the last worker, and the mean comes back the way that the sum went.
+
+    Nobody sends more than the whole vector to either neighbour, and sums and means meet on the way in opposite
+    directions; but the vector is not cut into chunks with a home each, so its whole length passes every link.
+    """
+
+    name: ClassVar[str] = "ring-reduce"
+    fused: ClassVar[bool] = True
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        self._spare = Spare()
+
+    def sum(self, tensor: Tensor) -> None:
+        sum_there_and_back(tensor.view(-1), self.worker.comm, self._spare)
+
+    def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
+        neighbours = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < world_size]
+        return [Operation(op, spec.nbytes, peer) for peer in neighbours for op in ("send", "recv")]
+
+
+def sum_there_and_back(
+    vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES
+) -> None:
+    """Sum a vector over workers in place: added up from the first worker to the last, handed back from last to first.
+
+    The vector travels in even pieces. A piece goes on as soon as it is complete, and a worker takes the first piece
+    of the result about when it can be there, so that both directions are busy at once.
+    """
+    rank, last = comm.rank, comm.world_size - 1
+    count = -(-vector.numel() * vector.element_size() // piece_bytes)
+    if last == 0 or count == 0:
+        return
+    pieces = list(vector.tensor_split(count))
+    buffers = (spare or Spare()).buffers(vector, pieces[0].numel(), AHEAD)
+    sums: list[tuple[Work, Tensor]] = []
+    results: list[Work] = []
+    sends: list[Work] = []
+
+    def expect(index: int) -> None:
+        """Have receives waiting for the pieces up to this one: sums beside the own piece, results in its place."""
+        for piece in pieces[len(sums) : index + 1] if rank > 0 else []:
+            target = buffers[len(sums) % AHEAD][: piece.numel()]
+            sums.append((comm.irecv(target, rank - 1), target))
+        for piece in pieces[len(results) : index + 1] if rank < last else []:
+            results.append(comm.irecv(piece, rank + 1))
+
+    lag = 2 * (last - rank)  # hops of a piece from here to the last worker and back
+    expect(AHEAD - 1)
+    for index in range(count + lag):
+        if index < count:
+            if rank > 0:
+                work, received = sums[index]
+                work.wait()
+                comm.add(pieces[index], received)
+            if rank < last:
+                sends.append(comm.isend(pieces[index], rank + 1))
+            expect(index + AHEAD)
+        if index >= lag:
+            if rank < last:
+                results[index - lag].wait()
+            if rank > 0:
+                sends.append(comm.isend(pieces[index - lag], rank - 1))
+    for send in sends:
+        send.wait()

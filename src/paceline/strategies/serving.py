@@ -1,0 +1,204 @@
+"""A parameter server: it holds some of a model's tensors with their optimiser's state, and knows nothing of data.
+
+A worker sends a note and a vector (its gradients, or its weights); it receives the tensors as one vector, and a note
+on how late it was. Notes are float64 on the CPU, so that they can be received from anybody over any comm.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Comm
+from paceline.strategies.base import Worker
+
+NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags
+STEP, ALIVE, DONE, STOP = 0, 1, 2, 3  # kinds of notes
+NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
+ANSWER_FIELDS = 3  # version, staleness, lead; to a worker that is done: how many are not, instead of the lead
+NOT_COUNTED = -1  # staleness of an update that was none: the worker had no samples
+
+
+def split_tensors(tensors: Sequence[TensorSpec], num_servers: int) -> list[list[int]]:
+    """Which tensors each server holds: whole ones, the largest first, each to the server that holds least."""
+    heap = [(0, server) for server in range(num_servers)]
+    shares: list[list[int]] = [[] for _ in range(num_servers)]
+    for index in sorted(range(len(tensors)), key=lambda i: (-tensors[i].nbytes, i)):
+        nbytes, server = heapq.heappop(heap)
+        shares[server].append(index)
+        heapq.heappush(heap, (nbytes + tensors[index].nbytes, server))
+    return [sorted(share) for share in shares]
+
+
+class Share:
+    """The tensors of one server, as its workers and it see them."""
+
+    def __init__(self, worker: Worker, indices: list[int], wire_dtype: torch.dtype | None) -> None:
+        self.parameters = [worker.parameters[index] for index in indices]
+        self.dtype = reduce(torch.promote_types, (parameter.dtype for parameter in self.parameters))
+        self.wire_dtype = wire_dtype or self.dtype  # of gradients on their way; tensors travel as they are
+        self.numel = sum(parameter.numel() for parameter in self.parameters)
+        self.device = self.parameters[0].device
+        groups = {id(parameter): group for group in worker.optimizer.param_groups for parameter in group["params"]}
+        self._groups = [groups[id(parameter)] for parameter in self.parameters]
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rate of every tensor: schedules act on the worker's optimiser, which does not step."""
+        return [float(group["lr"]) for group in self._groups]
+
+    def set_rates(self, rates: list[float], scale: float) -> None:
+        for group, rate in zip(self._groups, rates, strict=True):
+            group["lr"] = rate * scale
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors])
+
+    def parts(self, flat: Tensor) -> list[Tensor]:
+        pieces = flat.split([parameter.numel() for parameter in self.parameters])
+        return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters, strict=True)]
+
+    def store(self, flat: Tensor) -> None:
+        with torch.no_grad():
+            for parameter, part in zip(self.parameters, self.parts(flat), strict=True):
+                parameter.copy_(part)
+
+    def room(self, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.empty(self.numel, dtype=dtype or self.dtype, device=self.device)
+
+    def note_room(self) -> Tensor:
+        return torch.zeros(NOTE_FIELDS + len(self.parameters), dtype=torch.float64)
+
+
+@dataclass
+class Note:
+    """What a worker says before its vector."""
+
+    kind: int
+    weight: float
+    version: int
+    rates: list[float]
+
+    @staticmethod
+    def read(values: Tensor) -> Note:
+        kind, weight, version, *rates = values.tolist()
+        return Note(int(kind), weight, int(version), rates)
+
+    def written(self) -> Tensor:
+        return torch.tensor([self.kind, self.weight, self.version, *self.rates], dtype=torch.float64)
+
+
+class Server:
+    """Receives, updates, answers, until every worker has said stop."""
+
+    def __init__(self, server: Worker, share: Share, num_workers: int, *, steps: bool) -> None:
+        self.comm: Comm = server.comm
+        self.share = share
+        self.num_workers = num_workers
+        self.steps = steps  # on gradients; else what arrives are weights, to be averaged
+        self.version = 0  # updates made so far
+        self._optimizer = server.optimizer
+        start = share.room()
+        self.comm.recv(start, 0, START)
+        share.store(start)
+
+    def serve_in_step(self) -> None:
+        """All workers' vectors make one update; vectors come weighted, and are added in order of rank."""
+        share, comm, workers = self.share, self.comm, range(self.num_workers)
+        rooms = [share.room(share.wire_dtype) for _ in workers]
+        while True:
+            notes = [self._note_from(worker) for worker in workers]
+            if notes[0].kind == STOP:
+                break
+            receives = [comm.irecv(rooms[worker], worker, VECTOR) for worker in workers]
+            total = torch.zeros(share.numel, dtype=share.dtype, device=share.device)
+            for room, receive in zip(rooms, receives, strict=True):
+                receive.wait()
+                comm.add(total, room)
+            self._update(total, notes[0].rates, scale=1.0)
+            self._answer(dict.fromkeys(workers, (0, 0)))
+        self._part_from_all()
+
+    def serve_on_arrival(self, max_lead: float = math.inf) -> None:
+        """Every worker's gradient is an update by itself; one that leads by too many steps waits for its answer."""
+        share, room = self.share, self.share.room(self.share.wire_dtype)
+        steps_done = dict.fromkeys(range(self.num_workers), 0)  # of workers that have not stopped
+        waiting: dict[int, int] = {}  # worker to staleness
+        done: set[int] = set()
+        while steps_done:
+            values = share.note_room()
+            worker = self.comm.recv_any(values, NOTE)
+            note = Note.read(values)
+            if note.kind == STOP:
+                del steps_done[worker]
+            elif note.kind == DONE:
+                done.add(worker)
+            elif note.kind == STEP:
+                self.comm.recv(room, worker, VECTOR)
+                waiting[worker] = self.version - note.version if note.weight else NOT_COUNTED
+                steps_done[worker] += 1
+                if note.weight:
+                    self._update(room.to(share.dtype), note.rates, scale=note.weight)
+            if done:
+                # Whoever is done learns that the others still come on, whatever the time limit of one wait.
+                num_running = self.num_workers - len(done)
+                self._tell(dict.fromkeys(done, (NOT_COUNTED, num_running)))
+                done = done if num_running else set()
+            slowest = min(steps_done.values(), default=0)
+            leads = {peer: steps_done[peer] - slowest for peer in waiting}
+            ready = [peer for peer in waiting if leads[peer] <= max_lead]
+            self._answer({peer: (waiting.pop(peer), leads[peer]) for peer in ready})
+        self._part_from_all()
+
+    def _note_from(self, worker: int) -> Note:
+        values = self.share.note_room()
+        while True:
+            self.comm.recv(values, worker, NOTE)
+            note = Note.read(values)
+            if note.kind != ALIVE:
+                return note
+
+    def _update(self, vector: Tensor, rates: list[float], *, scale: float) -> None:
+        share = self.share
+        self.version += 1
+        if not self.steps:
+            share.store(vector)
+            return
+        share.set_rates(rates, scale)
+        for parameter, gradient in zip(share.parameters, share.parts(vector), strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)  # laid out as the parameter is
+        # Other servers' tensors have no gradient here, so the optimiser leaves them alone.
+        self._optimizer.step()
+
+    def _answer(self, late: dict[int, tuple[int, int]]) -> None:
+        """The tensors as they are now, to each worker with its staleness and its lead."""
+        if late:
+            tensors = self.share.flatten(self.share.parameters)
+            sends = [self.comm.isend(tensors, worker, TENSORS) for worker in late]
+            self._tell(late)
+            for send in sends:
+                send.wait()
+
+    def _tell(self, late: dict[int, tuple[int, int]]) -> None:
+        answers = {worker: torch.tensor([self.version, *pair], dtype=torch.float64) for worker, pair in late.items()}
+        for send in [self.comm.isend(answer, worker, ANSWER) for worker, answer in answers.items()]:
+            send.wait()
+
+    def _part_from_all(self) -> None:
+        """Everybody gets the last word, and says that it has it before the connection may go."""
+        self._answer(dict.fromkeys(range(self.num_workers), (NOT_COUNTED, 0)))
+        for worker in range(self.num_workers):
+            self.comm.recv(torch.zeros(1), worker, START)
+
+
+def counts_of(values: list[int]) -> dict[int, int]:
+    """How often each value occurs, smallest value first."""
+    return dict(sorted(Counter(values).items()))

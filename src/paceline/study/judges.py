@@ -1,0 +1,123 @@
+"""Whether a strategy kept its promise: one judge per guarantee, over what the workers of a verification saw. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.strategies import Guarantee, Strategy
+
+EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
+REALLY_DIFFERENT = 1e-6
+
+Seen = dict[str, list[dict[str, Any]]]  # by optimiser: what each worker saw
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge found. `kept` is the promise; a strategy that promises nothing has nothing to pass."""
+
+    error: float
+    tolerance: float
+    kept: bool
+    first_divergence: dict[str, Any] | None = None
+    has_promise: bool = True
+
+
+def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
+    """The verdict of the judge for the strategy's guarantee."""
+    return JUDGES[strategy.guarantee](strategy, num_workers, seen, spread)
+
+
+def _exact(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """Every replica equals the oracle after every step."""
+    return _within(EXACT_TOLERANCE, list(_differences(seen, "relative_error")))
+
+
+def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
+    """The first step is off by no more than the codec's error, relative to what it moved.
+
+    It moves by the mean gradient, and nothing is left over from before, while later gradients are taken at points that
+    differ already. Codecs state their error relative to what workers put in; the step is shorter by the spread.
+    """
+    found = [d for d in _differences(seen, "relative_to_path") if d["step"] == 0 or math.isinf(d["error"])]
+    return _within(strategy.codec.error_bound(num_workers) * spread, found)
+
+
+def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """Replicas are the same bits wherever the strategy says that they are synchronised; and they have moved."""
+    found = [
+        {**_where(optimizer, worker, row), "error": 0.0 if row["digest"] == first["digest"] else math.inf}
+        for optimizer, workers in seen.items()
+        for worker in workers
+        for row, first in zip(worker["steps"], workers[0]["steps"], strict=True)
+        if strategy.is_synchronised(row["step"])
+    ]
+    verdict = _within(0.0, [*found, *_ends(seen)])
+    return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
+
+
+def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """No update came later than stated, and after `finish` all replicas are the same bits; and they have moved."""
+    bound = strategy.staleness_bound(num_workers)
+    found = list(_ends(seen))
+    for difference, worker in zip(found, (worker for workers in seen.values() for worker in workers), strict=True):
+        latest = worker["metrics"]["staleness_updates"]["max"]
+        if bound is not None and latest > bound:
+            difference["error"] = math.inf
+            difference["tensor"] = f"an update {latest} late, of {bound} allowed"
+    verdict = _within(0.0, found)
+    return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
+
+
+def _none(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """Replicas really go their own ways, where there are several."""
+    verdict = _within(EXACT_TOLERANCE, list(_differences(seen, "relative_error")))
+    differs = num_workers == 1 or verdict.error > REALLY_DIFFERENT
+    return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_promise=False)
+
+
+JUDGES: dict[Guarantee, Callable[[Strategy, int, Seen, float], Verdict]] = {
+    Guarantee.EXACT: _exact,
+    Guarantee.LOSSY: _lossy,
+    Guarantee.PERIODIC: _periodic,
+    Guarantee.STALE: _stale,
+    Guarantee.NONE: _none,
+}
+
+
+def _within(tolerance: float, found: list[dict[str, Any]]) -> Verdict:
+    worst = max(difference["error"] for difference in found)
+    in_order = sorted(found, key=lambda d: (d["step"], d["rank"]))
+    first = next((difference for difference in in_order if difference["error"] > tolerance), None)
+    return Verdict(worst, tolerance, worst <= tolerance, first)
+
+
+def _differences(seen: Seen, measure: str) -> Iterator[dict[str, Any]]:
+    for optimizer, workers in seen.items():
+        for worker in workers:
+            for row in worker["steps"]:
+                yield {**_where(optimizer, worker, row), "error": or_infinite(row[measure])}
+
+
+def _ends(seen: Seen) -> Iterator[dict[str, Any]]:
+    """How each worker's replica stands to rank 0's after `finish`."""
+    for optimizer, workers in seen.items():
+        for worker in workers:
+            same = worker["final_digest"] == workers[0]["final_digest"]
+            yield {**_where(optimizer, worker, worker["steps"][-1]), "error": 0.0 if same else math.inf}
+
+
+def _moved(seen: Seen) -> bool:
+    return all(worker["final_digest"] != worker["start_digest"] for workers in seen.values() for worker in workers)
+
+
+def _where(optimizer: str, worker: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {"optimizer": optimizer, "rank": worker["rank"], "step": row["step"], "tensor": row["tensor"]}
+
+
+def or_infinite(error: float) -> float:
+    """Not a number is the largest difference there is: no comparison may overlook it."""
+    return math.inf if math.isnan(error) else error

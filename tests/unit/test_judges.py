@@ -1,0 +1,68 @@
+"""Judges on made-up evidence: each finds the one thing that its guarantee forbids."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from helpers import build
+from paceline.strategies import Guarantee, strategies
+from paceline.study.judges import JUDGES, Seen, judge
+
+
+def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> dict[str, Any]:
+    steps = [
+        {"step": step, "digest": digest, "tensor": "t", "relative_error": 0.5, "relative_to_path": 0.5}
+        for step, digest in enumerate(digests)
+    ]
+    metrics = {"staleness_updates": {"max": latest}}
+    return {"rank": rank, "steps": steps, "start_digest": "0", "final_digest": final, "metrics": metrics}
+
+
+def seen(*workers: dict[str, Any]) -> Seen:
+    return {"sgd": list(workers)}
+
+
+PERIODIC = "ring:average=weights"
+BOUNDED = "parameter-server:mode=bounded:max_staleness=1"  # two workers: at most 3 updates late
+
+
+def test_every_guarantee_that_a_strategy_gives_has_a_judge() -> None:
+    for name in [*strategies.classes, PERIODIC, BOUNDED, "ring+fp16"]:
+        assert build(name).guarantee in JUDGES
+    assert build(PERIODIC).guarantee is Guarantee.PERIODIC
+    assert build(BOUNDED).guarantee is Guarantee.STALE
+
+
+def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
+    verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "abc")))
+    assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 0.0, None)
+    verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "axc")))
+    assert not verdict.kept
+    assert verdict.first_divergence == {"optimizer": "sgd", "rank": 1, "step": 1, "tensor": "t", "error": math.inf}
+
+
+def test_stale_wants_no_later_update_than_stated() -> None:
+    on_time, late = worker(0, "abc", latest=3), worker(1, "xyz", latest=4)
+    assert judge(build(BOUNDED), 2, seen(on_time, worker(1, "xyz", latest=2))).kept  # on their own ways until the end
+    verdict = judge(build(BOUNDED), 2, seen(on_time, late))
+    assert not verdict.kept
+    assert verdict.first_divergence is not None
+    assert verdict.first_divergence["rank"] == 1
+    assert verdict.first_divergence["tensor"] == "an update 4 late, of 3 allowed"
+    assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).kept
+
+
+@pytest.mark.parametrize("strategy", [PERIODIC, BOUNDED])
+def test_the_same_bits_at_the_end_and_not_those_of_the_start(strategy: str) -> None:
+    assert judge(build(strategy), 2, seen(worker(0, "abc"), worker(1, "abc"))).kept
+    assert not judge(build(strategy), 2, seen(worker(0, "abc"), worker(1, "abc", final="y"))).kept
+    idle = seen(worker(0, "000", final="0"), worker(1, "000", final="0"))
+    assert not judge(build(strategy), 2, idle).kept
+
+
+def test_what_promises_nothing_has_to_differ() -> None:
+    verdict = judge(build("none"), 2, seen(worker(0, "abc"), worker(1, "xyz")))
+    assert (verdict.kept, verdict.has_promise) == (True, False)
