@@ -14,6 +14,11 @@ from paceline.strategies.base import Strategy
 strategies: Registry[Strategy] = Registry("strategy", "paceline.strategies", Strategy)
 
 
+def available_strategies() -> dict[str, type[Strategy]]:
+    """Those of our strategies that can be used on this machine."""
+    return {name: strategy for name, strategy in strategies.classes.items() if not strategy.unavailable()}
+
+
 @dataclass(frozen=True)
 class StrategySpec:
     """A strategy as the user writes it."""
@@ -63,6 +68,11 @@ def _convert(what: str, hint: Any, text: str) -> Any:
         if text.lower() not in ("true", "false"):
             raise UsageError(f"{what} must be true or false, not {text!r}")
         return text.lower() == "true"
+    if typing.get_origin(hint) is typing.Literal:
+        choices = typing.get_args(hint)
+        if text not in choices:
+            raise UsageError(f"{what} must be {' or '.join(choices)}, not {text!r}")
+        return text
     try:
         return hint(text)
     except ValueError:
