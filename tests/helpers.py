@@ -21,7 +21,7 @@ from paceline.comm import Comm
 from paceline.comm.threads import ThreadsComm
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
-from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, strategies
+from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, available_strategies
 from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
@@ -67,7 +67,7 @@ def on_pool(pool: LocalLauncher, world_size: int, function: Callable[..., Any], 
 
 
 def exact_strategies() -> list[str]:
-    return [name for name in strategies.classes if build(name).guarantee is Guarantee.EXACT]
+    return [name for name in available_strategies() if build(name).guarantee is Guarantee.EXACT]
 
 
 def on_threads_supported(name: str) -> bool:

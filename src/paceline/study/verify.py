@@ -17,8 +17,9 @@ from paceline.data import load_data
 from paceline.launch.base import Launcher, Task
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.strategies import Guarantee, StrategySpec, strategies
+from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.study.entries import make_entry
+from paceline.study.partial import judge_apart
 from paceline.train.context import Context
 from paceline.train.job import make_trainer
 from paceline.train.oracle import oracle_steps
@@ -50,10 +51,11 @@ class Case:
 
 
 def cases(names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str]) -> list[Case]:
-    names = list(names) or list(strategies.classes)
+    names = list(names) or list(available_strategies())
     for name in names:
         for model in models:
-            make_entry(name, _recipe(model, 1, "sgd"))
+            for size in world_sizes:
+                make_entry(name, _recipe(model, size, "sgd"))
     return [Case(name, size, model) for model in models for size in world_sizes for name in names]
 
 
@@ -101,6 +103,10 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> None:
 def _judge(case: Case, launcher: Launcher, comm: str, folder: str) -> dict[str, Any]:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
+    if guarantee in (Guarantee.PARTIAL, Guarantee.PERIODIC):
+        recipes = {name: _recipe(case.model, case.world_size, name) for name in OPTIMIZERS}
+        place = {"strategy": case.strategy, "world_size": case.world_size, "model": case.model}
+        return {**place, "guarantee": guarantee.value, **judge_apart(case.strategy, recipes, launcher, comm)}
     per_optimizer = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
         recipe = _recipe(case.model, case.world_size, optimizer)
