@@ -163,7 +163,8 @@ def main() -> None:
         f"{arguments.batch_size}, sgd with lr {arguments.lr:g} and momentum {arguments.momentum:g}, "
         f"{facts.total_steps} steps ({arguments.epochs} epochs), seeds {arguments.seeds}."
     )
-    everything: dict[str, Any] = {"setting": setting, "environment": environment(), "orders": {}}
+    facts_of_host = {key: value for key, value in environment().items() if key != "command"}  # it names folders
+    everything: dict[str, Any] = {"setting": setting, "environment": facts_of_host, "orders": {}}
     with LocalLauncher(arguments.workers) as launcher:
         for order in arguments.orders.split(","):
             found = study(launcher, recipe.replace({"data.order": order}), strategies, seeds)
