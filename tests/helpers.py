@@ -23,7 +23,7 @@ from paceline.comm.threads import ThreadsComm
 from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
-from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, strategies
+from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, available_strategies
 from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
@@ -92,7 +92,7 @@ def num_servers_of(world_size: int, arguments: dict[str, Any]) -> int:
 
 
 def exact_strategies() -> list[str]:
-    return [name for name in strategies.classes if build(name).guarantee is Guarantee.EXACT]
+    return [name for name in available_strategies() if build(name).guarantee is Guarantee.EXACT]
 
 
 def on_threads_supported(name: str) -> bool:

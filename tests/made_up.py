@@ -31,6 +31,8 @@ def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[
         "train_accuracy": 0.5,
         "test_loss": 2.0,
         "test_accuracy": 0.25,
+        "test_loss_before_finish": 2.0,
+        "test_accuracy_before_finish": 0.25,
         "replica_drift": 0.0,
         "parameter_digest": "00ff",
         "strategy_metrics": {},

@@ -11,6 +11,9 @@ import torch
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies.all_reduce import AllReduce
+from paceline.strategies.gossip import Gossip
+from paceline.strategies.local_sgd import LocalSgd
+from paceline.strategies.stepwise import Stepwise
 
 
 @dataclass(kw_only=True)
@@ -64,3 +67,35 @@ class WrongPrediction(AllReduce):
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         operations = super().traffic(tensors, rank, world_size, step)
         return [*operations, Operation("all_reduce", self.surplus)] if rank == 1 and step > 0 else operations
+
+
+@dataclass(kw_only=True)
+class PromisesTooMuch(Stepwise):
+    """Replicas drift as they do, but it is said that they hardly do."""
+
+    name: ClassVar[str] = "promises-too-much"
+
+    def drift_bound(self, num_workers: int) -> float:
+        return super().drift_bound(num_workers) / 100
+
+
+@dataclass(kw_only=True)
+class NeverMeets(Gossip):
+    """Replicas stay near each other, but are not brought together at the end."""
+
+    name: ClassVar[str] = "never-meets"
+
+    def finish(self) -> None: ...
+
+
+@dataclass(kw_only=True)
+class ForgetsAWorker(LocalSgd):
+    """After a synchronisation the last worker is one number off."""
+
+    name: ClassVar[str] = "forgets-a-worker"
+
+    def average(self, step: int) -> None:
+        super().average(step)
+        comm = self.worker.comm
+        if self.is_synchronised(step) and comm.rank == comm.world_size - 1:
+            self.worker.parameters[0].view(-1)[0] += 1e-12

@@ -63,6 +63,12 @@ class DataConfig(Section):
     normalize: bool = option(
         True, "subtract the data's mean, divide by its deviation", flag="--normalize/--no-normalize"
     )
+    order: str = option(
+        "shuffled",
+        "who sees what: samples shuffled over all workers, or sorted by label, so that each sees a few labels only",
+        flag="--data-order",
+        choices=("shuffled", "sorted"),
+    )
     image_size: int = option(224, "side of decoded folder images", flag="--image-size", least=8)
 
 

@@ -18,12 +18,12 @@ def judge(pool: LocalLauncher, name: str, world_size: int) -> dict[str, Any]:
     seen: list[dict[str, Any]] = []
     [row] = verify(todo, pool, on_case=seen.append)
     assert seen == [row]
-    assert row["guarantee"] == "EXACT"
     return row
 
 
 def test_a_mean_that_ignores_samples_is_found_in_the_first_step(pool: LocalLauncher) -> None:
     row = judge(pool, "UnweightedMean", 3)  # 7 samples over 3 workers
+    assert row["guarantee"] == "EXACT"
     assert not row["passed"]
     assert not row["meets_guarantee"]
     assert row["bytes_as_predicted"]
@@ -59,6 +59,35 @@ def test_a_wrong_prediction_of_traffic_is_found(pool: LocalLauncher) -> None:
 
 def test_a_mistake_with_nobody_to_disagree_with_is_none(pool: LocalLauncher) -> None:
     assert judge(pool, "UnweightedMean", 1)["passed"]
+
+
+def test_a_drift_beyond_the_bound_is_found(pool: LocalLauncher) -> None:
+    row = judge(pool, "PromisesTooMuch", 3)
+    assert row["guarantee"] == "PARTIAL"
+    assert not row["passed"]
+    assert not row["meets_guarantee"]
+    assert row["max_relative_error"] > row["tolerance"] == pytest.approx(1.5763 / 100, rel=1e-3)
+    assert row["first_divergence"]["step"] == 0
+
+
+def test_replicas_that_do_not_meet_in_the_end_are_found(pool: LocalLauncher) -> None:
+    row = judge(pool, "NeverMeets", 3)
+    assert row["guarantee"] == "PARTIAL"
+    assert not row["passed"]
+    assert row["first_divergence"]["step"] == row["steps"] - 1
+
+
+def test_a_synchronisation_that_leaves_one_number_off_is_found(pool: LocalLauncher) -> None:
+    row = judge(pool, "ForgetsAWorker", 3)
+    assert row["guarantee"] == "PERIODIC"
+    assert not row["passed"]
+    assert row["bytes_as_predicted"]
+    assert (row["first_divergence"]["step"], row["first_divergence"]["rank"]) == (7, 2)
+
+
+def test_a_strategy_that_one_of_the_world_sizes_does_not_allow_is_refused() -> None:
+    with pytest.raises(UsageError, match="exact_every=3 shares the factor 3 with 3 workers"):
+        cases(["stepwise:exact_every=3"], [2, 3], ["lenet5"])
 
 
 def test_rows_come_in_the_order_of_the_cases(pool: LocalLauncher) -> None:

@@ -11,7 +11,7 @@ from helpers import build, exact_strategies, on_pool, on_threads, on_threads_sup
 from paceline.comm.threads import ThreadsComm
 from paceline.data import ShardPlan
 from paceline.launch.local import LocalLauncher
-from paceline.strategies import Guarantee, strategies
+from paceline.strategies import Guarantee, available_strategies, strategies
 from paceline.study.verify import cases, verify
 from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model
 
@@ -22,8 +22,8 @@ OPTIMIZERS = {
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.01},
 }
 EXACT = exact_strategies()
-ON_THREADS = [name for name in strategies.classes if on_threads_supported(name)]
-ELSEWHERE = [name for name in strategies.classes if not on_threads_supported(name)]
+ON_THREADS = [name for name in available_strategies() if on_threads_supported(name)]
+ELSEWHERE = [name for name in available_strategies() if not on_threads_supported(name)]
 
 
 def certify(pool: LocalLauncher, strategy: str, world_size: int, **arguments: Any) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_equals_the_oracle_after_every_step(
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("name", [n for n in strategies.classes if build(n).guarantee is Guarantee.NONE])
+@pytest.mark.parametrize("name", [n for n in available_strategies() if build(n).guarantee is Guarantee.NONE])
 def test_a_strategy_that_promises_nothing_really_differs(name: str, world_size: int) -> None:
     workers = on_threads(world_size, jobs.certify, strategy=name, changes={})
     last = [worker["steps"][-1] for worker in workers]
@@ -89,7 +89,7 @@ def test_a_strategy_that_threads_cannot_carry_says_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("strategy", list(strategies.classes))
+@pytest.mark.parametrize("strategy", list(available_strategies()))
 def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: int) -> None:
     [row] = verify(cases([strategy], [world_size], ["lenet5"]), pool, on_case=lambda _: None)
     assert row["meets_guarantee"], row

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data import ShardPlan, epoch_generator
+from paceline.data import ShardPlan, epoch_generator, make_plan
+from paceline.data.tensors import First, Tensors
+from paceline.errors import UsageError
 
 plans = st.builds(
     ShardPlan,
@@ -46,6 +51,46 @@ def test_the_global_batch_does_not_depend_on_the_number_of_workers(plan: ShardPl
     alone = ShardPlan(plan.num_samples, plan.batch_size, 1, plan.seed)
     for step in range(plan.steps_per_epoch):
         assert torch.equal(torch.cat(shards(plan, epoch, step)), alone.shard(epoch, step, 0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans, epochs)
+def test_sorted_shards_are_disjoint_cover_and_count_as_ever(plan: ShardPlan, epoch: int) -> None:
+    labels = torch.arange(plan.num_samples) % 5
+    ordered = ShardPlan(plan.num_samples, plan.batch_size, plan.num_workers, plan.seed, labels.argsort(stable=True))
+    steps = range(plan.steps_per_epoch)
+    taken = [torch.cat([ordered.shard(epoch, step, rank) for step in steps]) for rank in range(plan.num_workers)]
+    assert sorted(torch.cat(taken).tolist()) == list(range(plan.num_samples))
+    for step in steps:
+        assert [len(shard) for shard in shards(ordered, epoch, step)] == plan.counts(step)
+    # Contiguous parts of the order: no worker has a label below its left neighbour's.
+    seen = [labels[own] for own in taken if len(own)]
+    assert all(int(left.max()) <= int(right.min()) for left, right in pairwise(seen))
+    # The same samples in every epoch.
+    again = [torch.cat([ordered.shard(epoch + 1, step, rank) for step in steps]) for rank in range(plan.num_workers)]
+    assert [set(own.tolist()) for own in again] == [set(own.tolist()) for own in taken]
+
+
+def test_sorted_shards_are_reshuffled_within_themselves() -> None:
+    data = Tensors(torch.zeros(400), torch.arange(400) % 4)
+    plan = make_plan(data, batch_size=40, num_workers=4, seed=3, order="sorted")
+    firsts = [torch.cat([plan.shard(epoch, step, 1) for step in range(10)]) for epoch in range(2)]
+    assert not torch.equal(*firsts)
+    assert set((firsts[0] % 4).tolist()) == {1}
+    assert torch.equal(firsts[0], torch.cat([plan.shard(0, step, 1) for step in range(10)]))
+
+
+def test_sorting_needs_labels() -> None:
+    regression = Tensors(torch.zeros(8, 2), torch.zeros(8))
+    assert make_plan(regression, batch_size=4, num_workers=2, seed=0).order is None
+    with pytest.raises(UsageError, match="needs the label of every sample"):
+        make_plan(regression, batch_size=4, num_workers=2, seed=0, order="sorted")
+    classes = First(Tensors(torch.zeros(8, 2), torch.arange(8) % 3), 5)
+    assert classes.labels() is not None
+    assert classes.labels().tolist() == [0, 1, 2, 0, 1]
+    order = make_plan(classes, batch_size=4, num_workers=2, seed=0, order="sorted").order
+    assert order is not None
+    assert order.tolist() == [0, 3, 1, 4, 2]
 
 
 def test_samples_are_reshuffled_every_epoch_and_repeat_with_the_seed() -> None:

@@ -18,7 +18,7 @@ def load(name: str, **keys: object) -> Data:
 
 
 def test_the_public_names_are_exactly_these() -> None:
-    expected = {"load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator"}
+    expected = {"load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator", "make_plan"}
     assert set(paceline.data.__all__) == expected
     assert len(paceline.data.__all__) == len(expected)
 

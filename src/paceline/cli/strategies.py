@@ -26,15 +26,15 @@ def strategies(
     for row in rows:
         sent = [megabytes(num_bytes) for num_bytes in row["sent_bytes_per_step"]]
         others = max(sent[1:], default=DASH)
-        servers = str(row["servers"] or DASH)
-        table.add_row(
-            row["strategy"], row["guarantee"].lower(), servers, sent[0], others, str(row["messages_per_step"])
-        )
+        servers, messages = str(row["servers"] or DASH), f"{row['messages_per_step']:g}"
+        table.add_row(row["strategy"], row["guarantee"].lower(), servers, sent[0], others, messages)
     console = console_for(json_target)
     console.print(f"One step of {model} on {workers} workers, as predicted for comm torch:")
     console.print(table)
     for row in rows:
         console.print(f"[bold]{row['strategy']}[/bold]  {row['description']}")
+        if row["unavailable"]:
+            console.print(f"    unavailable: {row['unavailable']}", markup=False)
         for name, value in row["options"].items():
             console.print(f"    option {name}={str(value).lower()}")
         if row["paper"]:

@@ -202,6 +202,10 @@ class Comm(ABC):
     def add(self, target: Tensor, other: Tensor) -> None:
         target.add_(other)
 
+    def mix(self, target: Tensor, other: Tensor, share: float) -> None:
+        """The target moves that share of the way to the other; where they are equal it keeps its bits."""
+        target.lerp_(other, share)
+
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Bookkeeping that is no part of any strategy: initial weights, evaluation, statistics."""

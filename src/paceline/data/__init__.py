@@ -9,7 +9,7 @@ from paceline.data.base import Batch, Data, Dataset
 from paceline.data.cifar10 import load_cifar10
 from paceline.data.folder import load_folder
 from paceline.data.mnist import load_mnist, load_mnist_mini
-from paceline.data.sharding import ShardPlan, epoch_generator
+from paceline.data.sharding import ShardPlan, epoch_generator, make_plan
 from paceline.data.synthetic import load_synthetic
 from paceline.data.tensors import First
 from paceline.data.user import load_user
@@ -17,7 +17,7 @@ from paceline.errors import UsageError, unknown
 from paceline.plugins import is_reference
 from paceline.recipe import DataConfig
 
-__all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator"]
+__all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan", "epoch_generator", "make_plan"]
 
 
 @dataclass(frozen=True)

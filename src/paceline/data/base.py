@@ -22,6 +22,10 @@ class Dataset(ABC):
     def batch(self, indices: Tensor, epoch: int) -> Batch:
         """The samples at these indices (int64), as they are in that epoch (augmentation differs by epoch)."""
 
+    def labels(self) -> Tensor | None:
+        """Every sample's class (int64); None where targets are no classes, or reading them means reading everything."""
+        return None
+
 
 @dataclass(frozen=True)
 class Data:

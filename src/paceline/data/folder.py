@@ -94,6 +94,9 @@ class ImageFolder(Dataset):
             self._normalization.apply_(values)
         return values, self._labels[indices]
 
+    def labels(self) -> Tensor:
+        return self._labels
+
     def _pixels(self, index: int, epoch: int) -> NDArray[np.uint8]:
         path = self._paths[index]
         try:

@@ -75,6 +75,9 @@ class InMemory(Dataset):
             self._normalization.apply_(values)
         return values, self._labels[indices]
 
+    def labels(self) -> Tensor:
+        return self._labels
+
     def _augment(self, images: Tensor, indices: Tensor, epoch: int, augmentation: Augmentation) -> Tensor:
         num_images, num_channels, height, width = images.shape
         top, left, mirrored = (choice[indices] for choice in self._epoch_choices(epoch, augmentation))

@@ -5,11 +5,14 @@ The global batch does not depend on the number of workers, so N workers see toge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from paceline.data.base import Dataset
+from paceline.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class ShardPlan:
     batch_size: int
     num_workers: int
     seed: int
+    # Where given, each worker has a part of this order to itself, as it lies there, reshuffled within in every epoch.
+    order: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -27,6 +32,8 @@ class ShardPlan:
 
     def shard(self, epoch: int, step: int, rank: int) -> Tensor:
         """Indices of the samples that a worker takes in a step of an epoch."""
+        if self.order is not None:
+            return self._own_shard(self.order, epoch, step, rank)
         start, stop = self._bounds(step)[rank : rank + 2]
         return _permutation(self.num_samples, self.seed, epoch)[start:stop]
 
@@ -35,12 +42,32 @@ class ShardPlan:
         bounds = self._bounds(step)
         return [bounds[rank + 1] - bounds[rank] for rank in range(self.num_workers)]
 
+    def _own_shard(self, order: Tensor, epoch: int, step: int, rank: int) -> Tensor:
+        # Workers take as many samples in each step as ever; all steps but the last are alike.
+        last = self.steps_per_epoch - 1
+        full = self.counts(0)
+        sizes = [last * count + rest for count, rest in zip(full, self.counts(last), strict=True)]
+        first, start = sum(sizes[:rank]), step * full[rank]
+        shuffled = torch.randperm(sizes[rank], generator=epoch_generator(self.seed, epoch))
+        return order[first + shuffled[start : start + self.counts(step)[rank]]]
+
     def _bounds(self, step: int) -> list[int]:
         first = step * self.batch_size
         total = min(self.batch_size, self.num_samples - first)
         assert total > 0, f"step {step} is beyond the epoch's {self.steps_per_epoch} steps"
         each, extra = divmod(total, self.num_workers)
         return [first + rank * each + min(rank, extra) for rank in range(self.num_workers + 1)]
+
+
+def make_plan(data: Dataset, *, batch_size: int, num_workers: int, seed: int, order: str = "shuffled") -> ShardPlan:
+    """The plan for a data set; `sorted` deals it out by label: the hardest case for workers that rarely agree."""
+    by_label = None
+    if order == "sorted":
+        labels = data.labels()
+        if labels is None:
+            raise UsageError("data order sorted needs the label of every sample, and this data does not say them")
+        by_label = labels.argsort(stable=True)
+    return ShardPlan(len(data), batch_size, num_workers, seed, by_label)
 
 
 @lru_cache(maxsize=2)

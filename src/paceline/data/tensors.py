@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from paceline.data.base import Batch, Dataset, Tree
@@ -28,6 +29,11 @@ class Tensors(Dataset):
             self.targets, lambda tensor: tensor[indices]
         )
 
+    def labels(self) -> Tensor | None:
+        targets = self.targets
+        is_class = isinstance(targets, Tensor) and targets.dtype is torch.int64 and targets.dim() == 1
+        return targets if is_class else None
+
 
 class First(Dataset):
     """The first samples of another set, each exactly as it is there."""
@@ -42,6 +48,10 @@ class First(Dataset):
 
     def batch(self, indices: Tensor, epoch: int) -> Batch:
         return self._dataset.batch(indices, epoch)
+
+    def labels(self) -> Tensor | None:
+        labels = self._dataset.labels()
+        return None if labels is None else labels[: self._num_samples]
 
 
 def leaves(tree: Tree) -> Iterator[Any]:

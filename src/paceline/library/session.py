@@ -15,10 +15,10 @@ from paceline.comm.choose import AUTO
 from paceline.errors import RunError, UsageError
 from paceline.library.attach import Attachment
 from paceline.library.world import World, find_world
-from paceline.strategies import Strategy, StrategySpec, strategies
+from paceline.strategies import Strategy, StrategySpec
 
 # What `parallel` uses when nothing is said: the fastest exact strategy.
-DEFAULT_STRATEGY = "overlap" if "overlap" in strategies.classes else "all-reduce"
+DEFAULT_STRATEGY = "overlap"
 
 
 class Session:

@@ -75,6 +75,11 @@ class Strategy(ABC):
     def guarantee(self) -> Guarantee: ...
 
     @classmethod
+    def unavailable(cls) -> str:
+        """Why this strategy cannot be used on this machine, with any comm; empty when it can."""
+        return ""
+
+    @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:  # noqa: ARG003
         """Why this strategy cannot run on a comm; empty when it can."""
         return ""

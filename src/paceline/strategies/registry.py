@@ -16,6 +16,11 @@ strategies: Registry[Strategy] = Registry("strategy", "paceline.strategies", Str
 _CODEC = re.compile(r"[A-Za-z0-9-]*(:[^/]*)?")
 
 
+def available_strategies() -> dict[str, type[Strategy]]:
+    """Those of our strategies that can be used on this machine."""
+    return {name: strategy for name, strategy in strategies.classes.items() if not strategy.unavailable()}
+
+
 @dataclass(frozen=True)
 class StrategySpec:
     """A strategy as the user writes it."""

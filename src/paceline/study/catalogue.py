@@ -23,22 +23,30 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]
     rows = []
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
-        steps = [Counter.of(strategy.traffic(specs, rank, num_workers, 0)) for rank in range(num_workers)]
+        # Between two synchronisations nothing may be sent: figures are means up to the first one.
+        period = next(step for step in range(1 << 20) if strategy.is_synchronised(step)) + 1
+        steps = [
+            Counter.of(op for step in range(period) for op in strategy.traffic(specs, rank, num_workers, step))
+            for rank in range(num_workers)
+        ]
         rows.append(
             {
                 "strategy": name,
                 "description": (inspect.getdoc(cls) or "").partition("\n")[0],
                 "paper": cls.paper,
+                "unavailable": cls.unavailable(),
                 "guarantee": strategy.guarantee.value,
                 "options": strategy.options,
                 "workers": num_workers,
                 "servers": strategy.num_servers(num_workers),
                 "sent_bytes_per_step": [
-                    TorchComm.predict(step, rank, num_workers).sent_bytes for rank, step in enumerate(steps)
+                    round(TorchComm.predict(step, rank, num_workers).sent_bytes / period)
+                    for rank, step in enumerate(steps)
                 ],
                 "messages_per_step": max(
                     sum(calls for (op, _), calls in step.calls.items() if op != "recv") for step in steps
-                ),
+                )
+                / period,
             }
         )
     return rows

@@ -60,7 +60,7 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         return Entry(text, "none", text, {}, recipe.codec, Guarantee.EXACT.value, 1)
     spec = StrategySpec.parse(text, recipe.codec)
     strategy = spec.build()
-    reason = strategy.unsupported(comms.get(recipe.comm))
+    reason = strategy.unavailable() or strategy.unsupported(comms.get(recipe.comm))
     if reason:
         raise UsageError(f"strategy {text!r} cannot run: {reason}")
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))

@@ -26,7 +26,7 @@ class Verdict:
     has_promise: bool = True
 
 
-def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
+def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float = 1.0) -> Verdict:
     """The verdict of the judge for the strategy's guarantee."""
     return JUDGES[strategy.guarantee](strategy, num_workers, seen, spread)
 

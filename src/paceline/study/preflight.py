@@ -9,7 +9,7 @@ import torch
 
 from paceline.codecs import TensorSpec
 from paceline.comm import comms
-from paceline.data import load_data
+from paceline.data import load_data, make_plan
 from paceline.data.base import Tree
 from paceline.errors import UsageError
 from paceline.models import build_model
@@ -63,6 +63,13 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
         raise UsageError(
             f"{recipe.workers} workers share {num_samples} training samples: use at most {num_samples} workers"
         )
+    make_plan(
+        data.train,
+        batch_size=recipe.batch_size,
+        num_workers=recipe.workers,
+        seed=recipe.seed,
+        order=recipe.data.order,
+    )
     if len(data.test) == 0:
         raise UsageError(f"data {recipe.data.name!r} has no test samples")
     if recipe.batch_size > num_samples:

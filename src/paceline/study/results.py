@@ -141,7 +141,14 @@ def _final(workers: list[dict[str, Any]]) -> dict[str, float | None]:
 def _worker_row(worker: dict[str, Any], times: list[float]) -> dict[str, Any]:
     figures = summary(times)
     same = ["rank", "sent_bytes", "received_bytes", "num_operations", "train_loss", "train_accuracy", "test_loss"]
-    same += ["test_accuracy", "train_s", "parameter_digest", "strategy_metrics"]
+    same += [
+        "test_accuracy",
+        "test_loss_before_finish",
+        "test_accuracy_before_finish",
+        "train_s",
+        "parameter_digest",
+        "strategy_metrics",
+    ]
     row = {key: worker[key] for key in same}
     return {**row, "iteration_s": figures["mean"], "iteration_p50_s": figures["p50"], "iteration_p95_s": figures["p95"]}
 

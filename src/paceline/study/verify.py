@@ -16,9 +16,10 @@ from paceline.data import load_data
 from paceline.launch.base import Launcher, Task
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.strategies import Guarantee, StrategySpec, strategies
+from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.study.entries import make_entry
 from paceline.study.judges import Seen, judge, or_infinite
+from paceline.study.partial import judge_apart
 from paceline.train.context import Context
 from paceline.train.job import make_trainer, serve_job
 from paceline.train.oracle import oracle_steps
@@ -46,10 +47,11 @@ class Case:
 
 
 def cases(names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str]) -> list[Case]:
-    names = list(names) or list(strategies.classes)
+    names = list(names) or list(available_strategies())
     for name in names:
         for model in models:
-            make_entry(name, _recipe(model, 1, "sgd"))
+            for size in world_sizes:
+                make_entry(name, _recipe(model, size, "sgd"))
     return [Case(name, size, model) for model in models for size in world_sizes for name in names]
 
 
@@ -107,6 +109,12 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
 def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> dict[str, Any]:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
+    if guarantee is Guarantee.PARTIAL or (
+        guarantee is Guarantee.PERIODIC and not strategy.num_servers(case.world_size)
+    ):
+        recipes = {name: _recipe(case.model, case.world_size, name) for name in OPTIMIZERS}
+        place = {"strategy": case.strategy, "world_size": case.world_size, "model": case.model}
+        return {**place, "guarantee": guarantee.value, **judge_apart(case.strategy, recipes, launcher, comm)}
     seen: Seen = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
         recipe = _recipe(case.model, case.world_size, optimizer)

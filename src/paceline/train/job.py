@@ -19,6 +19,8 @@ from paceline.train.replicas import mean_state, own_state, parameter_digest, rep
 from paceline.train.step import Arithmetic
 from paceline.train.trainer import Trainer
 
+ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
+
 
 def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
     """A worker ready to train: data loaded, replicas equal, strategy set up."""
@@ -73,6 +75,7 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
     calls = sum(comm.counter.calls.values())
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
+    apart = trainer.evaluate() if drift > ROUNDING else None
     trainer.strategy.finish()
     if comm.rank == 0 and any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
         context.emit({"kind": "warning", "text": "the loss diverged: parameters are not finite; try a smaller --lr"})
@@ -104,6 +107,9 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
         "train_accuracy": train.accuracy,
         "test_loss": test.loss,
         "test_accuracy": test.accuracy,
+        # Of this replica by itself, where replicas differed.
+        "test_loss_before_finish": (apart or test).loss,
+        "test_accuracy_before_finish": (apart or test).accuracy,
         "replica_drift": drift,
         "strategy_metrics": trainer.strategy.metrics(),
         "parameter_digest": parameter_digest(trainer.model),

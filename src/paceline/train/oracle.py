@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.comm.threads import ThreadsComm
-from paceline.data import Data, ShardPlan
+from paceline.data import Data, make_plan
 from paceline.recipe import Recipe
 from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
 from paceline.train.losses import build_objective
@@ -38,7 +38,9 @@ def oracle_steps(
     optimizer = build_optimizer(recipe.optimizer, trained)
     objective = build_objective(recipe.train.loss)
     num_players = 1 if recipe.train.batchnorm == "sync" else num_workers
-    plan = ShardPlan(len(data.train), recipe.batch_size, num_players, recipe.seed)
+    plan = make_plan(
+        data.train, batch_size=recipe.batch_size, num_workers=num_players, seed=recipe.seed, order=recipe.data.order
+    )
     total_steps = recipe.num_steps(len(data.train))
     for step in range(total_steps):
         epoch, index = divmod(step, plan.steps_per_epoch)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.data import Data, ShardPlan
+from paceline.data import Data, make_plan
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
@@ -62,7 +62,13 @@ class Trainer:
     def __init__(self, recipe: Recipe, strategy: Strategy, data: Data, context: Context, model: nn.Module) -> None:
         train, comm = recipe.train, context.comm
         self.recipe, self.strategy, self.data, self.context = recipe, strategy, data, context
-        self.plan = ShardPlan(len(data.train), recipe.batch_size, comm.world_size, recipe.seed)
+        self.plan = make_plan(
+            data.train,
+            batch_size=recipe.batch_size,
+            num_workers=comm.world_size,
+            seed=recipe.seed,
+            order=recipe.data.order,
+        )
         self.total_steps = recipe.num_steps(len(data.train))
         self.arithmetic = Arithmetic(train.precision, train.channels_last, context.device)
         self.objective = build_objective(train.loss)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Operation
+from paceline.strategies import mixing
+from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.weights import Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+
+
+@dataclass(kw_only=True)
+class Gossip(WeightAveraging):
+    """All weights as one vector go to one peer, 1, 2, 4, ... places away in turn; each averages its own with one.
+
+    A step's mean of two is a permutation's, so every worker gives and takes one half: all count alike after any number
+    of steps. Where N is a power of two, log2 N steps without updates between them give the exact mean; for other N
+    replicas only draw nearer.
+    """
+
+    name: ClassVar[str] = "gossip"
+    paper: ClassVar[str] = "Assran et al. 2019, arXiv:1811.10792; Ying et al. 2021, arXiv:2110.13363"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.PARTIAL
+
+    def drift_bound(self, num_workers: int) -> float:
+        steps = range((num_workers - 1).bit_length())
+        return mixing.drift_bound([mixing.halves(num_workers, shift(num_workers, step)) for step in steps or [0]])
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        self._outbox = Outbox(worker)
+        self._received: Tensor | None = None
+
+    def average(self, step: int) -> None:
+        comm, parameters = self.worker.comm, self.worker.parameters
+        if comm.world_size == 1:
+            return
+        if self._received is None:
+            self._received = new_vector(parameters)
+        away = shift(comm.world_size, step)
+        target, source = (comm.rank + away) % comm.world_size, (comm.rank - away) % comm.world_size
+        arriving = pieces(self._received)
+        receives = [comm.irecv(part, source) for part in arriving]
+        vector, sends = self._outbox.copy()
+        own = pieces(vector)
+        sends += [comm.isend(part, target) for part in own]
+        for receive, received, part in zip(receives, arriving, own, strict=True):
+            receive.wait()
+            comm.mix(received, part, 0.5)  # not into the own vector: that is still under way
+        unpack(self._received, parameters)
+
+    def finish(self) -> None:
+        self._outbox.drain()
+        super().finish()
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
+        if world_size == 1:
+            return []
+        away, nbytes = shift(world_size, step), joined(tensors).nbytes
+        target, source = (rank + away) % world_size, (rank - away) % world_size
+        return [Operation("send", nbytes, target), Operation("recv", nbytes, source)]
+
+
+def shift(num_workers: int, step: int) -> int:
+    """How far away the peer of a step is: 1, 2, 4, ... and again, as long as that is less than the whole ring."""
+    num_shifts = (num_workers - 1).bit_length()
+    return 1 << step % num_shifts if num_shifts else 0

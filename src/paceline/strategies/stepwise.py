@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.comm import Operation, Work
+from paceline.errors import UsageError
+from paceline.strategies import mixing
+from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
+from paceline.strategies.weights import Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+
+LOOK_EVERY = 16  # steps between two looks at how far averaging moved a replica
+TAGS = 64  # messages carry their step, counted modulo this
+FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # clear of tags that collectives use
+
+
+class _Leg(NamedTuple):
+    """What one chunk's trip means to one worker."""
+
+    position: int  # on the ring, counted from where the chunk starts: the mean up to here is of position + 1 workers
+    begin: int
+    end: int
+
+
+@dataclass(kw_only=True)
+class Stepwise(WeightAveraging):
+    """Weights go round the ring once, in N chunks that start at N workers; each goes on from the mean up to it.
+
+    Ring all-reduce would go round a second time to spread the result. Here a worker whose part has arrived begins its
+    next iteration at once. At ring position k it holds the mean of k + 1 replicas, each counting alike. The start
+    moves back by one position in every step, so that who was last begins, and over N steps all count alike.
+    """
+
+    name: ClassVar[str] = "stepwise"
+
+    form: Literal["chunks", "whole"] = "chunks"  # whole: one vector that starts at one worker
+    rotate: bool = True  # false: always the same start, whose replica dominates; kept for study
+    exact_every: int = 0  # a full average every so many steps; 0 is never
+    correct: Literal["none", "delayed"] = "none"  # delayed: the full mean travels on, and is made up for a step later
+
+    def __post_init__(self) -> None:
+        if self.exact_every < 0:
+            raise UsageError(
+                f"option exact_every of strategy stepwise must be 0 (never) or more, not {self.exact_every}"
+            )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        # From a fixed start the first worker counts most for ever, unless the full mean makes up for it.
+        return Guarantee.PARTIAL if self.rotate or self.correct == "delayed" else Guarantee.NONE
+
+    def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
+        super().check(num_workers, optimizer)
+        every = self.exact_every
+        shared = math.gcd(every, num_workers)
+        if every and shared > 1:
+            near = next(h for d in range(1, every + 2) for h in (every + d, every - d) if _is_good(h, num_workers))
+            raise UsageError(
+                f"exact_every={every} shares the factor {shared} with {num_workers} workers: full averages "
+                f"would always meet the same starts, and the steps between them would favour some workers; "
+                f"the nearest that shares none is {near}"
+            )
+
+    def drift_bound(self, num_workers: int) -> float:
+        trip = mixing.running_means(num_workers)
+        if self.correct == "delayed":
+            # Replicas enter every trip apart by that step's updates alone: the first term of the series is all of it.
+            nothing = torch.zeros_like(trip)
+            return mixing.drift_bound([nothing, trip])
+        # All starts and steps see the same matrix, once workers are numbered from the start.
+        return mixing.drift_bound([trip @ mixing.moved_on(num_workers) if self.rotate else trip])
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        self._outbox = Outbox(worker)
+        self._spare = Spare()
+        self._means: Tensor | None = None  # where full means arrive
+        self._late: tuple[Tensor, list[tuple[_Leg, list[Work]]]] | None = None  # went on from, still arriving
+        self._correction: Tensor | None = None  # arrived: what is still to be added to the replica
+        self._moved: list[tuple[Tensor, Tensor]] = []  # squares: how far averaging moved, how long the replica is
+
+    def average(self, step: int) -> None:
+        comm, parameters = self.worker.comm, self.worker.parameters
+        if comm.world_size == 1:
+            return
+        correction = self._arrived_correction()
+        vector, sends = self._outbox.copy()
+        if correction is not None:
+            comm.add(vector, correction)
+            self._correction = None
+        own = vector.clone() if step % LOOK_EVERY == 0 else None
+        if self._is_exact(step):
+            vector.div_(comm.world_size)
+            ring_all_reduce(vector, comm, self._spare)
+        else:
+            legs = self._legs(vector.numel(), comm.rank, comm.world_size, step)
+            self._one_trip(vector, legs, step, sends)
+            if self.correct == "delayed":
+                self._spread_means(vector, legs, step, sends)
+        unpack(vector, parameters)
+        if own is not None:
+            self._moved.append(((vector - own).square().sum(), own.square().sum()))
+
+    def finish(self) -> None:
+        correction = self._arrived_correction()
+        if correction is not None:
+            vector, _ = self._outbox.copy()
+            self.worker.comm.add(vector, correction)
+            unpack(vector, self.worker.parameters)
+            self._correction = None
+        self._outbox.drain()
+        super().finish()
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
+        if world_size == 1:
+            return []
+        spec = joined(tensors)
+        if self._is_exact(step):
+            twice_round = Ring(codec=self.codec).sum_traffic(spec, rank, world_size)
+            return [operation for operation in twice_round if operation.nbytes]
+        right, left = (rank + 1) % world_size, (rank - 1) % world_size
+        others = [peer for peer in range(world_size) if peer != rank]
+        operations = []
+        for leg in self._legs(spec.numel, rank, world_size, step):
+            nbytes = (leg.end - leg.begin) * spec.itemsize
+            if nbytes == 0:
+                continue
+            is_last = leg.position == world_size - 1
+            if leg.position:
+                operations.append(Operation("recv", nbytes, left))
+            if not is_last:
+                operations.append(Operation("send", nbytes, right))
+            if self.correct == "delayed":
+                if is_last:
+                    operations += [Operation("send", nbytes, peer) for peer in others]
+                else:
+                    operations.append(Operation("recv", nbytes, self._last(leg, rank, world_size)))
+        return operations
+
+    def metrics(self) -> dict[str, Any]:
+        """How far averaging moved this replica, relative to its length, in the steps that were looked at."""
+        if not self._moved:
+            return {}
+        moved = [float((distance / length).sqrt()) for distance, length in self._moved]
+        return {"moved_mean": sum(moved) / len(moved), "moved_max": max(moved), "moved_last": moved[-1]}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        correction = self._arrived_correction()
+        return {**super().state_dict(), **({} if correction is None else {"correction": correction.clone()})}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._correction = state["correction"].clone() if "correction" in state else None
+
+    def _is_exact(self, step: int) -> bool:
+        return self.exact_every > 0 and (step + 1) % self.exact_every == 0
+
+    def _legs(self, numel: int, rank: int, world_size: int, step: int) -> list[_Leg]:
+        """This worker's part in the trip of every chunk, in the order in which chunks come by."""
+        sizes = chunk_sizes(numel, world_size) if self.form == "chunks" else [numel]
+        start = -step if self.rotate else 0
+        legs, begin = [], 0
+        for chunk, size in enumerate(sizes):
+            legs.append(_Leg((rank - start - chunk) % world_size, begin, begin + size))
+            begin += size
+        return sorted(legs)
+
+    def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
+        """Every chunk becomes the mean up to this worker and goes on to the right; sends are not waited for."""
+        comm = self.worker.comm
+        right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
+        tag = FIRST_TRIP + step % TAGS
+        arriving = [
+            (leg.position, part) for leg in legs if leg.position for part in pieces(vector[leg.begin : leg.end])
+        ]
+        longest = max((part.numel() for _, part in arriving), default=0)
+        buffers = self._spare.buffers(vector, longest, AHEAD)
+        receives: list[tuple[Work, Tensor]] = []
+
+        def expect(count: int) -> None:
+            """Have receives waiting for so many pieces: a message that finds one is written by the sender at once."""
+            for index in range(len(receives), min(count, len(arriving))):
+                target = buffers[index % AHEAD][: arriving[index][1].numel()]
+                receives.append((comm.irecv(target, left, tag), target))
+
+        expect(AHEAD)
+        starting = [part for leg in legs if not leg.position for part in pieces(vector[leg.begin : leg.end])]
+        sends += [comm.isend(part, right, tag) for part in starting]
+        for index, (position, part) in enumerate(arriving):
+            work, received = receives[index]
+            work.wait()
+            comm.mix(part, received, position / (position + 1))
+            expect(index + 1 + AHEAD)
+            if position < comm.world_size - 1:
+                sends.append(comm.isend(part, right, tag))
+
+    def _spread_means(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
+        """Begin to send full means from whoever has them to everybody; they arrive while the next step computes.
+
+        Straight to everybody: round the ring each hop would need somebody awake to pass it on. The bytes are the same.
+        """
+        comm = self.worker.comm
+        tag = FULL_MEAN + step % TAGS
+        if self._means is None:
+            self._means = new_vector(self.worker.parameters)
+        late: list[tuple[_Leg, list[Work]]] = []
+        for leg in legs:
+            if leg.position == comm.world_size - 1:
+                late.append((leg, []))
+                others = [peer for peer in range(comm.world_size) if peer != comm.rank]
+                parts = pieces(vector[leg.begin : leg.end])
+                sends += [comm.isend(part, peer, tag) for peer in others for part in parts]
+            else:
+                peer = self._last(leg, comm.rank, comm.world_size)
+                parts = pieces(self._means[leg.begin : leg.end])
+                late.append((leg, [comm.irecv(part, peer, tag) for part in parts]))
+        self._late = vector, late
+
+    def _arrived_correction(self) -> Tensor | None:
+        """M - P of the last trip: the full mean, waited for if need be, less the partial mean gone on from."""
+        if self._late is None:
+            return self._correction
+        assert self._means is not None
+        gone_on_from, late = self._late
+        for leg, receives in late:
+            part = self._means[leg.begin : leg.end]
+            for receive in receives:
+                receive.wait()
+            if leg.position == self.worker.comm.world_size - 1:
+                part.zero_()  # what this worker went on from was the full mean
+            else:
+                part.sub_(gone_on_from[leg.begin : leg.end])
+        self._late, self._correction = None, self._means
+        return self._correction
+
+    @staticmethod
+    def _last(leg: _Leg, rank: int, world_size: int) -> int:
+        """Who ends a chunk's trip, and so has its full mean."""
+        return (rank - leg.position - 1) % world_size
+
+
+def _is_good(every: int, num_workers: int) -> bool:
+    return every > 0 and math.gcd(every, num_workers) == 1
