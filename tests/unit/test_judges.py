@@ -31,7 +31,8 @@ BOUNDED = "parameter-server:mode=bounded:max_staleness=1"  # two workers: at mos
 
 def test_every_guarantee_that_a_strategy_gives_has_a_judge() -> None:
     for name in [*strategies.classes, PERIODIC, BOUNDED, "ring+fp16"]:
-        assert build(name).guarantee in JUDGES
+        # What lets replicas differ within a bound is judged over more steps, in study/partial.py.
+        assert build(name).guarantee in {*JUDGES, Guarantee.PARTIAL}
     assert build(PERIODIC).guarantee is Guarantee.PERIODIC
     assert build(BOUNDED).guarantee is Guarantee.STALE
 
