@@ -1,6 +1,6 @@
 """Step-wise averaging against other ways to agree: accuracy, drift and bytes, on shuffled and on label-sorted shards.
 
-    python benchmarks/stepwise.py --data-dir DIR [--workers 4] [--epochs 2] [--seeds 0,1,2] [--out docs]
+    python benchmarks/stepwise.py --data-dir DIR [--workers 4] [--comm shm] [--epochs 2] [--seeds 0,1,2] [--out docs]
 
 Trains LeNet-5 on MNIST under every strategy and seed, prints a table for each order of the data (medians over seeds),
 and with --out writes stepwise.json, one SVG per order, and the tables into the marked places of stepwise.md there.
@@ -59,7 +59,7 @@ def study(launcher: LocalLauncher, recipe: Recipe, strategies: list[str], seeds:
     for seed in seeds:
         for name in strategies:
             arguments = {"recipe": recipe.replace({"seed": seed}), "strategy": name, "checkpoint": ""}
-            task = Task(train_job, arguments, num_workers=recipe.workers, timeout_s=recipe.timeout_s)
+            task = Task(train_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
             found[name].append(figures(launcher.run(task, lambda event: None)))  # noqa: ARG005
             print(f"  {recipe.data.order} seed {seed} {name}: {found[name][-1]['test_accuracy']:.4f}", flush=True)
     return found
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--comm", default="torch")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.05)
@@ -142,6 +143,7 @@ def main() -> None:
                 "data.train_samples": arguments.train_samples,
                 "data.test_samples": arguments.test_samples,
                 "workers": arguments.workers,
+                "comm": arguments.comm,
                 "train.epochs": arguments.epochs,
                 "train.batch_size": arguments.batch_size,
                 "optimizer.lr": arguments.lr,
@@ -159,7 +161,7 @@ def main() -> None:
             print(f"left out: {error}")
     facts = preflight(recipe)
     setting = (
-        f"LeNet-5 on {arguments.data} ({facts.num_train_samples:,} samples), {arguments.workers} workers, global batch "
+        f"LeNet-5 on {arguments.data} ({facts.num_train_samples:,} samples), {arguments.workers} workers on comm {arguments.comm}, global batch "
         f"{arguments.batch_size}, sgd with lr {arguments.lr:g} and momentum {arguments.momentum:g}, "
         f"{facts.total_steps} steps ({arguments.epochs} epochs), seeds {arguments.seeds}."
     )

@@ -1,19 +1,15 @@
 """Weights instead of gradients: replicas take steps of their own, and `finish()` brings them together.
 
     torchrun --nproc-per-node 2 examples/stepwise.py
-    torchrun --nproc-per-node 2 examples/stepwise.py --strategy examples/stepwise.py:EveryFew:steps=8
+    torchrun --nproc-per-node 2 examples/stepwise.py --strategy local-sgd:sync_every=8
 
-The strategy here is a user's own: one class in a file, with its options, used by name. Any strategy of
-`paceline strategies` that averages weights is used the same way. Without `finish()` each worker would keep a replica
-of its own, and the program would say so at its end.
+Any strategy of `paceline strategies` is used the same way, and so is a class of your own, as `file.py:Class`. Without
+`finish()` each worker would keep a replica of its own, and the program would say so at its end.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -21,45 +17,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import paceline
-from paceline import Guarantee, Operation, Strategy, TensorSpec, Worker
-from paceline.strategies.base import average_parameters
-
-
-@dataclass(kw_only=True)
-class EveryFew(Strategy):
-    """Every few steps each weight tensor is summed by the library's all-reduce; nothing is sent between."""
-
-    steps: int = 6
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.PERIODIC
-
-    def setup(self, worker: Worker) -> None:
-        super().setup(worker)
-        self._step = 0
-
-    def is_synchronised(self, step: int) -> bool:
-        return (step + 1) % self.steps == 0
-
-    def after_step(self) -> None:
-        if self.is_synchronised(self._step):
-            average_parameters(self.worker)
-        self._step += 1
-
-    def finish(self) -> None:
-        average_parameters(self.worker)
-
-    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
-        del rank
-        if world_size == 1 or not self.is_synchronised(step):
-            return []
-        return [Operation("all_reduce", spec.nbytes) for spec in tensors]
 
 
 def main() -> None:
     words = argparse.ArgumentParser()
-    words.add_argument("--strategy", default=f"{Path(__file__)}:EveryFew")
+    words.add_argument("--strategy", default="stepwise")
     chosen = words.parse_args()
     torch.manual_seed(0)
     inputs = torch.randn(1000, 10)
