@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--schedule", default="cosine", help="without a decay the last steps' noise hides the rest")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--orders", default="shuffled,sorted")
     parser.add_argument("--train-samples", type=int)
@@ -148,6 +149,7 @@ def main() -> None:
                 "train.batch_size": arguments.batch_size,
                 "optimizer.lr": arguments.lr,
                 "optimizer.momentum": arguments.momentum,
+                "schedule.name": arguments.schedule,
             }
         )
     )
@@ -161,9 +163,10 @@ def main() -> None:
             print(f"left out: {error}")
     facts = preflight(recipe)
     setting = (
-        f"LeNet-5 on {arguments.data} ({facts.num_train_samples:,} samples), {arguments.workers} workers on comm {arguments.comm}, global batch "
-        f"{arguments.batch_size}, sgd with lr {arguments.lr:g} and momentum {arguments.momentum:g}, "
-        f"{facts.total_steps} steps ({arguments.epochs} epochs), seeds {arguments.seeds}."
+        f"LeNet-5 on {arguments.data} ({facts.num_train_samples:,} samples), {arguments.workers} workers on comm "
+        f"{arguments.comm}, global batch {arguments.batch_size}, sgd with lr {arguments.lr:g} ({arguments.schedule}) "
+        f"and momentum {arguments.momentum:g}, {facts.total_steps} steps ({arguments.epochs} epochs), "
+        f"seeds {arguments.seeds}."
     )
     facts_of_host = {key: value for key, value in environment().items() if key != "command"}  # it names folders
     everything: dict[str, Any] = {"setting": setting, "environment": facts_of_host, "orders": {}}
