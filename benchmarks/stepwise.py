@@ -124,9 +124,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--comm", default="torch")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--lr", type=float, default=0.002)
+    parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--schedule", default="cosine", help="without a decay the last steps' noise hides the rest")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--orders", default="shuffled,sorted")
@@ -147,6 +148,7 @@ def main() -> None:
                 "comm": arguments.comm,
                 "train.epochs": arguments.epochs,
                 "train.batch_size": arguments.batch_size,
+                "optimizer.name": arguments.optimizer,
                 "optimizer.lr": arguments.lr,
                 "optimizer.momentum": arguments.momentum,
                 "schedule.name": arguments.schedule,
@@ -162,10 +164,11 @@ def main() -> None:
         except UsageError as error:
             print(f"left out: {error}")
     facts = preflight(recipe)
+    momentum = f", momentum {arguments.momentum:g}" if arguments.momentum else ""
     setting = (
         f"LeNet-5 on {arguments.data} ({facts.num_train_samples:,} samples), {arguments.workers} workers on comm "
-        f"{arguments.comm}, global batch {arguments.batch_size}, sgd with lr {arguments.lr:g} ({arguments.schedule}) "
-        f"and momentum {arguments.momentum:g}, {facts.total_steps} steps ({arguments.epochs} epochs), "
+        f"{arguments.comm}, global batch {arguments.batch_size}, {arguments.optimizer} with lr {arguments.lr:g} "
+        f"({arguments.schedule}){momentum}, {facts.total_steps} steps ({arguments.epochs} epochs), "
         f"seeds {arguments.seeds}."
     )
     facts_of_host = {key: value for key, value in environment().items() if key != "command"}  # it names folders
