@@ -51,11 +51,15 @@ class Segment:
                 f"shared memory of process {pid} cannot be opened ({error.strerror}): workers on comm shm must run "
                 "as one user and see each other's processes"
             ) from None
-        segment = Segment(fd, os.fstat(fd).st_size, bytes.fromhex(token_text))
-        segment.close_file()
-        if not hmac.compare_digest(segment.memory[:TOKEN_BYTES], segment.token):
-            raise RunError(f"shared memory of process {pid} is not that of this world: another process has its number")
-        return segment
+        nbytes = os.fstat(fd).st_size
+        if nbytes > HEADER_BYTES:
+            segment = Segment(fd, nbytes, bytes.fromhex(token_text))
+            segment.close_file()
+            if hmac.compare_digest(segment.memory[:TOKEN_BYTES], segment.token):
+                return segment
+        else:  # nothing of ours is so short, and what is empty cannot be mapped
+            os.close(fd)
+        raise RunError(f"shared memory of process {pid} is not that of this world: another process has its number")
 
     @property
     def address(self) -> str:
