@@ -185,11 +185,9 @@ def silence(context: Context, what: str) -> str:
             comm._bells.ring(0)
             time.sleep(0.001)
         return ""
+    receive = comm.recv_any if what == "any" else lambda tensor: comm.recv(tensor, 1)
     with pytest.raises(CommError, match="heard nothing") as caught:
-        if what == "any":
-            comm.recv_any(torch.zeros(1))
-        else:
-            comm.recv(torch.zeros(1), 1)
+        receive(torch.zeros(1))
     silence.is_over = True  # type: ignore[attr-defined]
     return str(caught.value)
 
