@@ -198,7 +198,8 @@ def reduce_often(context: Context, shared: bool, steps: int, seed: int) -> None:
                 expected = expected[part.start - begin : part.stop - begin]
             assert torch.equal(reduction.result[part], expected), (step, name, index)
             works[name, index].wait()  # again: nothing happens
-            reduction.own[begin:end].fill_(-99)  # the next numbers; a private result is no longer read by anybody
+            # At once, while peers may still be about to look: what is private is nobody else's.
+            (reduction.own if shared else reduction.result)[begin:end].fill_(-99)
     comm.barrier()
 
 
