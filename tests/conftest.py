@@ -14,6 +14,7 @@ import jobs
 import library_uses
 import paceline
 from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
+from paceline.comm import mailbox
 from paceline.launch.local import LocalLauncher
 
 # Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
@@ -58,6 +59,14 @@ def session() -> Iterator[None]:
     paceline.init()
     yield
     library_uses.abandon()
+
+
+@pytest.fixture
+def small_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages through shared memory in pieces of 1 KiB, of which a channel holds four, in at most eight entries."""
+    monkeypatch.setattr(mailbox, "PIECE_BYTES", 1024)
+    monkeypatch.setattr(mailbox, "ENTRIES", 8)
+    monkeypatch.setattr(mailbox, "ROOM_BYTES", 16 * 4 * 1024)
 
 
 def _environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 
 import jobs
 from paceline.comm import Comm
+from paceline.comm.shm import ShmComm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import UsageError
 from paceline.launch.base import Task
@@ -42,23 +44,67 @@ def on_threads(world_size: int, function: Callable[..., Any], *, timeout_s: floa
 
     A strategy among the arguments gets the servers that it asks for, on threads of their own.
     """
-    results: list[Any] = [None] * world_size
-    errors: list[BaseException] = []
     num_servers = num_servers_of(world_size, arguments)
     wide = ThreadsComm.world(world_size + num_servers, timeout_s) if num_servers else [None] * world_size
     task = Task(function, arguments, num_workers=world_size, num_servers=num_servers, serve=jobs.serve)
+    contexts = [Context(comm, servers=wide[comm.rank]) for comm in ThreadsComm.world(world_size, timeout_s)]
+    contexts += [Context(comm, servers=comm) for comm in wide[world_size:]]
+    return _together([partial(task.call, context) for context in contexts], timeout_s)[:world_size]
 
-    def work(context: Context) -> None:
+
+class Meeting:
+    """A store for workers that are threads."""
+
+    def __init__(self, timeout_s: float = 20.0) -> None:
+        self._timeout_s = timeout_s
+        self._values: dict[str, bytes] = {}
+        self._arrival = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._arrival:
+            self._values[key] = value.encode()
+            self._arrival.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._arrival:
+            assert self._arrival.wait_for(lambda: key in self._values, self._timeout_s), f"nobody has set {key}"
+            return self._values[key]
+
+
+def on_shm_threads(
+    world_size: int,
+    function: Callable[..., Any],
+    *,
+    timeout_s: float = 20.0,
+    meet_at_end: bool = True,
+    **arguments: Any,
+) -> list:
+    """The same on shared memory: every thread maps it for itself, as a process would."""
+    store = Meeting(timeout_s)
+
+    def work(rank: int) -> Any:
+        comm = ShmComm(rank, world_size, store, timeout_s=timeout_s)
+        result = function(Context(comm), **arguments)
+        if meet_at_end:
+            comm.barrier()
+        comm.close()
+        return result
+
+    return _together([partial(work, rank) for rank in range(world_size)], timeout_s)
+
+
+def _together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> list:
+    """What each job gives, each on a thread of its own."""
+    results: list[Any] = [None] * len(jobs_of_workers)
+    errors: list[BaseException] = []
+
+    def work(index: int) -> None:
         try:
-            result = task.call(context)
-            if context.rank < world_size:
-                results[context.rank] = result
+            results[index] = jobs_of_workers[index]()
         except BaseException as error:
             errors.append(error)
 
-    contexts = [Context(comm, servers=wide[comm.rank]) for comm in ThreadsComm.world(world_size, timeout_s)]
-    contexts += [Context(comm, servers=comm) for comm in wide[world_size:]]
-    threads = [threading.Thread(target=work, args=(context,), daemon=True) for context in contexts]
+    threads = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(len(results))]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + timeout_s + 5

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from paceline.comm import Counter
+from paceline.comm import Counter, comms
 from paceline.data import load_data
+from paceline.errors import UsageError
 from paceline.launch.base import Launcher, Task
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
-from paceline.study.entries import make_entry
+from paceline.study.entries import make_entry, reason_against
 from paceline.study.judges import Seen, judge, or_infinite
 from paceline.study.partial import judge_apart
 from paceline.train.context import Context
@@ -46,13 +47,25 @@ class Case:
     model: str
 
 
-def cases(names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str]) -> list[Case]:
-    names = list(names) or list(available_strategies())
+def cases(
+    names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch"
+) -> list[Case]:
+    """What is to be judged; without names every strategy that the comm can carry."""
+    reason = reason_against(comm)
+    if reason:
+        raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
+    names = list(names) or [name for name in available_strategies() if name not in not_carried(comm)]
     for name in names:
         for model in models:
             for size in world_sizes:
-                make_entry(name, _recipe(model, size, "sgd"))
+                make_entry(name, _recipe(model, size, "sgd").replace({"comm": comm}))
     return [Case(name, size, model) for model in models for size in world_sizes for name in names]
+
+
+def not_carried(comm: str) -> dict[str, str]:
+    """The strategies that a comm cannot carry, with the reasons."""
+    reasons = {name: cls.unsupported(comms.get(comm)) for name, cls in available_strategies().items()}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def num_processes(todo: Sequence[Case]) -> int:
@@ -134,6 +147,7 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
         "world_size": case.world_size,
         "servers": strategy.num_servers(case.world_size),
         "model": case.model,
+        "comm": comm,
         "guarantee": guarantee.value,
         "max_relative_error": verdict.error,
         "tolerance": verdict.tolerance,
