@@ -167,8 +167,8 @@ def worker(rank: int, name: str, folder: Path) -> dict[str, Any]:
     return {"result": result}
 
 
-def fork(function: Callable[[], Any]) -> tuple[int, int]:
-    """A process that does something and writes what came of it into a pipe."""
+def fork(function: Callable[[], Any], *, stays: bool = False) -> tuple[int, int]:
+    """A process that does something and writes what came of it into a pipe; one that stays waits to be killed."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -178,19 +178,27 @@ def fork(function: Callable[[], Any]) -> tuple[int, int]:
         os.write(writer, json.dumps(function()).encode())
     except BaseException as error:
         os.write(writer, json.dumps({"raised": repr(error)}).encode())
+    os.close(writer)
+    if stays:
+        signal.pause()
     os._exit(0)
 
 
 def play(name: str, folder: Path) -> list[Any]:
-    forked = [fork(lambda rank=rank: worker(rank, name, folder)) for rank in range(WORLD_SIZE)]
+    number = SCENES[name][1]
+    # After an accident those who have spoken stay, or they would be missed like the victim by those who are slower.
+    stays = number != STAY
+    forked = [fork(lambda rank=rank: worker(rank, name, folder), stays=stays) for rank in range(WORLD_SIZE)]
     said: list[Any] = [None] * WORLD_SIZE
-    is_stopped = SCENES[name][1] == STOP
     for rank, (pid, reader) in enumerate(forked):
-        if is_stopped and rank == VICTIM:
+        if number == STOP and rank == VICTIM:
             os.kill(pid, signal.SIGKILL)
         with os.fdopen(reader) as pipe:
             text = pipe.read()
         said[rank] = json.loads(text) if text else None
+    for pid, _ in forked:
+        if stays:
+            os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     return said
 
