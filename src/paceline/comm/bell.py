@@ -12,7 +12,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -42,8 +42,18 @@ class Bells:
     """
 
     def __init__(
-        self, segment: Segment, offset: int, rank: int, world_size: int, timeout_s: float, *, is_helper: bool = False
+        self,
+        segment: Segment,
+        offset: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        *,
+        is_helper: bool = False,
+        names: Sequence[int] = (),
     ) -> None:
+        """`names` are the workers' ranks in a larger world, for errors."""
+        self.names = names or range(world_size)
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._seat = rank + world_size * is_helper
         # For each seat a line with the word that says it sleeps and its process, and a line with its semaphore.
@@ -78,8 +88,8 @@ class Bells:
             if words[word]:
                 _libc().sem_post(self._semaphores[seat])
 
-    def wait(self, missing: Callable[[], int], *, may_spin: bool = True) -> None:
-        """Return when `missing` says -1; until then it names the worker that is waited for.
+    def wait(self, missing: Callable[[], int], *, may_spin: bool = True, whom: str = "") -> None:
+        """Return when `missing` says -1; until then it names the worker that is waited for, and `whom` where it cannot.
 
         A spin holds the interpreter lock, so it is no use when threads of this worker have to get on.
         """
@@ -94,10 +104,10 @@ class Bells:
             os.sched_yield()
             if missing() < 0:
                 return
-        self._sleep(missing)
+        self._sleep(missing, whom)
 
-    def _sleep(self, missing: Callable[[], int]) -> None:
-        own = self._sleeps[self._seat]
+    def _sleep(self, missing: Callable[[], int], whom: str) -> None:
+        own, me = self._sleeps[self._seat], self.names[self.rank]
         deadline = time.monotonic() + self.timeout_s
         while True:
             self._words[own] = 1
@@ -117,11 +127,10 @@ class Bells:
             if missing() < 0:
                 return
             if gone >= 0:
-                raise CommError(f"worker {self.rank} lost worker {gone}: its process is gone")
+                raise CommError(f"worker {me} lost worker {self.names[gone]}: its process is gone")
             if time.monotonic() > deadline:
-                raise CommError(
-                    f"worker {self.rank} heard nothing from worker {missing()} in {self.timeout_s:g} s (the time limit)"
-                )
+                whom = whom or f"worker {self.names[peer]}"
+                raise CommError(f"worker {me} heard nothing from {whom} in {self.timeout_s:g} s (the time limit)")
 
     def _first_gone(self, suspect: int) -> int:
         """A peer whose process has ended, the suspect before others; -1 when all live."""

@@ -56,7 +56,17 @@ class ShmComm(Comm):
     def connect(cls, place: Place) -> ShmComm:
         return cls(place.rank, place.world_size, place.store, node=place.node, timeout_s=place.timeout_s)
 
-    def __init__(self, rank: int, world_size: int, store: Any, *, node: str = "0", timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Any,
+        *,
+        node: str = "0",
+        timeout_s: float = 60.0,
+        names: Sequence[int] = (),
+    ) -> None:
+        """`names` are the workers' ranks in a larger world, for errors."""
         super().__init__(rank, world_size)
         if world_size > MAX_WORKERS:
             raise RunError(f"comm shm joins at most {MAX_WORKERS} workers, not {world_size}")
@@ -68,8 +78,8 @@ class ShmComm(Comm):
         sizes = [Bells.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
         offsets = [sum(sizes[:index]) for index in range(len(sizes))]
         segment = self._open_segment(sum(sizes))
-        self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s)
-        self._helper_bells = Bells(segment, offsets[0], rank, world_size, timeout_s, is_helper=True)
+        self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s, names=names)
+        self._helper_bells = Bells(segment, offsets[0], rank, world_size, timeout_s, is_helper=True, names=names)
         spare = spare_cores(world_size)
         self._crew = Crew(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
@@ -79,6 +89,7 @@ class ShmComm(Comm):
         self._mailbox = Mailbox(segment, offsets[3], self._bells)
         self._piece = 0
         self._reductions: list[ShmReduction] = []
+        self._groups: list[Any] = []
         self._all_have(segment)
 
     @classmethod
@@ -128,8 +139,22 @@ class ShmComm(Comm):
         self._all_have(segment)
         return ShmCommon(self, memory)
 
+    def process_group(self) -> Any:
+        """On a comm of its own: its collectives may be under way while this one is used."""
+        from paceline.comm.group import CommGroup
+        from paceline.comm.torch import CountedGroup, prefix_store
+
+        corner = prefix_store(f"group{len(self._groups)}", self._store)
+        bells = self._bells
+        comm = ShmComm(self.rank, self.world_size, corner, timeout_s=bells.timeout_s, names=bells.names)
+        self._groups.append(CommGroup(comm))
+        return CountedGroup(self, self._groups[-1])
+
     def close(self) -> None:
         self._reductions.clear()
+        for group in self._groups:
+            group.shutdown()
+        self._groups.clear()
         if self._crew is not None:
             self._crew.close()
             self._crew = None

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from paceline.comm.host import host_identity
 from paceline.comm.torch import make_store, prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Task
@@ -15,7 +16,6 @@ from paceline.launch.rendezvous import (
     collect,
     connect,
     device_for,
-    host_identity,
     leave,
     publish,
 )
