@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from paceline.comm.base import _COLLECTIVE, Comm, Done, Place, Work
+from paceline.comm.group import CommGroup
 from paceline.comm.messages import Listener
 from paceline.comm.shm import ShmComm
-from paceline.comm.torch import TorchComm, prefix_store
+from paceline.comm.torch import CountedGroup, TorchComm, prefix_store
 
 
 class HierarchicalComm(Comm):
@@ -53,6 +54,9 @@ class HierarchicalComm(Comm):
         """`names` are the workers' ranks in a larger world, for errors."""
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
+        self._store = store
+        self._groups: list[CommGroup] = []
+        self._again: dict[str, Any] = {"node": node, "timeout_s": timeout_s, "address": address, "names": names}
         store.set(f"hierarchical/node/{rank}", node)
         where = [store.get(f"hierarchical/node/{peer}").decode() for peer in range(world_size)]
         by_name: dict[str, list[int]] = {}
@@ -104,7 +108,16 @@ class HierarchicalComm(Comm):
     def progress(self) -> None:
         self._local.progress()
 
+    def process_group(self) -> Any:
+        """On a comm of its own: its collectives may be under way while this one is used."""
+        corner = prefix_store(f"group{len(self._groups)}", self._store)
+        self._groups.append(CommGroup(HierarchicalComm(self.rank, self.world_size, corner, **self._again)))
+        return CountedGroup(self, self._groups[-1])
+
     def close(self) -> None:
+        for group in self._groups:
+            group.shutdown()
+        self._groups.clear()
         if self._listener is not None:
             self._listener.close()
         for comm in (self._local, self._leaders, self._world):
