@@ -9,6 +9,7 @@ read in place.
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 import threading
@@ -30,6 +31,8 @@ from paceline.errors import RunError
 
 STAGES = 3  # a worker may write the next piece and read the last one while a slow peer is at the one between
 PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
+LONG_PIECE_BYTES = 8 << 20  # where workers take turns on cores, and every piece costs them two of those
+STAGES_BYTES = 192 << 20  # for all stages of all workers together, as far as longer pieces go
 SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
 MAX_WORKERS = 64
 CREW_BYTES = 16 << 20  # shorter vectors are added sooner than threads are woken
@@ -74,7 +77,8 @@ class ShmComm(Comm):
         self._num_segments = 0
         _check_node(store, rank, node)
         flags = Counters.num_bytes(world_size)
-        stages = world_size * STAGES * PIECE_BYTES
+        self._piece_bytes = _agree_on_pieces(store, rank, world_size)
+        stages = world_size * STAGES * self._piece_bytes
         sizes = [Bells.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
         offsets = [sum(sizes[:index]) for index in range(len(sizes))]
         segment = self._open_segment(sum(sizes))
@@ -84,7 +88,9 @@ class ShmComm(Comm):
         self._crew = Crew(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
-        self._added = torch.empty(PIECE_BYTES, dtype=torch.uint8)  # a sum on its way into a stage; stays in the cache
+        self._added = torch.empty(
+            self._piece_bytes, dtype=torch.uint8
+        )  # a sum on its way into a stage; stays in the cache
         self._stages_as: dict[torch.dtype, Tensor] = {}
         self._mailbox = Mailbox(segment, offsets[3], self._bells)
         self._piece = 0
@@ -180,7 +186,7 @@ class ShmComm(Comm):
         if tensor.numel() * tensor.element_size() * self.world_size <= SMALL_BYTES:
             self._sum_small(flat, flat)
             return
-        pieces = flat.split(PIECE_BYTES // flat.element_size())
+        pieces = flat.split(self._piece_bytes // flat.element_size())
         numbers = [self._next_piece() for _ in pieces]
         self._put(pieces[0], numbers[0])
         for index, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
@@ -204,7 +210,7 @@ class ShmComm(Comm):
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         parts, into = tensor.view(self.world_size, -1), output.view(-1)
-        length = max(PIECE_BYTES // tensor.element_size() // self.world_size, 1)
+        length = max(self._piece_bytes // tensor.element_size() // self.world_size, 1)
         for begin in range(0, into.numel(), length):
             columns = parts[:, begin : begin + length]
             number = self._next_piece()
@@ -298,7 +304,7 @@ class ShmComm(Comm):
     def _pieces(self, tensor: Tensor) -> tuple[Tensor, ...]:
         if tensor.numel() == 0:
             return ()
-        pieces: tuple[Tensor, ...] = tensor.view(-1).split(PIECE_BYTES // tensor.element_size())
+        pieces: tuple[Tensor, ...] = tensor.view(-1).split(self._piece_bytes // tensor.element_size())
         return pieces
 
     def _slots(self, number: int, piece: Tensor) -> Tensor:
@@ -538,3 +544,15 @@ def _check_node(store: Any, rank: int, node: str) -> None:
             f"comm shm joins workers of one host, but worker {rank} is not on worker 0's; "
             "use comm hierarchical or torch"
         )
+
+
+def _agree_on_pieces(store: Any, rank: int, world_size: int) -> int:
+    """Bytes of a piece, from the cores that rank 0 sees: others may be allowed fewer."""
+    if rank == 0:
+        nbytes = PIECE_BYTES
+        if len(os.sched_getaffinity(0)) <= world_size:
+            most = STAGES_BYTES // STAGES // world_size // PIECE_BYTES * PIECE_BYTES
+            nbytes = min(max(most, PIECE_BYTES), LONG_PIECE_BYTES)
+        store.set("shm/piece", str(nbytes))
+        return nbytes
+    return int(store.get("shm/piece"))
