@@ -11,14 +11,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.comm import host
 from paceline.comm.torch import make_store
 from paceline.train.context import Context
 
 Job = Callable[[], Any]
 
 
-def on_backend(context: Context, backend: str, port: int, job: str, timeout_s: float = 20.0, **arguments: Any) -> Any:
-    """A function of this module within a world of that backend."""
+def on_backend(
+    context: Context, backend: str, port: int, job: str, timeout_s: float = 20.0, hosts: str = "", **arguments: Any
+) -> Any:
+    """A function of this module within a world of that backend, on made-up hosts where they are given."""
+    identity = host.host_identity
+    if hosts:
+        host.host_identity = lambda: hosts[context.rank]
     store = make_store("127.0.0.1", port, is_master=context.rank == 0, timeout_s=20)
     limit = timedelta(seconds=timeout_s)
     place = {"rank": context.rank, "world_size": context.world_size}
@@ -26,6 +32,7 @@ def on_backend(context: Context, backend: str, port: int, job: str, timeout_s: f
     try:
         return globals()[job](**arguments)
     finally:
+        host.host_identity = identity
         context.comm.barrier()
         dist.destroy_process_group()
         context.comm.barrier()  # the store lives in worker 0
@@ -278,6 +285,14 @@ def train(bucket_mb: float, hook: bool, find_unused: bool) -> dict[str, list[flo
 def _average(state: Any, bucket):  # noqa: ARG001  (DDP reads annotations, and ours would be strings)
     work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
+
+
+def comm_of_the_world() -> str:
+    """The comm that carries collectives; gloo alone has none of ours."""
+    comm = getattr(dist.group.WORLD, "_comm", None)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return f"{comm.name if comm else 'gloo'} {float(tensor):g}"
 
 
 def wait_in_vain(silent: int) -> str:

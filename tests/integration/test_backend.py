@@ -126,6 +126,21 @@ def test_one_that_does_not_come_is_named(pool: LocalLauncher) -> None:
         assert heard[rank] == expected
 
 
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [("aaaa", "shm"), ("aabb", "hierarchical"), ("abba", "hierarchical"), ("abcd", "gloo"), ("a", "gloo")],
+)
+def test_the_hosts_decide_what_carries_it(pool: LocalLauncher, hosts: str, expected: str) -> None:
+    found = run(pool, len(hosts), "paceline", "comm_of_the_world", hosts=hosts)
+    assert found == [f"{expected} {len(hosts)}"] * len(hosts)
+
+
+def test_collectives_on_several_hosts(pool: LocalLauncher) -> None:
+    expected = run(pool, 4, "gloo", "collectives", numel=5)
+    assert run(pool, 4, "paceline", "collectives", numel=5, hosts="abba") == expected
+    assert run(pool, 3, "paceline", "long_vectors", numel=3_000_000, hosts="aba") == [True] * 3
+
+
 LOSES_A_PEER = """
 import os, torch, torch.distributed as dist, paceline
 dist.init_process_group("paceline")
