@@ -232,6 +232,35 @@ def works() -> dict[str, Any]:
     }
 
 
+def aborted() -> list[str]:
+    """After an abort every operation says so."""
+    dist.barrier()
+    dist.group.WORLD.abort()
+    complaints = []
+    for async_op in (False, True):
+        try:
+            work = dist.all_reduce(torch.ones(1), async_op=async_op)
+            if async_op:
+                work.get_future().wait()
+        except RuntimeError as error:
+            complaints.append(str(error))
+    return complaints
+
+
+def wait_in_callback() -> str:
+    """A collective that is waited for inside a callback of another one."""
+    begun = dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    slow = [dist.all_reduce(torch.ones(1 << 20), async_op=True) for _ in range(5)]
+    last = slow[-1].get_future().then(lambda _: dist.all_reduce(torch.ones(1)))
+    try:
+        last.wait()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        begun.wait()
+    return "nothing was raised"
+
+
 def groups(members: list[int]) -> Any:
     """A group of some workers beside the world, gone again, and made once more."""
     rank, results = dist.get_rank(), []

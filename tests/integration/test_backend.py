@@ -94,6 +94,17 @@ def test_operations_under_way(pool: LocalLauncher) -> None:
         assert "modified by an inplace operation" in worker["complaint"]
 
 
+def test_a_callback_cannot_wait_for_what_comes_after_it(pool: LocalLauncher) -> None:
+    for complaint in run(pool, 2, "paceline", "wait_in_callback"):
+        assert "all_reduce in a callback of another operation would wait for itself" in complaint
+
+
+def test_an_aborted_group_says_so(pool: LocalLauncher) -> None:
+    for complaints in run(pool, 2, "paceline", "aborted"):
+        assert len(complaints) == 2
+        assert all("the process group was aborted" in complaint for complaint in complaints)
+
+
 def test_groups_of_some_workers(pool: LocalLauncher) -> None:
     assert on_both(pool, 4, "groups", members=[1, 3]) == [[], [4.0, 4.0], [], [4.0, 4.0]]
     assert on_both(pool, 2, "groups", members=[1]) == [[], [1.0, 1.0]]

@@ -190,7 +190,9 @@ class CommGroup(dist.ProcessGroup):
             self._gloo.shutdown()
 
     def abort(self) -> None:
-        self.shutdown()
+        self._line.abort()
+        if self._gloo is not None:
+            self._gloo.abort()
 
     def _start(self, what: str, do: Callable[[], None], result: list[Any], opts: Any) -> LineWork:
         for tensor in _flat(result):

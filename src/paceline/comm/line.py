@@ -34,7 +34,12 @@ class Line:
 
     def start(self, what: str, do: Callable[[], None], result: list[Any], *, at_once: bool) -> LineWork:
         """Begin an operation; `at_once` says that the caller has nothing else to do."""
+        if at_once and threading.current_thread() is self._thread:
+            raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
         work = LineWork(what, do, result)
+        if self._failure is not None:
+            work.finish(self._failure)  # also when what is under way will not end soon
+            return work
         with self._lock:
             if not (at_once and self._num_waiting == 0):
                 self._num_waiting += 1
@@ -52,6 +57,11 @@ class Line:
             self._orders.put(None)
             self._thread.join()
             self._thread = None
+
+    def abort(self) -> None:
+        """Begin nothing more; what is under way is left to its time limit."""
+        self._failure = CommError("the process group was aborted")
+        self._orders.put(None)
 
     def _obey(self) -> None:
         while (work := self._orders.get()) is not None:
