@@ -12,6 +12,7 @@ import torch
 
 import jobs
 from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
+from paceline.comm import mailbox
 from paceline.launch.local import LocalLauncher
 
 # Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
@@ -48,6 +49,14 @@ def pool() -> Iterator[LocalLauncher]:
         on_pool(launcher, 4, jobs.rank_of)
         yield launcher
     SHARED_POOLS.remove(launcher)
+
+
+@pytest.fixture
+def small_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages through shared memory in pieces of 1 KiB, of which a channel holds four, in at most eight entries."""
+    monkeypatch.setattr(mailbox, "PIECE_BYTES", 1024)
+    monkeypatch.setattr(mailbox, "ENTRIES", 8)
+    monkeypatch.setattr(mailbox, "ROOM_BYTES", 16 * 4 * 1024)
 
 
 def _environment() -> dict[str, str]:

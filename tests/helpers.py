@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from paceline.comm import Comm
+from paceline.comm.shm import ShmComm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import UsageError
 from paceline.launch.base import Task
@@ -38,18 +39,67 @@ def ignore_event(event: dict[str, Any]) -> None:  # noqa: ARG001
 
 def on_threads(world_size: int, function: Callable[..., Any], *, timeout_s: float = 20.0, **arguments: Any) -> list:
     """`function(context, **arguments)` on one thread per worker; the first error that is a cause is raised."""
+    world = ThreadsComm.world(world_size, timeout_s)
+    return _on_comms(world_size, world.__getitem__, function, timeout_s, arguments)
+
+
+class Meeting:
+    """A store for workers that are threads."""
+
+    def __init__(self, timeout_s: float = 20.0) -> None:
+        self._timeout_s = timeout_s
+        self._values: dict[str, bytes] = {}
+        self._arrival = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._arrival:
+            self._values[key] = value.encode()
+            self._arrival.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._arrival:
+            assert self._arrival.wait_for(lambda: key in self._values, self._timeout_s), f"nobody has set {key}"
+            return self._values[key]
+
+
+def on_shm_threads(
+    world_size: int,
+    function: Callable[..., Any],
+    *,
+    timeout_s: float = 20.0,
+    meet_at_end: bool = True,
+    **arguments: Any,
+) -> list:
+    """The same on shared memory: every thread maps it for itself, as a process would."""
+    store = Meeting(timeout_s)
+
+    def connect(rank: int) -> ShmComm:
+        return ShmComm(rank, world_size, store, timeout_s=timeout_s)
+
+    def meet(context: Context, **arguments: Any) -> Any:
+        result = function(context, **arguments)
+        if meet_at_end:
+            context.comm.barrier()
+        return result
+
+    return _on_comms(world_size, connect, meet, timeout_s, arguments)
+
+
+def _on_comms(
+    world_size: int, connect: Callable[[int], Comm], function: Callable[..., Any], timeout_s: float, arguments: Any
+) -> list:
     results: list[Any] = [None] * world_size
     errors: list[BaseException] = []
 
-    def work(comm: ThreadsComm) -> None:
+    def work(rank: int) -> None:
         try:
-            results[comm.rank] = function(Context(comm), **arguments)
+            comm = connect(rank)
+            results[rank] = function(Context(comm), **arguments)
+            comm.close()
         except BaseException as error:
             errors.append(error)
 
-    threads = [
-        threading.Thread(target=work, args=(comm,), daemon=True) for comm in ThreadsComm.world(world_size, timeout_s)
-    ]
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(world_size)]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + timeout_s + 5

@@ -107,10 +107,23 @@ class Tied(nn.Module):
         return self.last(torch.tanh(self.second(torch.tanh(self.first(images.flatten(1))) * self.scale)))
 
 
+class Mixed(Plain):
+    """Two number types: for a recipe in fp32, which leaves them as they are."""
+
+    def double(self) -> Mixed:
+        super().double()
+        self.linear.float()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.linear(torch.tanh(self.conv(images)).flatten(1).float()).double()
+
+
 _KINDS: dict[str, type[nn.Module]] = {
     "plain": Plain,
     "normalised": Normalised,
     "frozen": Frozen,
     "sometimes": Sometimes,
     "tied": Tied,
+    "mixed": Mixed,
 }

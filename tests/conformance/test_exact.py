@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import jobs
-from helpers import build, exact_strategies, on_pool, on_threads, on_threads_supported
+from certified import assert_exact, assert_traffic_as_predicted, certify
+from helpers import build, exact_strategies, on_threads, on_threads_supported
+from paceline.comm import comms
 from paceline.comm.threads import ThreadsComm
 from paceline.data import ShardPlan
+from paceline.errors import UsageError
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, strategies
-from paceline.study.verify import cases, verify
-from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model
+from paceline.study.entries import make_entry
+from paceline.study.verify import cases, not_carried, verify
+from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
 
-# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
-TOLERANCE = 1e-9
 OPTIMIZERS = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.01},
@@ -26,35 +26,26 @@ ON_THREADS = [name for name in strategies.classes if on_threads_supported(name)]
 ELSEWHERE = [name for name in strategies.classes if not on_threads_supported(name)]
 
 
-def certify(pool: LocalLauncher, strategy: str, world_size: int, **arguments: Any) -> list[dict[str, Any]]:
-    """On threads where the strategy can, else on gloo."""
-    if on_threads_supported(strategy):
-        return on_threads(world_size, jobs.certify, strategy=strategy, **arguments)
-    return on_pool(pool, world_size, jobs.certify, strategy=strategy, **arguments)
-
-
-def assert_exact(workers: list[dict[str, Any]]) -> None:
-    for rank, worker in enumerate(workers):
-        assert len(worker["steps"]) == worker["num_expected"] > 0
-        for step, row in enumerate(worker["steps"]):
-            assert row["relative_error"] <= TOLERANCE, f"rank {rank}, step {step}"
-            assert row["digest"] == workers[0]["steps"][step]["digest"], f"rank {rank} differs in bits at step {step}"
-
-
-def assert_traffic_as_predicted(workers: list[dict[str, Any]]) -> None:
-    for rank, worker in enumerate(workers):
-        for step, row in enumerate(worker["steps"]):
-            assert row["counted"] == row["predicted"], f"rank {rank}, step {step}"
-            assert row["wire"] == row["predicted_wire"], f"rank {rank}, step {step}"
+# Those that ask the comm for memory: what it lends differs most between comms.
+IN_LENT_MEMORY = ["overlap", "sharded"]
+# Secondary matters: on threads, or gloo where threads cannot; and in shared memory where that is lent.
+PLACES = [(name, "") for name in EXACT] + [(name, "shm") for name in IN_LENT_MEMORY]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("comm", list(comms.classes))
 @pytest.mark.parametrize("strategy", EXACT)
 def test_equals_the_oracle_after_every_step(
-    pool: LocalLauncher, strategy: str, world_size: int, optimizer: str
+    pool: LocalLauncher, strategy: str, comm: str, world_size: int, optimizer: str
 ) -> None:
-    workers = certify(pool, strategy, world_size, changes=OPTIMIZERS[optimizer])
+    reason = strategies.classes[strategy].unsupported(comms.classes[comm])
+    if reason:
+        assert reason == f"it needs a torch process group, which comm {comm!r} does not have"
+        with pytest.raises(UsageError, match=reason):
+            make_entry(strategy, toy_recipe(world_size, {"comm": comm}))
+        return
+    workers = certify(pool, strategy, world_size, comm, changes=OPTIMIZERS[optimizer])
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
     sends = any(row["counted"] for worker in workers for row in worker["steps"])
@@ -98,6 +89,23 @@ def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: i
     assert (row["first_divergence"] is None) == row["passed"]
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("strategy", ["all-reduce", "overlap", "ring", "sharded"])
+def test_certificate_in_shared_memory(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+    todo = cases([strategy], [world_size], ["lenet5"], comm="shm")
+    [row] = verify(todo, pool, comm="shm", on_case=lambda _: None)
+    assert row["passed"], row
+    assert row["meets_guarantee"]
+    assert row["comm"] == "shm"
+
+
+def test_without_names_a_certificate_has_all_that_the_comm_carries() -> None:
+    for comm in ("torch", "shm"):
+        named = {case.strategy for case in cases([], [2], ["lenet5"], comm=comm)}
+        assert named | set(not_carried(comm)) == set(strategies.classes)
+        assert not named & set(not_carried(comm))
+
+
 @pytest.mark.parametrize("options", ["bucket_mb=0.001", "static_graph=true", "gradient_as_view=false"])
 def test_options_of_ddp_leave_it_exact(pool: LocalLauncher, options: str) -> None:
     workers = certify(pool, f"ddp:{options}", 3, changes={})
@@ -106,23 +114,23 @@ def test_options_of_ddp_leave_it_exact(pool: LocalLauncher, options: str) -> Non
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("strategy", EXACT)
-def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
     # The oracle takes whole batches whatever the recipe says.
-    workers = certify(pool, strategy, world_size, changes={"train.micro_batch_size": 2})
+    workers = certify(pool, strategy, world_size, comm, changes={"train.micro_batch_size": 2})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("strategy", EXACT)
-def test_channels_last(pool: LocalLauncher, strategy: str, world_size: int) -> None:
-    assert_exact(certify(pool, strategy, world_size, changes={"train.channels_last": True}))
+@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+def test_channels_last(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
+    assert_exact(certify(pool, strategy, world_size, comm, changes={"train.channels_last": True}))
 
 
-@pytest.mark.parametrize("strategy", EXACT)
-def test_frozen_parameters_stay_and_are_not_sent(pool: LocalLauncher, strategy: str) -> None:
-    workers = certify(pool, strategy, 2, changes={}, model="frozen")
+@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+def test_frozen_parameters_stay_and_are_not_sent(pool: LocalLauncher, strategy: str, comm: str) -> None:
+    workers = certify(pool, strategy, 2, comm, changes={}, model="frozen")
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
     start = toy_model("frozen").conv.weight.flatten().tolist()
@@ -146,10 +154,12 @@ def test_the_toy_reaches_its_extra_layer_on_some_workers_only() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("strategy", EXACT)
-def test_a_parameter_without_gradient_on_some_worker(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+def test_a_parameter_without_gradient_on_some_worker(
+    pool: LocalLauncher, strategy: str, comm: str, world_size: int
+) -> None:
     # Weight decay and momentum tell a gradient of zeros from none at all: any number of workers must do the same.
     name = "ddp:find_unused=true" if strategy == "ddp" else strategy
-    workers = certify(pool, name, world_size, changes={"optimizer.weight_decay": 0.01}, model="sometimes")
+    workers = certify(pool, name, world_size, comm, changes={"optimizer.weight_decay": 0.01}, model="sometimes")
     assert_exact(workers)
     assert_traffic_as_predicted(workers)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_exact import assert_exact, assert_traffic_as_predicted
 
 import jobs
+from certified import assert_exact, assert_traffic_as_predicted
 from helpers import exact_strategies, free_port, on_pool
 from paceline.comm import Place
 from paceline.comm.hierarchical import HierarchicalComm

@@ -163,6 +163,10 @@ WRONG = [
     (["report", "."], "neither a run nor a study"),
     (["recipes", "show", "newer.toml"], "unknown key in newer.toml"),
     (["verify", "--workers", "two"], "whole numbers"),
+    (["verify", "--comm", "threads"], "comm 'threads' cannot be used here: it does not connect processes"),
+    (["verify", "--comm", "smh"], "did you mean 'shm'"),
+    (["run", "--strategy", "sharded", "--optimizer", "lars"], "optimizer lars is not known to update each number"),
+    (["compare", "--strategies", "ring,sharded", "--optimizer", "lamb"], "optimizer lamb is not known to update each"),
 ]
 
 

@@ -15,6 +15,7 @@ def verify(
     ] = None,
     workers: Annotated[str, typer.Option("--workers", help="World sizes, separated by commas.")] = "1,2,3,4",
     models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
+    comm: Annotated[str, typer.Option("--comm", help="How bytes move between workers; auto picks.")] = "torch",
     json_target: Json = "",
 ) -> None:
     """Prove that every strategy computes what one process would compute (in float64)."""
@@ -24,10 +25,11 @@ def verify(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.session import launched
     from paceline.cli.parts.view import make_table
+    from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA
-    from paceline.study.verify import cases
+    from paceline.study.verify import cases, not_carried
     from paceline.study.verify import verify as judge
 
     check_json_target(json_target)
@@ -40,12 +42,16 @@ def verify(
     names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
-    todo = cases(names, sizes, models.split(","))
+    if comm == AUTO:
+        comm = choose_comm(num_workers=max(sizes))
+    todo = cases(names, sizes, models.split(","), comm=comm)
     console = console_for(json_target)
+    for name, reason in ({} if names else not_carried(comm)).items():
+        console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with launched(max(sizes), Nodes()) as launcher, Progress(*columns, console=console) as progress:
         bar = progress.add_task("verifying", total=len(todo))
-        rows = judge(todo, launcher, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
+        rows = judge(todo, launcher, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
     table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")
     for row in rows:
         verdict = "[red]broken[/red]"
@@ -66,7 +72,7 @@ def verify(
     broken = [row for row in rows if not row["meets_guarantee"]]
     if broken:
         raise RunError(f"{len(broken)} of {len(rows)} do not meet their guarantee; first: {_describe(broken[0])}")
-    console.print(f"All {len(rows)} meet their guarantee.")
+    console.print(f"All {len(rows)} meet their guarantee on comm {comm}.", markup=False)
 
 
 def _describe(row: dict[str, object]) -> str:

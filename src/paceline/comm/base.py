@@ -272,7 +272,7 @@ class Comm(ABC):
         return Done()
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        parts = tensor.view(self.world_size, -1)
+        parts = tensor.view(self.world_size, output.numel())
         received = torch.empty_like(parts)
         receives = [self._irecv(received[peer], peer, _COLLECTIVE) for peer in self._others()]
         sends = [self._isend(parts[peer], peer, _COLLECTIVE) for peer in self._others()]

@@ -2,7 +2,8 @@
 
 A worker that waits says so in a word of its own, looks once more, and sleeps on its semaphore; a worker that changed
 something rings those that say they sleep. Both put a full memory fence between their write and their look, so one of
-the two always sees the other. Sleep is in slices: in between it is checked that the missing peer still lives.
+the two always sees the other. Before it sleeps a worker does what peers may wait for. Sleep is in slices: in between
+it is checked that the missing peer still lives.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Bells:
         self._pidfds: dict[int, int] = {}
         # A spin takes the core from whoever is waited for when there are fewer cores than workers.
         self.can_spin = len(os.sched_getaffinity(0)) >= world_size and not is_helper
+        self.meanwhile: Callable[[], object] = _nothing  # what a peer may need of this worker before it comes
+        self.num_expired = 0  # slices of sleep that nobody ended
         _libc().sem_init(self._semaphores[self._seat], 1, 0)
         self._words[self._sleeps[self._seat] + 1] = os.getpid()
 
@@ -107,30 +110,37 @@ class Bells:
         self._sleep(missing, whom)
 
     def _sleep(self, missing: Callable[[], int], whom: str) -> None:
-        own, me = self._sleeps[self._seat], self.names[self.rank]
-        deadline = time.monotonic() + self.timeout_s
-        while True:
-            self._words[own] = 1
-            with self._fence:
-                pass
-            peer = missing()
-            is_rung = False
-            if peer >= 0:
-                is_rung = _wait_semaphore(self._semaphores[self._seat], SLICE_S)
-            self._words[own] = 0
-            if peer < 0:
-                return
-            if is_rung:
+        me, now = self.names[self.rank], time.monotonic()
+        deadline, check_at = now + self.timeout_s, now + SLICE_S
+        while self._is_missing_after_a_slice(missing):
+            now = time.monotonic()
+            if now < check_at:  # by the clock: others may ring all the time
                 continue
+            check_at = now + SLICE_S
+            peer = missing()
             gone = self._first_gone(peer)
             # What a worker did before it went still counts.
-            if missing() < 0:
+            if peer < 0 or (peer := missing()) < 0:
                 return
             if gone >= 0:
                 raise CommError(f"worker {me} lost worker {self.names[gone]}: its process is gone")
-            if time.monotonic() > deadline:
+            if now > deadline:
                 whom = whom or f"worker {self.names[peer]}"
                 raise CommError(f"worker {me} heard nothing from {whom} in {self.timeout_s:g} s (the time limit)")
+
+    def _is_missing_after_a_slice(self, missing: Callable[[], int]) -> bool:
+        own = self._sleeps[self._seat]
+        self._words[own] = 1
+        try:
+            with self._fence:
+                pass
+            self.meanwhile()
+            if missing() < 0:
+                return False
+            self.num_expired += not _wait_semaphore(self._semaphores[self._seat], SLICE_S)
+        finally:
+            self._words[own] = 0
+        return True
 
     def _first_gone(self, suspect: int) -> int:
         """A peer whose process has ended, the suspect before others; -1 when all live."""
@@ -154,13 +164,22 @@ class Bells:
         return bool(poll.poll(0))
 
     def close(self) -> None:
+        self.meanwhile = _nothing
         for fd in self._pidfds.values():
             os.close(fd)
         self._pidfds.clear()
 
 
+def _nothing() -> None:
+    return None
+
+
 def _wait_semaphore(semaphore: ctypes.c_void_p, seconds: float) -> bool:
     """Sleep until the semaphore was posted; False when the time is up."""
-    end = time.time() + seconds
-    until = _Timespec(int(end), int(end % 1 * 1e9))
-    return bool(_libc().sem_timedwait(semaphore, ctypes.byref(until)) == 0)
+    # The wall clock may be set back, and sleep would last as long; but an old C library knows no other.
+    has_clock = hasattr(_libc(), "sem_clockwait")
+    end = (time.monotonic() if has_clock else time.time()) + seconds
+    until = ctypes.byref(_Timespec(int(end), int(end % 1 * 1e9)))
+    if has_clock:
+        return bool(_libc().sem_clockwait(semaphore, time.CLOCK_MONOTONIC, until) == 0)
+    return bool(_libc().sem_timedwait(semaphore, until) == 0)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 Job = Callable[[], None]
+WhenDone = Callable[[BaseException | None], object]  # with what went wrong, if anything did
 MOST = 3  # more than this, and memory is the limit
 
 
@@ -53,23 +54,27 @@ class Crew:
 class Division:
     """Something done block by block by whoever comes; the one that does the last block says so."""
 
-    def __init__(self, blocks: Sequence[slice], do: Callable[[slice], object], when_done: Job) -> None:
+    def __init__(self, blocks: Sequence[slice], do: Callable[[slice], object], when_done: WhenDone) -> None:
         self._rest = iter(blocks)  # taking the next one is a single step of the interpreter: nobody takes it twice
         self._do = do
         self._lock = threading.Lock()
         self._left = len(blocks)
         self._when_done = when_done
+        self._error: BaseException | None = None
         if not blocks:
-            when_done()
+            when_done(None)
 
     def lend_a_hand(self) -> None:
         for block in self._rest:
-            self._do(block)
+            try:
+                self._do(block)
+            except BaseException as error:  # whoever divided the work raises it, not one that helps
+                self._error = error
             with self._lock:
                 self._left -= 1
                 is_last = self._left == 0
             if is_last:
-                self._when_done()
+                self._when_done(self._error)
 
 
 def _obey(orders: queue.SimpleQueue[Job | None]) -> None:

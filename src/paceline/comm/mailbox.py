@@ -8,9 +8,10 @@ sender enters the comm.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from paceline.comm.segment import LINE_BYTES, Segment, in_lines
 PIECE_BYTES = 1 << 20  # a message travels in pieces of at most this: one is read while the next is written
 ENTRIES = 128
 ROOM_BYTES = 1 << 30  # memory that one worker's outgoing channels may touch together
+
+
+T = TypeVar("T")
 
 
 class Mailbox:
@@ -53,7 +57,7 @@ class Mailbox:
     def receive(self, tensor: Tensor, peer: int, tag: int) -> Receiving:
         receiving = Receiving(self, peer, tag, tensor)
         inbox = self._in[peer]
-        inbox.posted[tag].append(receiving)
+        inbox.posted.setdefault(tag, deque()).append(receiving)
         inbox.match(tag)
         return receiving
 
@@ -72,7 +76,7 @@ class Mailbox:
             for step in range(len(inboxes)):
                 inbox = inboxes[(self._turn + step) % len(inboxes)]
                 self._pull(inbox)
-                if inbox.unexpected[tag] and not inbox.posted[tag]:
+                if tag in inbox.unexpected:
                     found.append(inbox)
                     return -1
             return inboxes[0].peer if inboxes else self._bells.rank
@@ -82,7 +86,7 @@ class Mailbox:
             return -1
         inbox = found[0]
         self._turn = (inboxes.index(inbox) + 1) % len(inboxes)
-        _copy_bytes(tensor, inbox.unexpected[tag].popleft())
+        _copy_bytes(tensor, _pop(inbox.unexpected, tag), inbox.peer)
         return inbox.peer
 
     def progress(self, *, push_only: bool = False) -> None:
@@ -93,7 +97,7 @@ class Mailbox:
         if push_only:
             return
         for inbox in self._in.values():
-            if inbox.num_posted():
+            if inbox.is_wanted:
                 self._pull(inbox)
 
     def complete(self, is_done: Callable[[], bool], peer: int) -> None:
@@ -232,15 +236,17 @@ class _Outbox:
 class _Inbox:
     def __init__(self, channel: Channel, peer: int) -> None:
         self._channel, self.peer = channel, peer
-        self.posted: dict[int, deque[Receiving]] = defaultdict(deque)
-        self.unexpected: dict[int, deque[Tensor]] = defaultdict(deque)
+        # Of each tag that has any; one of the two at most, because what can be matched is.
+        self.posted: dict[int, deque[Receiving]] = {}
+        self.unexpected: dict[int, deque[Tensor]] = {}
         self._tail = 0
         self._target: Tensor | None = None  # the message that is arriving, and for whom
         self._receiving: Receiving | None = None
         self._filled = 0
 
-    def num_posted(self) -> int:
-        return sum(map(len, self.posted.values()), start=int(self._receiving is not None))
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self.posted) or self._receiving is not None
 
     def pull(self) -> bool:
         """Take every piece that has arrived; whether there was any."""
@@ -258,15 +264,13 @@ class _Inbox:
 
     def _take(self, piece: Tensor, tag: int, total: int) -> None:
         if self._target is None:
-            if self.posted[tag] and not self.unexpected[tag] and self.posted[tag][0].tensor.device.type == "cpu":
-                self._receiving = self.posted[tag].popleft()
-                self._target = _as_bytes(self._receiving.tensor)
+            if tag in self.posted and self.posted[tag][0].tensor.device.type == "cpu":
+                target = _as_bytes(self.posted[tag][0].tensor)
+                _check_length(target.numel(), total, self.peer)
+                self._target, self._receiving = target, _pop(self.posted, tag)
             else:
                 self._target = torch.empty(total, dtype=torch.uint8)
             self._filled = 0
-            if self._target.numel() != total:
-                have = self._target.numel()
-                raise ValueError(f"a message of {total} bytes from worker {self.peer} met a receive of {have} bytes")
         self._target[self._filled : self._filled + piece.numel()].copy_(piece)
         self._filled += piece.numel()
         if self._filled < total:
@@ -275,16 +279,29 @@ class _Inbox:
         if receiving is not None:
             receiving.is_done = True
         else:
-            self.unexpected[tag].append(target)
+            self.unexpected.setdefault(tag, deque()).append(target)
             self.match(tag)
 
     def match(self, tag: int) -> None:
         """Messages go to receives in the order in which those were posted."""
-        posted, unexpected = self.posted[tag], self.unexpected[tag]
-        while posted and unexpected:
-            receiving = posted.popleft()
-            _copy_bytes(receiving.tensor, unexpected.popleft())
+        while tag in self.posted and tag in self.unexpected:
+            receiving = _pop(self.posted, tag)
+            _copy_bytes(receiving.tensor, _pop(self.unexpected, tag), self.peer)
             receiving.is_done = True
+
+
+def _pop(queues: dict[int, deque[T]], tag: int) -> T:
+    """The first of a tag's; nothing is kept of a tag that has none, for tags may be as many as steps."""
+    queue = queues[tag]
+    first = queue.popleft()
+    if not queue:
+        del queues[tag]
+    return first
+
+
+def _check_length(expected: int, nbytes: int, peer: int) -> None:
+    if expected != nbytes:
+        raise ValueError(f"a message of {nbytes} bytes from worker {peer} met a receive of {expected} bytes")
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
@@ -292,9 +309,7 @@ def _as_bytes(tensor: Tensor) -> Tensor:
     return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
 
 
-def _copy_bytes(tensor: Tensor, message: Tensor) -> None:
-    if tensor.numel() * tensor.element_size() != message.numel():
-        have = tensor.numel() * tensor.element_size()
-        raise ValueError(f"a message of {message.numel()} bytes met a receive of {have} bytes")
+def _copy_bytes(tensor: Tensor, message: Tensor, peer: int) -> None:
+    _check_length(tensor.numel() * tensor.element_size(), message.numel(), peer)
     if message.numel():
         tensor.copy_(message.view(tensor.dtype).view(tensor.shape))

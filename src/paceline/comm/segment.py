@@ -7,10 +7,13 @@ frees it with the last of them, however the processes end. Peers reach the open 
 
 from __future__ import annotations
 
+import ctypes
 import hmac
 import mmap
 import os
 import secrets
+import weakref
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -28,7 +31,7 @@ class Segment:
     def __init__(self, fd: int, nbytes: int, token: bytes) -> None:
         self._fd = fd
         self.token = token
-        self.memory = mmap.mmap(fd, nbytes)
+        self.memory = _map(fd, nbytes)
 
     @staticmethod
     def create(nbytes: int) -> Segment:
@@ -51,11 +54,15 @@ class Segment:
                 f"shared memory of process {pid} cannot be opened ({error.strerror}): workers on comm shm must run "
                 "as one user and see each other's processes"
             ) from None
-        segment = Segment(fd, os.fstat(fd).st_size, bytes.fromhex(token_text))
-        segment.close_file()
-        if not hmac.compare_digest(segment.memory[:TOKEN_BYTES], segment.token):
-            raise RunError(f"shared memory of process {pid} is not that of this world: another process has its number")
-        return segment
+        nbytes = os.fstat(fd).st_size
+        if nbytes > HEADER_BYTES:
+            segment = Segment(fd, nbytes, bytes.fromhex(token_text))
+            segment.close_file()
+            if hmac.compare_digest(segment.memory[:TOKEN_BYTES], segment.token):
+                return segment
+        else:  # nothing of ours is so short, and what is empty cannot be mapped
+            os.close(fd)
+        raise RunError(f"shared memory of process {pid} is not that of this world: another process has its number")
 
     @property
     def address(self) -> str:
@@ -76,8 +83,29 @@ class Segment:
 
     def words(self, offset: int, count: int) -> memoryview:
         """Whole numbers of 8 bytes, each of which is read and written at once."""
-        view = memoryview(self.memory)[HEADER_BYTES + offset : HEADER_BYTES + offset + 8 * count]
-        return view.cast("q")
+        return self.memory[HEADER_BYTES + offset : HEADER_BYTES + offset + 8 * count].cast("q")
+
+
+def _map(fd: int, nbytes: int) -> memoryview:
+    """A file's bytes as memory, mapped until nobody refers to it; Python's own mmap would keep the file open."""
+    address = _libc().mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address in (None, _FAILED):
+        raise RunError(f"shared memory of {nbytes} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
+    memory = (ctypes.c_ubyte * nbytes).from_address(address)
+    weakref.finalize(memory, _libc().munmap, address, nbytes).atexit = False
+    return memoryview(memory).cast("B")
+
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
 
 
 def in_lines(nbytes: int) -> int:

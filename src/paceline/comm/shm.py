@@ -96,6 +96,8 @@ class ShmComm(Comm):
         self._piece = 0
         self._reductions: list[ShmReduction] = []
         self._groups: list[Any] = []
+        # A peer may need what this worker has begun before it does what this worker waits for.
+        self._bells.meanwhile = self.progress
         self._all_have(segment)
 
     @classmethod
@@ -129,7 +131,7 @@ class ShmComm(Comm):
         self._mailbox.progress()
 
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
-        if device.type != "cpu" or self.world_size == 1:
+        if device.type != "cpu" or self.world_size == 1 or numel == 0:
             return super().reduction(numel, dtype, device, shared=shared)
         segment = self._open_segment(ShmReduction.num_bytes(numel, dtype, self.world_size))
         reduction = ShmReduction(self, segment, numel, dtype, is_shared=shared)
@@ -209,7 +211,7 @@ class ShmComm(Comm):
             self._counters.tell(Counters.FREE, number)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        parts, into = tensor.view(self.world_size, -1), output.view(-1)
+        parts, into = tensor.view(self.world_size, output.numel()), output.view(-1)
         length = max(self._piece_bytes // tensor.element_size() // self.world_size, 1)
         for begin in range(0, into.numel(), length):
             columns = parts[:, begin : begin + length]
@@ -348,20 +350,16 @@ class Counters:
         self._words[self._mine + kind] = number
         self._bells.ring_all()
 
-    def all_at(self, kind: int, number: int) -> bool:
+    def first_behind(self, kind: int, number: int) -> int:
+        """A worker that is not as far yet; -1 when everybody is."""
         words = self._words
-        return all(words[line + kind] >= number for line in self._lines)
+        for line in self._lines:
+            if words[line + kind] < number:
+                return line // WORDS_PER_LINE
+        return -1
 
-    def wait_all(self, kind: int, number: int, *, may_spin: bool = True) -> None:
-        words = self._words
-
-        def missing() -> int:
-            for line in self._lines:
-                if words[line + kind] < number:
-                    return line // WORDS_PER_LINE
-            return -1
-
-        self._bells.wait(missing, may_spin=may_spin)
+    def wait_all(self, kind: int, number: int) -> None:
+        self._bells.wait(lambda: self.first_behind(kind, number))
 
     def wait_for(self, peer: int, kind: int, number: int) -> None:
         words, word = self._words, peer * WORDS_PER_LINE + kind
@@ -377,7 +375,8 @@ class ShmReduction(Reduction):
     """
 
     def __init__(self, comm: ShmComm, segment: Segment, numel: int, dtype: torch.dtype, *, is_shared: bool) -> None:
-        self._counters = Counters(segment, 0, comm._bells)
+        self._bells = comm._bells
+        self._counters = Counters(segment, 0, self._bells)
         begin = Counters.num_bytes(comm.world_size)
         stride = in_lines(numel * dtype.itemsize)
         rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
@@ -392,8 +391,10 @@ class ShmReduction(Reduction):
         self._crew = comm._crew if numel * dtype.itemsize >= CREW_BYTES else None
         self._helper_counters = Counters(segment, 0, comm._helper_bells)
         self._ranges: deque[_Range] = deque()  # begun, own part not yet added
+        self._num_filled = 0  # ranges that everybody was told of: of these, all before too
         self._told = 0
         self._added: set[int] = set()
+        self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
         self._lock = threading.Lock()
 
     @staticmethod
@@ -414,7 +415,7 @@ class ShmReduction(Reduction):
 
     def progress(self) -> None:
         """Add the own parts of all ranges that everybody has started."""
-        while self._ranges and self._counters.all_at(Counters.READY, self._ranges[0].number):
+        while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
             self._ranges.popleft().adding.lend_a_hand()
 
     def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> Work:
@@ -429,16 +430,24 @@ class ShmReduction(Reduction):
             self._counters.tell(Counters.READY, number)
             self._ranges.append(work)
             return work
-        if fill is None:
+        if fill is None and self._num_filled == number - 1:
+            self._num_filled = number
             self._counters.tell(Counters.READY, number)
-        if fill is not None or len(blocks) > 1:
-            crew.submit(partial(self._do, work, fill, len(blocks)))
+        crew.submit(partial(self._do, work, fill, len(blocks)))
         return work
 
     def _do(self, work: _Range, fill: Callable[[], None] | None, num_blocks: int) -> None:
         """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
-        if fill is not None:
-            fill()
+        if self._error is not None:
+            return
+        try:
+            if fill is not None:
+                fill()
+        except BaseException as error:
+            self._fail(error)
+            return
+        if self._num_filled < work.number:
+            self._num_filled = work.number
             self._helper_counters.tell(Counters.READY, work.number)
         with suppress(CommError):
             self._helper_counters.wait_all(Counters.READY, work.number)
@@ -449,8 +458,15 @@ class ShmReduction(Reduction):
     def _add(self, block: slice) -> None:
         add_up(self._everybody[:, block], self._sum[block])
 
-    def _tell_added(self, number: int) -> None:
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self._bells.ring(self._bells.rank)
+
+    def _tell_added(self, number: int, error: BaseException | None) -> None:
         """Say how far the own parts are added, without a gap."""
+        if error is not None:
+            self._fail(error)
+            return
         with self._lock:
             self._added.add(number)
             while self._told + 1 in self._added:
@@ -459,20 +475,25 @@ class ShmReduction(Reduction):
             self._counters.tell(Counters.SUMMED, self._told)
 
     def _finish(self, work: _Range) -> None:
-        while self._ranges and self._ranges[0].number <= work.number:
-            self._counters.wait_all(Counters.READY, self._ranges[0].number)
-            self._ranges.popleft().adding.lend_a_hand()
-        if self._crew is not None:
-            self._counters.wait_all(Counters.READY, work.number, may_spin=False)
-            work.adding.lend_a_hand()
-        self._counters.wait_all(Counters.SUMMED, work.number, may_spin=self._crew is None)
+        self._wait_all(Counters.READY, work.number)
+        self.progress()  # earlier ranges first
+        work.adding.lend_a_hand()
+        self._wait_all(Counters.SUMMED, work.number)
         if work.private is not None:
             self._copy_out(work.private)
+
+    def _wait_all(self, kind: int, number: int) -> None:
+        def missing() -> int:
+            if self._error is not None:
+                raise self._error
+            return self._counters.first_behind(kind, number)
+
+        self._bells.wait(missing, may_spin=self._crew is None)
 
     def _copy_out(self, needed: slice) -> None:
         blocks = self._blocks(needed)
         done = threading.Event()
-        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), done.set)
+        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), lambda _: done.set())
         if self._crew is not None and len(blocks) > 1:
             self._crew.submit(copying.lend_a_hand)
             self._crew.call(copying.lend_a_hand, len(blocks) - 2)
@@ -507,9 +528,12 @@ class _Range:
     def __init__(self, reduction: ShmReduction, number: int, adding: Division, private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
+        self._is_done = False
 
     def wait(self) -> None:
-        self._reduction._finish(self)
+        if not self._is_done:
+            self._reduction._finish(self)
+            self._is_done = True
 
 
 def add_up(rows: Tensor, into: Tensor) -> Tensor:

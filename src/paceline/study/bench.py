@@ -18,6 +18,7 @@ from paceline.launch.base import Launcher, Task
 from paceline.measure.environment import environment
 from paceline.measure.stats import paired_ratio, summary
 from paceline.runs import SCHEMA
+from paceline.study.entries import reason_against
 from paceline.study.trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
 from paceline.train.context import Event
 
@@ -133,23 +134,14 @@ def find_comms(text: str | None, num_nodes: int = 1) -> tuple[tuple[str, ...], d
     """The comms to measure, and why others are not among them; one that was asked for must be usable."""
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
-        reasons = {name: _reason_against(name, num_nodes) for name in between_processes}
+        reasons = {name: reason_against(name, num_nodes) for name in between_processes}
         usable = tuple(name for name, reason in reasons.items() if not reason)
         return usable, {name: reason for name, reason in reasons.items() if reason}
     for name in listed(text):
-        reason = _reason_against(name, num_nodes)
+        reason = reason_against(name, num_nodes)
         if reason:
             raise UsageError(f"comm {name!r} cannot be used here: {reason}")
     return listed(text), {}
-
-
-def _reason_against(name: str, num_nodes: int) -> str:
-    comm = comms.get(name)
-    if not comm.between_processes:
-        return "it does not connect processes"
-    if num_nodes > 1 and not comm.between_nodes:
-        return f"it does not connect hosts, and there are {num_nodes}"
-    return comm.unavailable()
 
 
 def bus_factor(op: str, world_size: int) -> float:

@@ -46,6 +46,16 @@ def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
     return recipe
 
 
+def reason_against(comm_name: str, num_nodes: int = 1) -> str:
+    """Why processes cannot use a comm here; empty when they can."""
+    comm = comms.get(comm_name)
+    if not comm.between_processes:
+        return "it does not connect processes"
+    if num_nodes > 1 and not comm.between_nodes:
+        return f"it does not connect hosts, and there are {num_nodes}"
+    return comm.unavailable()
+
+
 def make_entry(text: str, recipe: Recipe) -> Entry:
     """A row from words; every mistake in them is found here."""
     if text == ONE_WORKER:

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from paceline.comm import Counter
+from paceline.comm import Counter, comms
 from paceline.data import load_data
+from paceline.errors import UsageError
 from paceline.launch.base import Launcher, Task
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
-from paceline.study.entries import make_entry
+from paceline.study.entries import make_entry, reason_against
 from paceline.train.context import Context
 from paceline.train.job import make_trainer
 from paceline.train.oracle import oracle_steps
@@ -48,12 +49,24 @@ class Case:
     model: str
 
 
-def cases(names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str]) -> list[Case]:
-    names = list(names) or list(strategies.classes)
+def cases(
+    names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch"
+) -> list[Case]:
+    """What is to be judged; without names every strategy that the comm can carry."""
+    reason = reason_against(comm)
+    if reason:
+        raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
+    names = list(names) or [name for name in strategies.classes if name not in not_carried(comm)]
     for name in names:
         for model in models:
-            make_entry(name, _recipe(model, 1, "sgd"))
+            make_entry(name, _recipe(model, 1, "sgd").replace({"comm": comm}))
     return [Case(name, size, model) for model in models for size in world_sizes for name in names]
+
+
+def not_carried(comm: str) -> dict[str, str]:
+    """The strategies that a comm cannot carry, with the reasons."""
+    reasons = {name: cls.unsupported(comms.get(comm)) for name, cls in strategies.classes.items()}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def verify(
@@ -130,6 +143,7 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
         "strategy": case.strategy,
         "world_size": case.world_size,
         "model": case.model,
+        "comm": comm,
         "guarantee": guarantee.value,
         "max_relative_error": worst["error"],
         "tolerance": tolerance,

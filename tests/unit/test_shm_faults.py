@@ -1,0 +1,131 @@
+"""Accidents on shared memory: who is gone or silent is named, nothing is left behind, nobody else gets in."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import jobs
+from helpers import TESTS, Meeting, on_pool, python_processes
+from paceline.comm.segment import Segment
+from paceline.comm.shm import ShmComm
+from paceline.errors import RunError, WorkerError
+from paceline.launch.local import LocalLauncher
+from shm_faults import SCENES, VICTIM
+
+KILLED = [name for name in SCENES if name.startswith("killed")]
+STOPPED = [name for name in SCENES if name.startswith("stopped")]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the workers of all scenes had to say."""
+    folder = tmp_path_factory.mktemp("scenes")
+    with python_processes([str(TESTS / "shm_faults.py"), str(folder)]) as [process]:
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        yield json.loads(out)
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_worker_that_is_killed_is_named_by_all_that_wait(said: dict[str, Any], name: str) -> None:
+    assert said[name][VICTIM] is None
+    for rank in (0, 1):
+        # By its end, not by the time limit: that would be another sentence.
+        assert said[name][rank]["error"] == f"worker {rank} lost worker {VICTIM}: its process is gone"
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_worker_that_stops_is_named_at_the_time_limit_by_peers_that_slept(said: dict[str, Any], name: str) -> None:
+    assert said[name][VICTIM] is None
+    for rank in (0, 1):
+        worker = said[name][rank]
+        assert worker["error"] == f"worker {rank} heard nothing from worker {VICTIM} in 2 s (the time limit)"
+        assert worker["waited_s"] >= 2.0
+        assert worker["cpu_share"] < 0.5
+
+
+def test_no_file_stays_open_or_visible(said: dict[str, Any]) -> None:
+    for worker in said["look around"]:
+        # The comm's own, a reduction, and a common memory; what is no longer used is no longer mapped.
+        assert worker["result"] == {"files": [], "num_mapped": 3, "num_after_closing": 1}
+    assert said["left in /dev/shm"] == []
+
+
+def test_memory_outlives_the_worker_that_made_it(said: dict[str, Any]) -> None:
+    assert [worker.get("result") for worker in said["leave early"]] == [6.0, 6.0, 6.0]
+
+
+def test_another_user_gets_nothing(said: dict[str, Any]) -> None:
+    if said["another user"] is None:
+        pytest.skip("only root can become another user")
+    pid, sentence = said["another user"]["pid"], said["another user"]["said"]
+    assert sentence.startswith(f"shared memory of process {pid} cannot be opened (Permission denied): workers on comm")
+
+
+def test_the_launcher_names_the_worker_that_was_killed() -> None:
+    with LocalLauncher(3) as launcher:
+        with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:
+            on_pool(launcher, 3, jobs.kill_itself, comm="shm", rank=1)
+        assert caught.value.rank == 1
+
+
+# Who may come in.
+
+
+def test_a_segment_is_the_users_own_and_needs_the_token() -> None:
+    segment = Segment.create(100)
+    assert stat.S_IMODE(os.fstat(segment._fd).st_mode) == 0o600
+    same = Segment.attach(segment.address)
+    same.tensor(0, 4, torch.int32).fill_(7)
+    assert segment.tensor(0, 4, torch.int32).tolist() == [7] * 4
+    pid, fd, token = segment.address.split(":")
+    wrong = f"{pid}:{fd}:{'0' * len(token)}"
+    with pytest.raises(RunError, match=f"process {pid} is not that of this world: another process has its number"):
+        Segment.attach(wrong)
+    segment.close_file()
+    with pytest.raises(RunError, match=f"process {pid} cannot be opened"):
+        Segment.attach(f"{pid}:{fd}:{token}")
+    assert segment.tensor(0, 4, torch.int32).tolist() == [7] * 4
+
+
+def test_a_file_that_is_no_segment_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"short", b"x" * 10_000):
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        before = os.listdir("/proc/self/fd")
+        with path.open("r+b") as file, pytest.raises(RunError, match="is not that of this world"):
+            Segment.attach(f"{os.getpid()}:{file.fileno()}:{'ab' * 32}")
+        assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_process_that_is_gone_is_said_to_be() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    with pytest.raises(RunError, match=f"process {process.pid} cannot be opened .No such file or directory.: workers"):
+        Segment.attach(f"{process.pid}:3:{'ab' * 32}")
+
+
+def test_workers_of_another_host_are_refused_by_name() -> None:
+    store = Meeting()
+    store.set("shm/node", "0")
+    with pytest.raises(RunError, match="worker 1 is not on worker 0's; use comm hierarchical or torch"):
+        ShmComm(1, 2, store, node="1")
+
+
+def test_where_it_cannot_be_used_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ShmComm.unavailable() == ""
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert ShmComm.unavailable() == "it needs an x86-64 processor, and this is aarch64"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert ShmComm.unavailable() == "it needs Linux"
