@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -63,6 +69,39 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     return getattr(importlib.import_module(f"paceline.{_HOME[name]}"), name)
+
+
+def _register_backend() -> None:
+    importlib.import_module("paceline.comm.backend").register()
+
+
+class _WhenTorchComes(importlib.abc.MetaPathFinder):
+    """Registers the torch.distributed backend right after torch's own import, whoever asks for that."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_register(module: ModuleType) -> None:
+                load(module)
+                _register_backend()
+
+            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
+
+
+# `import paceline` makes `dist.init_process_group("paceline")` work, but does not import torch for it.
+if "torch" in sys.modules:
+    _register_backend()
+else:
+    sys.meta_path.insert(0, _WhenTorchComes())
 
 
 __all__ = [

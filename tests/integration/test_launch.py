@@ -10,6 +10,7 @@ import pytest
 
 import jobs
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
+from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher, Nodes
@@ -70,10 +71,13 @@ def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
         assert child_processes() == {}
 
 
-def test_a_worker_that_hangs_in_torchs_own_training_is_named() -> None:
+@pytest.mark.parametrize("comm", ["torch", "shm"])
+def test_a_worker_that_hangs_in_torchs_own_training_is_named(comm: str) -> None:
     # There the wait for a peer is inside backward, where no comm can translate the error.
+    if comms.get(comm).unavailable():
+        pytest.skip(f"comm {comm}: {comms.get(comm).unavailable()}")
     with LocalLauncher(2) as launcher:
-        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": "ddp"}, num_workers=2, timeout_s=3.0)
+        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": "ddp"}, num_workers=2, comm=comm, timeout_s=3.0)
         with pytest.raises(WorkerError, match="worker 0 did not answer in time; waiting for it: worker 1"):
             launcher.run(task, ignore_event)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers import TESTS, free_port, ignore_event, python_processes
+from paceline.comm.choose import choose_comm
 from paceline.comm.torch import make_store
 from paceline.errors import UsageError
 from paceline.launch.base import Task
@@ -36,6 +38,23 @@ def test_two_nodes_make_one_world() -> None:
         "runs": [[[rank, size, "same"] for rank in range(size)] for size in (4, 3)],
     }
     assert other == {"is_main": False, "runs": [[], []]}
+
+
+def test_auto_on_two_nodes_is_hierarchical(tmp_path: Path) -> None:
+    request = ["-m", "paceline", "run", "--workers", "4", "--comm", "auto", "--strategy", "ddp", "--iterations", "3"]
+    request += ["--data", "synthetic:1x28x28x10", "--train-samples", "32", "--test-samples", "8", "--batch-size", "8"]
+    request += ["--nnodes", "2", "--master-port", str(free_port()), "--out", str(tmp_path / "runs")]
+    report = tmp_path / "report.json"
+    nodes = [[*request, "--node-rank", str(rank), *(["--json", str(report)] if rank == 0 else [])] for rank in (0, 1)]
+    with python_processes(*nodes) as processes:
+        for process in processes:
+            _, err = process.communicate(timeout=90)
+            assert process.returncode == 0, err
+    found = json.loads(report.read_text())
+    assert found["recipe"]["comm"] == choose_comm(num_workers=4, num_nodes=2)
+    workers = found["results"][0]["per_worker"]
+    assert [worker["rank"] for worker in workers] == [0, 1, 2, 3]
+    assert len({worker["parameter_digest"] for worker in workers}) == 1
 
 
 def test_nodes_with_different_requests_are_told_so() -> None:

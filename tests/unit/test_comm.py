@@ -24,11 +24,11 @@ def run_everywhere(pool: LocalLauncher, comm: str, world_size: int, function: An
     return on_pool(pool, world_size, function, comm=comm, **arguments)
 
 
-READ_IN_PLACE = {"shm"}  # what is written once may be read by many
+READ_IN_PLACE = {"hierarchical", "shm"}  # what is written once may be read by many
 
 
 def test_the_comms_are_known() -> None:
-    assert set(comms.classes) == {"shm", "threads", "torch"}
+    assert set(comms.classes) == {"hierarchical", "shm", "threads", "torch"}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])

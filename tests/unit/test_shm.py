@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from helpers import Meeting, on_pool, on_shm_threads
-from paceline.comm import shm
-from paceline.comm.shm import ShmComm, part_bounds
+from paceline.comm import adding, lent, shm
+from paceline.comm.adding import part_bounds
+from paceline.comm.shm import ShmComm
 from paceline.errors import RunError
 from paceline.launch.local import LocalLauncher
 from paceline.train.context import Context
@@ -31,14 +32,15 @@ PIECE = 4096
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shm, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(shm, "LONG_PIECE_BYTES", PIECE)
     monkeypatch.setattr(shm, "SMALL_BYTES", 1024)
-    monkeypatch.setattr(shm, "MOVE_BYTES", 512)
+    monkeypatch.setattr(adding, "MOVE_BYTES", 512)
 
 
 def force_crew(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(shm, "spare_cores", lambda num_workers: size)  # noqa: ARG005
-    monkeypatch.setattr(shm, "CREW_BYTES", 1)
-    monkeypatch.setattr(shm, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(lent, "CREW_BYTES", 1)
+    monkeypatch.setattr(lent, "BLOCK_BYTES", 256)
 
 
 def numbers(rank: int, seed: int, length: int, dtype: torch.dtype) -> Tensor:
@@ -347,3 +349,17 @@ def test_common_memory_is_gathered(world_size: int) -> None:
     ranks = range(world_size)
     expected = [190.0 + r for r in ranks for _ in range(4)] + [190.0 + r for r in ranks for _ in range(6)]
     assert on_shm_threads(world_size, write_own_parts) == [expected] * world_size
+
+
+@pytest.mark.parametrize(
+    ("cores", "world_size", "expected"),
+    [(16, 4, 1 << 20), (5, 4, 1 << 20), (4, 4, 8 << 20), (2, 4, 8 << 20), (2, 16, 4 << 20), (2, 64, 1 << 20)],
+)
+def test_pieces_are_long_where_workers_share_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int, world_size: int, expected: int
+) -> None:
+    store = Meeting()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    assert shm._agree_on_pieces(store, 0, world_size) == expected
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    assert shm._agree_on_pieces(store, 1, world_size) == expected, "what rank 0 says, whatever this one may use"

@@ -13,7 +13,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -44,8 +44,18 @@ class Bells:
     """
 
     def __init__(
-        self, segment: Segment, offset: int, rank: int, world_size: int, timeout_s: float, *, is_helper: bool = False
+        self,
+        segment: Segment,
+        offset: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        *,
+        is_helper: bool = False,
+        names: Sequence[int] = (),
     ) -> None:
+        """`names` are the workers' ranks in a larger world, for errors."""
+        self.names = names or range(world_size)
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._seat = rank + world_size * is_helper
         # For each seat a line with the word that says it sleeps and its process, and a line with its semaphore.
@@ -82,8 +92,8 @@ class Bells:
             if words[word]:
                 _libc().sem_post(self._semaphores[seat])
 
-    def wait(self, missing: Callable[[], int]) -> None:
-        """Return when `missing` says -1; until then it names the worker that is waited for."""
+    def wait(self, missing: Callable[[], int], *, whom: str = "") -> None:
+        """Return when `missing` says -1; until then it names who is waited for, and `whom` where it cannot."""
         if missing() < 0:
             return
         if self.can_spin:
@@ -97,10 +107,10 @@ class Bells:
             os.sched_yield()
             if missing() < 0:
                 return
-        self._sleep(missing)
+        self._sleep(missing, whom)
 
-    def _sleep(self, missing: Callable[[], int]) -> None:
-        now = time.monotonic()
+    def _sleep(self, missing: Callable[[], int], whom: str) -> None:
+        me, now = self.names[self.rank], time.monotonic()
         deadline, check_at = now + self.timeout_s, now + SLICE_S
         while self._is_missing_after_a_slice(missing):
             now = time.monotonic()
@@ -113,11 +123,10 @@ class Bells:
             if peer < 0 or (peer := missing()) < 0:
                 return
             if gone >= 0:
-                raise CommError(f"worker {self.rank} lost worker {gone}: its process is gone")
+                raise CommError(f"worker {me} lost worker {self.names[gone]}: its process is gone")
             if now > deadline:
-                raise CommError(
-                    f"worker {self.rank} heard nothing from worker {peer} in {self.timeout_s:g} s (the time limit)"
-                )
+                whom = whom or f"worker {self.names[peer]}"
+                raise CommError(f"worker {me} heard nothing from {whom} in {self.timeout_s:g} s (the time limit)")
 
     def _is_missing_after_a_slice(self, missing: Callable[[], int]) -> bool:
         own = self._sleeps[self._seat]

@@ -61,22 +61,29 @@ class Mailbox:
         inbox.match(tag)
         return receiving
 
-    def receive_any(self, tensor: Tensor, tag: int) -> int:
-        """Take a message with this tag from whoever has one, each peer in turn where several have."""
+    def receive_any(self, tensor: Tensor, tag: int, elsewhere: Callable[[], bool] | None = None) -> int:
+        """Take a message with this tag from whoever has one, each peer in turn where several have.
+
+        `elsewhere` tells of messages that come by another way; -1 says that there is one. Who brings it rings.
+        """
         inboxes = list(self._in.values())
         found: list[_Inbox] = []
 
         def missing() -> int:
             self.progress(push_only=True)
+            if elsewhere is not None and elsewhere():
+                return -1
             for step in range(len(inboxes)):
                 inbox = inboxes[(self._turn + step) % len(inboxes)]
                 self._pull(inbox)
                 if tag in inbox.unexpected:
                     found.append(inbox)
                     return -1
-            return inboxes[0].peer
+            return inboxes[0].peer if inboxes else self._bells.rank
 
-        self._bells.wait(missing)
+        self._bells.wait(missing, whom="" if elsewhere is None else "any worker")
+        if not found:
+            return -1
         inbox = found[0]
         self._turn = (inboxes.index(inbox) + 1) % len(inboxes)
         _copy_bytes(tensor, _pop(inbox.unexpected, tag), inbox.peer)

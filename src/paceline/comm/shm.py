@@ -8,33 +8,31 @@ read in place.
 
 from __future__ import annotations
 
-import ctypes
+import os
 import platform
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Common, Done, Place, Reduction, Work
-from paceline.comm.bell import WORDS_PER_LINE, Bells
-from paceline.comm.crew import Crew, Division, spare_cores
+from paceline.comm.adding import add_up, copy, part_bounds
+from paceline.comm.base import Comm, Common, Done, Place, Reduction, Work
+from paceline.comm.bell import Bells
+from paceline.comm.counters import Counters
+from paceline.comm.crew import Crew, spare_cores
+from paceline.comm.lent import ShmCommon, ShmReduction, Threads
 from paceline.comm.mailbox import Mailbox
-from paceline.comm.segment import LINE_BYTES, Segment, in_lines
+from paceline.comm.segment import Segment
 from paceline.errors import RunError
 
 STAGES = 3  # a worker may write the next piece and read the last one while a slow peer is at the one between
 PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
+LONG_PIECE_BYTES = 8 << 20  # where workers take turns on cores, and every piece costs them two of those
+STAGES_BYTES = 192 << 20  # for all stages of all workers together, as far as longer pieces go
 SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
 MAX_WORKERS = 64
-CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
-MOVE_BYTES = 64 << 10
-BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
 
 
 class ShmComm(Comm):
@@ -56,7 +54,17 @@ class ShmComm(Comm):
     def connect(cls, place: Place) -> ShmComm:
         return cls(place.rank, place.world_size, place.store, node=place.node, timeout_s=place.timeout_s)
 
-    def __init__(self, rank: int, world_size: int, store: Any, *, node: str = "0", timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Any,
+        *,
+        node: str = "0",
+        timeout_s: float = 60.0,
+        names: Sequence[int] = (),
+    ) -> None:
+        """`names` are the workers' ranks in a larger world, for errors."""
         super().__init__(rank, world_size)
         if world_size > MAX_WORKERS:
             raise RunError(f"comm shm joins at most {MAX_WORKERS} workers, not {world_size}")
@@ -64,21 +72,25 @@ class ShmComm(Comm):
         self._num_segments = 0
         _check_node(store, rank, node)
         flags = Counters.num_bytes(world_size)
-        stages = world_size * STAGES * PIECE_BYTES
+        self._piece_bytes = _agree_on_pieces(store, rank, world_size)
+        stages = world_size * STAGES * self._piece_bytes
         sizes = [Bells.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
         offsets = [sum(sizes[:index]) for index in range(len(sizes))]
         segment = self._open_segment(sum(sizes))
-        self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s)
-        self._helper_bells = Bells(segment, offsets[0], rank, world_size, timeout_s, is_helper=True)
+        self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s, names=names)
+        self._helper_bells = Bells(segment, offsets[0], rank, world_size, timeout_s, is_helper=True, names=names)
         spare = spare_cores(world_size)
         self._crew = Crew(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
-        self._added = torch.empty(PIECE_BYTES, dtype=torch.uint8)  # a sum on its way into a stage; stays in the cache
+        self._added = torch.empty(
+            self._piece_bytes, dtype=torch.uint8
+        )  # a sum on its way into a stage; stays in the cache
         self._stages_as: dict[torch.dtype, Tensor] = {}
         self._mailbox = Mailbox(segment, offsets[3], self._bells)
         self._piece = 0
         self._reductions: list[ShmReduction] = []
+        self._groups: list[Any] = []
         # A peer may need what this worker has begun before it does what this worker waits for.
         self._bells.meanwhile = self.progress
         self._all_have(segment)
@@ -117,7 +129,7 @@ class ShmComm(Comm):
         if device.type != "cpu" or self.world_size == 1 or numel == 0:
             return super().reduction(numel, dtype, device, shared=shared)
         segment = self._open_segment(ShmReduction.num_bytes(numel, dtype, self.world_size))
-        reduction = ShmReduction(self, segment, numel, dtype, is_shared=shared)
+        reduction = ShmReduction(self, segment, numel, dtype, self._threads(), is_shared=shared)
         self._all_have(segment)
         self._reductions.append(reduction)
         return reduction
@@ -130,8 +142,24 @@ class ShmComm(Comm):
         self._all_have(segment)
         return ShmCommon(self, memory)
 
+    def process_group(self) -> Any:
+        """On a comm of its own: its collectives may be under way while this one is used."""
+        from paceline.comm.group import CommGroup
+        from paceline.comm.torch import CountedGroup, prefix_store
+
+        corner = prefix_store(f"group{len(self._groups)}", self._store)
+        limits: dict[str, Any] = {"timeout_s": self._bells.timeout_s, "names": self._bells.names}
+        self._groups.append(CommGroup(ShmComm(self.rank, self.world_size, corner, **limits)))
+        return CountedGroup(self, self._groups[-1])
+
+    def _threads(self) -> Threads:
+        return Threads(self._bells, self._helper_bells, self._crew)
+
     def close(self) -> None:
         self._reductions.clear()
+        for group in self._groups:
+            group.shutdown()
+        self._groups.clear()
         if self._crew is not None:
             self._crew.close()
             self._crew = None
@@ -158,7 +186,7 @@ class ShmComm(Comm):
         if tensor.numel() * tensor.element_size() * self.world_size <= SMALL_BYTES:
             self._sum_small(flat, flat)
             return
-        pieces = flat.split(PIECE_BYTES // flat.element_size())
+        pieces = flat.split(self._piece_bytes // flat.element_size())
         numbers = [self._next_piece() for _ in pieces]
         self._put(pieces[0], numbers[0])
         for index, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
@@ -182,7 +210,7 @@ class ShmComm(Comm):
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         parts, into = tensor.view(self.world_size, output.numel()), output.view(-1)
-        length = max(PIECE_BYTES // tensor.element_size() // self.world_size, 1)
+        length = max(self._piece_bytes // tensor.element_size() // self.world_size, 1)
         for begin in range(0, into.numel(), length):
             columns = parts[:, begin : begin + length]
             number = self._next_piece()
@@ -276,7 +304,7 @@ class ShmComm(Comm):
     def _pieces(self, tensor: Tensor) -> tuple[Tensor, ...]:
         if tensor.numel() == 0:
             return ()
-        pieces: tuple[Tensor, ...] = tensor.view(-1).split(PIECE_BYTES // tensor.element_size())
+        pieces: tuple[Tensor, ...] = tensor.view(-1).split(self._piece_bytes // tensor.element_size())
         return pieces
 
     def _slots(self, number: int, piece: Tensor) -> Tensor:
@@ -301,238 +329,6 @@ class ShmComm(Comm):
         segment.close_file()
 
 
-class Counters:
-    """How far every worker is, in numbers that only grow; each worker writes its own line alone."""
-
-    READY, SUMMED, FREE = 0, 1, 2
-
-    def __init__(self, segment: Segment, offset: int, bells: Bells) -> None:
-        self._words = segment.words(offset, WORDS_PER_LINE * bells.world_size)
-        self._bells = bells
-        self._mine = WORDS_PER_LINE * bells.rank
-        self._lines = range(0, WORDS_PER_LINE * bells.world_size, WORDS_PER_LINE)
-
-    @staticmethod
-    def num_bytes(world_size: int) -> int:
-        return LINE_BYTES * world_size
-
-    def tell(self, kind: int, number: int) -> None:
-        self._words[self._mine + kind] = number
-        self._bells.ring_all()
-
-    def first_behind(self, kind: int, number: int) -> int:
-        """A worker that is not as far yet; -1 when everybody is."""
-        words = self._words
-        for line in self._lines:
-            if words[line + kind] < number:
-                return line // WORDS_PER_LINE
-        return -1
-
-    def wait_all(self, kind: int, number: int) -> None:
-        self._bells.wait(lambda: self.first_behind(kind, number))
-
-    def wait_for(self, peer: int, kind: int, number: int) -> None:
-        words, word = self._words, peer * WORDS_PER_LINE + kind
-        self._bells.wait(lambda: peer if words[word] < number else -1)
-
-
-class ShmReduction(Reduction):
-    """A vector per worker in shared memory, and one for the sum, which is read in place or copied over the own.
-
-    A worker adds its part of a range when everybody has started the range: a long vector's by its crew, where it has
-    one, while the worker's own thread goes on; else by the worker itself, whenever it enters the comm. Nobody starts
-    a range again before it is done with the last sum, so sums are not overwritten while they are read.
-    """
-
-    def __init__(self, comm: ShmComm, segment: Segment, numel: int, dtype: torch.dtype, *, is_shared: bool) -> None:
-        self._bells = comm._bells
-        self._counters = Counters(segment, 0, self._bells)
-        begin = Counters.num_bytes(comm.world_size)
-        stride = in_lines(numel * dtype.itemsize)
-        rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
-        rows = rows.view(comm.world_size + 1, -1)[:, :numel]
-        self._everybody, self._sum = rows[:-1], rows[-1]
-        super().__init__(comm, rows[comm.rank])
-        self.own.zero_()  # memory costs most when it is first touched
-        self._is_shared = is_shared
-        if is_shared:
-            self.result = self._sum
-        self._number = 0
-        self._crew = comm._crew if numel * dtype.itemsize >= CREW_BYTES else None
-        self._helper_counters = Counters(segment, 0, comm._helper_bells)
-        self._ranges: deque[_Range] = deque()  # begun, own part not yet added
-        self._num_filled = 0  # ranges that everybody was told of: of these, all before too
-        self._told = 0
-        self._added: set[int] = set()
-        self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
-        self._lock = threading.Lock()
-
-    @staticmethod
-    def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
-        return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
-
-    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        self.comm._count("all_reduce", self.own[begin:end])
-        bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
-        rank = self.comm.rank
-        mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
-        return self._begin(mine, slice(begin, end), fill)
-
-    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        self.comm._count("reduce_scatter", self.own[begin:end])
-        mine = self.part(begin, end)
-        return self._begin(mine, mine, fill)
-
-    def progress(self) -> None:
-        """Add the own parts of all ranges that everybody has started."""
-        while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
-            self._divide(self._ranges.popleft().adding)
-
-    def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> Work:
-        self._number += 1
-        number, crew = self._number, self._crew
-        blocks = self._blocks(mine)
-        adding = Division(blocks, self._add, partial(self._tell_added, number))
-        work = _Range(self, number, adding, None if self._is_shared else needed)
-        if crew is None:
-            if fill is not None:
-                fill()
-            self._counters.tell(Counters.READY, number)
-            self._ranges.append(work)
-            return work
-        if fill is None and self._num_filled == number - 1:
-            self._num_filled = number
-            self._counters.tell(Counters.READY, number)
-            self._ranges.append(work)
-        else:
-            crew.submit(partial(self._fill_and_add, work, fill))
-        return work
-
-    def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
-        """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
-        if self._error is not None:
-            return
-        try:
-            if fill is not None:
-                fill()
-        except BaseException as error:
-            self._fail(error)
-            return
-        if self._num_filled < work.number:
-            self._num_filled = work.number
-            self._helper_counters.tell(Counters.READY, work.number)
-        with suppress(CommError):
-            self._helper_counters.wait_all(Counters.READY, work.number)
-            self._divide(work.adding)
-
-    def _add(self, block: slice) -> None:
-        add_up(self._everybody[:, block], self._sum[block])
-
-    def _fail(self, error: BaseException) -> None:
-        self._error = error
-        self._bells.ring(self._bells.rank)
-
-    def _tell_added(self, number: int, error: BaseException | None) -> None:
-        """Say how far the own parts are added, without a gap."""
-        if error is not None:
-            self._fail(error)
-            return
-        with self._lock:
-            self._added.add(number)
-            while self._told + 1 in self._added:
-                self._told += 1
-                self._added.remove(self._told)
-            self._counters.tell(Counters.SUMMED, self._told)
-
-    def _finish(self, work: _Range) -> None:
-        self._wait_all(Counters.READY, work.number)
-        self.progress()  # earlier ranges first
-        self._divide(work.adding)
-        self._wait_all(Counters.SUMMED, work.number)
-        if work.private is not None:
-            self._copy_out(work.private)
-
-    def _wait_all(self, kind: int, number: int) -> None:
-        def missing() -> int:
-            if self._error is not None:
-                raise self._error
-            return self._counters.first_behind(kind, number)
-
-        self._bells.wait(missing)
-
-    def _copy_out(self, needed: slice) -> None:
-        blocks = self._blocks(needed)
-        done = threading.Event()
-        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), lambda _: done.set())
-        self._divide(copying)
-        done.wait()
-
-    def _divide(self, division: Division) -> None:
-        """Do what is left of something, with those of the crew that are free."""
-        if self._crew is not None:
-            self._crew.call(division.lend_a_hand, division.num_left - 1)
-        division.lend_a_hand()
-
-    def _blocks(self, part: slice) -> list[slice]:
-        """A part in as many pieces as there are threads to share it."""
-        length = part.stop - part.start
-        if length == 0:
-            return []
-        size = length
-        if self._crew is not None:
-            size = max(-(-length // (self._crew.size + 1)), BLOCK_BYTES // self.own.element_size())
-        return [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
-
-
-class ShmCommon(Common):
-    """One memory for all workers: what one writes the others have, so a gather is only a meeting."""
-
-    is_one_memory: ClassVar[bool] = True
-
-    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        for begin, end in ranges:
-            self.comm._count("all_gather", self.memory[begin : begin + (end - begin) // self.comm.world_size])
-        self.comm.barrier()
-
-
-class _Range:
-    """A range of a reduction under way."""
-
-    def __init__(self, reduction: ShmReduction, number: int, adding: Division, private: slice | None) -> None:
-        self._reduction = reduction
-        self.number, self.adding, self.private = number, adding, private
-        self._is_done = False
-
-    def wait(self) -> None:
-        if not self._is_done:
-            self._reduction._finish(self)
-            self._is_done = True
-
-
-def add_up(rows: Tensor, into: Tensor) -> Tensor:
-    """The sum of rows, in one pass over all of them; `into` is none of them."""
-    if rows.dtype == torch.bool:
-        return torch.any(rows, 0, out=into)
-    torch.sum(rows, 0, dtype=rows.dtype, out=into)
-    return into
-
-
-def copy(target: Tensor, source: Tensor) -> None:
-    """Long stretches by the C library, whose copy does not read first what it is about to overwrite."""
-    nbytes = target.numel() * target.element_size()
-    if nbytes < MOVE_BYTES or target.is_cuda or source.is_cuda:
-        target.copy_(source)
-    else:
-        ctypes.memmove(target.data_ptr(), source.data_ptr(), nbytes)
-
-
-def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
-    """Where each worker's part of a vector begins, and where the last one ends: in whole cache lines."""
-    per_line = max(LINE_BYTES // itemsize, 1)
-    size = -(-numel // (world_size * per_line)) * per_line
-    return [min(size * rank, numel) for rank in range(world_size + 1)]
-
-
 def _check_node(store: Any, rank: int, node: str) -> None:
     if rank == 0:
         store.set("shm/node", node)
@@ -541,3 +337,15 @@ def _check_node(store: Any, rank: int, node: str) -> None:
             f"comm shm joins workers of one host, but worker {rank} is not on worker 0's; "
             "use comm hierarchical or torch"
         )
+
+
+def _agree_on_pieces(store: Any, rank: int, world_size: int) -> int:
+    """Bytes of a piece, from the cores that rank 0 sees: others may be allowed fewer."""
+    if rank == 0:
+        nbytes = PIECE_BYTES
+        if len(os.sched_getaffinity(0)) <= world_size:
+            most = STAGES_BYTES // STAGES // world_size // PIECE_BYTES * PIECE_BYTES
+            nbytes = min(max(most, PIECE_BYTES), LONG_PIECE_BYTES)
+        store.set("shm/piece", str(nbytes))
+        return nbytes
+    return int(store.get("shm/piece"))

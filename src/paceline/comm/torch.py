@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -31,9 +31,14 @@ class TorchComm(Comm):
         timeout_s: float = 60.0,
         address: str = "",
         use_nccl: bool = False,
+        names: Sequence[int] = (),
     ) -> None:
-        """`address` is the local address that peers reach this worker at; empty lets gloo find one."""
+        """`address` is the local address that peers reach this worker at; empty lets gloo find one.
+
+        `names` are the workers' ranks in a larger world, for errors.
+        """
         super().__init__(rank, world_size)
+        self._names = names or range(world_size)
         self._timeout_s = timeout_s
         self._gloo = _make_gloo(dist.PrefixStore("gloo", store), rank, world_size, timeout_s, address)
         self._nccl: Any = None
@@ -56,7 +61,7 @@ class TorchComm(Comm):
         )
 
     def process_group(self) -> Any:
-        return _CountedGroup(self, self._nccl or self._gloo)
+        return CountedGroup(self, self._nccl or self._gloo)
 
     def close(self) -> None:
         if self._nccl is not None:
@@ -77,11 +82,11 @@ class TorchComm(Comm):
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         group, staged = self._group_for(tensor, copy_in=True)
-        return self._start(f"send to worker {peer}", lambda: group.send([staged], peer, tag))
+        return self._start(f"send to worker {self._names[peer]}", lambda: group.send([staged], peer, tag))
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
         group, staged = self._group_for(tensor, copy_in=False)
-        what = f"receive from worker {peer}"
+        what = f"receive from worker {self._names[peer]}"
         return self._start(what, lambda: group.recv([staged], peer, tag), _copy_back(staged, tensor))
 
     def _recv_any(self, tensor: Tensor, tag: int) -> int:
@@ -149,7 +154,8 @@ class TorchComm(Comm):
 
     def _error(self, what: str, error: RuntimeError) -> CommError:
         reason = str(error).splitlines()[0]
-        return CommError(f"worker {self.rank}: {what} failed (time limit {self._timeout_s:g} s): {reason}")
+        me = self._names[self.rank]
+        return CommError(f"worker {me}: {what} failed (time limit {self._timeout_s:g} s): {reason}")
 
 
 class _TorchWork:
@@ -167,14 +173,14 @@ class _TorchWork:
             self._after()
 
 
-class _CountedGroup(dist.ProcessGroup):
+class CountedGroup(dist.ProcessGroup):
     """A process group for torch's own DistributedDataParallel that counts what passes through it.
 
     Counting here leaves DDP's one communication hook free. Integer tensors are DDP's own bookkeeping
     (shapes, bucket order), not payload.
     """
 
-    def __init__(self, comm: TorchComm, inner: Any) -> None:
+    def __init__(self, comm: Comm, inner: Any) -> None:
         super().__init__(comm.rank, comm.world_size)
         self._comm = comm
         self._inner = inner
@@ -211,7 +217,12 @@ class _CountedGroup(dist.ProcessGroup):
 
 def is_peer_failure(error: BaseException) -> bool:
     """Whether torch's own code (DDP's backward, say) failed because a peer is late or gone."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
+    if isinstance(error, dist.DistError):
+        return True
+    # What comes out of a future has lost its type, but not that type's name.
+    return isinstance(error, RuntimeError) and any(
+        sign in str(error) for sign in ("gloo/transport", "DistBackendError")
+    )
 
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.comm.host import host_identity
 from paceline.comm.torch import make_store
 from paceline.errors import RunError, UsageError
-from paceline.launch.rendezvous import host_identity
 
 
 @dataclass(frozen=True, kw_only=True)

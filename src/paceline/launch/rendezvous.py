@@ -7,7 +7,6 @@ import json
 import socket
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -94,12 +93,6 @@ def address_towards(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((resolved, port))
         return str(probe.getsockname()[0])
-
-
-def host_identity() -> str:
-    """A name that differs between hosts, and between two starts of one."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
 
 
 def publish(store: Any, key: str, value: Any) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 from paceline.comm import Comm, Place, comms
 from paceline.comm.choose import AUTO, choose_comm
+from paceline.comm.host import host_identity
 from paceline.comm.threads import ThreadsComm
 from paceline.comm.torch import existing_world, prefix_store, wait_for
 from paceline.errors import RunError, UsageError
 from paceline.launch.meeting import Meeting
-from paceline.launch.rendezvous import address_towards, host_identity, leave
+from paceline.launch.rendezvous import address_towards, leave
 from paceline.strategies import Strategy
 
 # A store stays open for as long as its process lives: peers of the next session look for it at the same address.

@@ -1,0 +1,58 @@
+"""`paceline` as a backend of torch.distributed: stock DDP and a user's own collectives run on shared memory.
+
+Registered as soon as both torch and paceline are imported, in whatever order; so nothing of ours is imported here but
+when a group is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from paceline.comm.base import Comm
+
+NAME = "paceline"
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed, where torch was built with it."""
+    if dist.is_available() and NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    """A process group for workers that meet at a store: on our comm where that gains something, else plain gloo."""
+    del backend_options
+    rank, world_size, timeout = options.group_rank, options.group_size, options.timeout
+    # A store may outlive its group, and the next group of that name must not find the last one's addresses.
+    generation = options.store.add(f"generation/{rank}", 1)
+    store = dist.PrefixStore(f"{NAME}{generation}", options.store)
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, world_size, timeout=timeout)
+    ranks = list(options.global_ranks_in_group) or list(range(world_size))
+    comm = _connect(store, rank, world_size, timeout.total_seconds(), ranks)
+    if comm is None:
+        return gloo
+    from paceline.comm.group import CommGroup
+
+    return CommGroup(comm, gloo)
+
+
+def _connect(store: Any, rank: int, world_size: int, timeout_s: float, ranks: Sequence[int]) -> Comm | None:
+    from paceline.comm.hierarchical import HierarchicalComm
+    from paceline.comm.host import host_identity
+    from paceline.comm.shm import MAX_WORKERS, ShmComm
+
+    if world_size == 1:
+        return None
+    # Workers that cannot share memory say so, and then nobody tries.
+    store.set(f"host/{rank}", "" if ShmComm.unavailable() else host_identity())
+    hosts = [store.get(f"host/{peer}").decode() for peer in range(world_size)]
+    most = max(hosts.count(host) for host in hosts)
+    if "" in hosts or most == 1 or most > MAX_WORKERS:
+        return None
+    if most == world_size:
+        return ShmComm(rank, world_size, store, timeout_s=timeout_s, names=ranks)
+    return HierarchicalComm(rank, world_size, store, node=hosts[rank], timeout_s=timeout_s, names=ranks)

@@ -1,0 +1,264 @@
+"""Several hosts with several workers each: shared memory within a node, a ring between the nodes' leaders.
+
+A collective goes through three levels at most: within every node, between leaders (the lowest rank of each node), and
+within every node again, so that only one worker per node uses the network. A message goes through shared memory where
+both ends are on one node, and through torch's gloo otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.comm.base import _COLLECTIVE, Comm, Done, Place, Work
+from paceline.comm.group import CommGroup
+from paceline.comm.messages import Listener
+from paceline.comm.shm import ShmComm
+from paceline.comm.torch import CountedGroup, TorchComm, prefix_store
+
+
+class HierarchicalComm(Comm):
+    """Shared memory within a node; between nodes gloo, whose all-reduce is a ring."""
+
+    name: ClassVar[str] = "hierarchical"
+
+    @classmethod
+    def unavailable(cls) -> str:
+        return ShmComm.unavailable()
+
+    @classmethod
+    def connect(cls, place: Place) -> HierarchicalComm:
+        return cls(
+            place.rank,
+            place.world_size,
+            place.store,
+            node=place.node,
+            timeout_s=place.timeout_s,
+            address=place.address,
+        )
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Any,
+        *,
+        node: str = "0",
+        timeout_s: float = 60.0,
+        address: str = "",
+        names: Sequence[int] = (),
+    ) -> None:
+        """`names` are the workers' ranks in a larger world, for errors."""
+        super().__init__(rank, world_size)
+        self._names = names or range(world_size)
+        self._store = store
+        self._groups: list[CommGroup] = []
+        self._again: dict[str, Any] = {"node": node, "timeout_s": timeout_s, "address": address, "names": names}
+        store.set(f"hierarchical/node/{rank}", node)
+        where = [store.get(f"hierarchical/node/{peer}").decode() for peer in range(world_size)]
+        by_name: dict[str, list[int]] = {}
+        for peer, name in enumerate(where):
+            by_name.setdefault(name, []).append(peer)
+        self._nodes = list(by_name.values())  # ranks by node, in order of their leaders
+        self._home = next(index for index, ranks in enumerate(self._nodes) if rank in ranks)
+        self._node_of = {peer: index for index, ranks in enumerate(self._nodes) for peer in ranks}
+        mates = self._nodes[self._home]
+        self._seat = {peer: index for ranks in self._nodes for index, peer in enumerate(ranks)}
+        self._local = ShmComm(
+            self._seat[rank],
+            len(mates),
+            prefix_store(f"node{self._home}", store),
+            timeout_s=timeout_s,
+            names=[self._names[peer] for peer in mates],
+        )
+        self._leaders: TorchComm | None = None
+        self._world: TorchComm | None = None
+        self._listener: Listener | None = None
+        if len(self._nodes) == 1:
+            return
+        gloo: dict[str, Any] = {"timeout_s": timeout_s, "address": address}
+        self._world = TorchComm(rank, world_size, prefix_store("world", store), names=self._names, **gloo)
+        if rank == mates[0]:
+            leaders = [self._names[ranks[0]] for ranks in self._nodes]
+            corner = prefix_store("leaders", store)
+            self._leaders = TorchComm(self._home, len(self._nodes), corner, names=leaders, **gloo)
+        far = [peer for peer in range(world_size) if peer not in mates]
+        control = TorchComm(rank, world_size, prefix_store("control", store), names=self._names, **gloo)
+        self._listener = Listener(control, far, wake=lambda: self._local._bells.ring(self._local.rank))
+
+    @classmethod
+    def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
+        """What a worker hands over and takes, as if all were on one node.
+
+        Which part of it leaves a node depends on the layout, which only a connected world knows; so these figures say
+        what a worker has to do with, not what its network carries.
+        """
+        return ShmComm.wire_factors(op, peer, rank, world_size)
+
+    def barrier(self) -> None:
+        self._local.barrier()
+        if self._leaders is not None:
+            self._leaders.barrier()
+        if len(self._nodes) > 1:
+            self._local.barrier()
+
+    def progress(self) -> None:
+        self._local.progress()
+
+    def process_group(self) -> Any:
+        """On a comm of its own: its collectives may be under way while this one is used."""
+        corner = prefix_store(f"group{len(self._groups)}", self._store)
+        self._groups.append(CommGroup(HierarchicalComm(self.rank, self.world_size, corner, **self._again)))
+        return CountedGroup(self, self._groups[-1])
+
+    def close(self) -> None:
+        for group in self._groups:
+            group.shutdown()
+        self._groups.clear()
+        if self._listener is not None:
+            self._listener.close()
+        for comm in (self._local, self._leaders, self._world):
+            if comm is not None:
+                comm.close()
+
+    # Messages.
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        if self._node_of[peer] == self._home:
+            return self._local._isend(tensor, self._seat[peer], tag)
+        assert self._world is not None
+        assert self._listener is not None
+        self._listener.announce(peer, tag)
+        return self._world._isend(tensor, peer, tag)
+
+    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        if self._node_of[peer] == self._home:
+            return self._local._irecv(tensor, self._seat[peer], tag)
+        assert self._world is not None
+        assert self._listener is not None
+        self._listener.claim(peer, tag)
+        return self._world._irecv(tensor, peer, tag)
+
+    def _recv_any(self, tensor: Tensor, tag: int) -> int:
+        listener = self._listener
+        if listener is None:
+            return self._nodes[self._home][self._local._recv_any(tensor, tag)]
+        seat = self._local._mailbox.receive_any(tensor, tag, lambda: listener.has(tag))
+        if seat >= 0:
+            return self._nodes[self._home][seat]
+        peer = listener.take(tag)
+        assert self._world is not None
+        self._world._irecv(tensor, peer, tag).wait()
+        return peer
+
+    # Collectives.
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        self._local._all_reduce(tensor)
+        if self._leaders is not None:
+            self._leaders._all_reduce(tensor)
+        self._spread(tensor)
+
+    def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
+        """A node's sum is cut by nodes; leaders bring together what their own workers need, and deal it out."""
+        if len(self._nodes) == 1:
+            return self._local._ireduce_scatter(output, tensor)
+        if output.numel() == 0:
+            return Done()
+        rows = tensor.reshape(self.world_size, -1).clone()
+        self._local._all_reduce(rows)
+        ours: list[Tensor] = []
+        if self._leaders is not None:
+            parts = [rows[ranks] for ranks in self._nodes]
+            others = [index for index in range(len(self._nodes)) if index != self._home]
+            received = {index: torch.empty_like(parts[self._home]) for index in others}
+            works = [self._leaders._irecv(received[index], index, _COLLECTIVE) for index in others]
+            works += [self._leaders._isend(parts[index], index, _COLLECTIVE) for index in others]
+            for work in works:
+                work.wait()
+            received[self._home] = parts[self._home]
+            total = received[0].clone()
+            for index in range(1, len(self._nodes)):
+                self.add(total, received[index])
+            ours = list(total)
+        mine = torch.empty_like(rows[0])
+        self._local._scatter(mine, ours, 0)
+        output.copy_(mine.view(output.shape))
+        return Done()
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        source = self._node_of[root]
+        if source == self._home:
+            self._local._broadcast(tensor, self._seat[root])
+        if self._leaders is not None:
+            self._leaders._broadcast(tensor, source)
+        if source != self._home:
+            self._spread(tensor)
+
+    def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
+        """A leader sends its node's tensors to the root in one message."""
+        if self._node_of[root] != self._home:
+            pieces = self._local._gather(tensor, 0)
+            if pieces:
+                assert self._world is not None
+                self._world._isend(torch.stack(pieces), root, _COLLECTIVE).wait()
+            return []
+        pieces = self._local._gather(tensor, self._seat[root])
+        if self.rank != root:
+            return []
+        stacks = {index: self._stack(tensor, index) for index in range(len(self._nodes)) if index != self._home}
+        for index, stack in stacks.items():
+            assert self._world is not None
+            self._world._irecv(stack, self._nodes[index][0], _COLLECTIVE).wait()
+        return self._by_rank({self._home: pieces, **{index: list(stack) for index, stack in stacks.items()}})
+
+    def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
+        """A leader receives its node's pieces from the root in one message."""
+        if self._node_of[root] == self._home:
+            works = []
+            if self.rank == root:
+                for index, ranks in enumerate(self._nodes):
+                    if index != self._home:
+                        assert self._world is not None
+                        stack = torch.stack([pieces[peer] for peer in ranks])
+                        works.append(self._world._isend(stack, ranks[0], _COLLECTIVE))
+            mine = [pieces[peer] for peer in self._nodes[self._home]] if self.rank == root else []
+            self._local._scatter(tensor, mine, self._seat[root])
+            for work in works:
+                work.wait()
+            return
+        received: list[Tensor] = []
+        if self._leaders is not None:
+            assert self._world is not None
+            stack = self._stack(tensor, self._home)
+            self._world._irecv(stack, root, _COLLECTIVE).wait()
+            received = list(stack)
+        self._local._scatter(tensor, received, 0)
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Every leader hands its node's tensors to the other leaders, and all of them to its node."""
+        pieces = self._local._all_gather(tensor)
+        if len(self._nodes) == 1:
+            return pieces
+        whole = torch.empty(self.world_size, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        stacks = list(whole.split([len(ranks) for ranks in self._nodes]))
+        if self._leaders is not None:
+            torch.stack(pieces, out=stacks[self._home])
+            for index, stack in enumerate(stacks):
+                self._leaders._broadcast(stack, index)
+        self._spread(whole)
+        return self._by_rank({index: list(stack) for index, stack in enumerate(stacks)})
+
+    def _spread(self, tensor: Tensor) -> None:
+        """What a leader has, to its node."""
+        if len(self._nodes) > 1:
+            self._local._broadcast(tensor, 0)
+
+    def _stack(self, tensor: Tensor, node: int) -> Tensor:
+        return torch.empty(len(self._nodes[node]), *tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+    def _by_rank(self, by_node: dict[int, list[Tensor]]) -> list[Tensor]:
+        return [by_node[self._node_of[rank]][self._seat[rank]] for rank in range(self.world_size)]

@@ -1,0 +1,207 @@
+"""Memory that shared memory lends to strategies: vectors to be summed again and again, and one that all have."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+
+from paceline.comm.adding import add_up, copy, part_bounds
+from paceline.comm.base import Comm, CommError, Common, Reduction, Work
+from paceline.comm.bell import Bells
+from paceline.comm.counters import Counters
+from paceline.comm.crew import Crew, Division
+from paceline.comm.segment import Segment, in_lines
+
+CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
+BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Who does the work of a worker: its own thread, and a crew where cores are free."""
+
+    bells: Bells
+    helper_bells: Bells
+    crew: Crew | None
+
+
+class ShmReduction(Reduction):
+    """A vector per worker in shared memory, and one for the sum, which is read in place or copied over the own.
+
+    A worker adds its part of a range when everybody has started the range: a long vector's by its crew, where it has
+    one, while the worker's own thread goes on; else by the worker itself, whenever it enters the comm. Nobody starts
+    a range again before it is done with the last sum, so sums are not overwritten while they are read.
+    """
+
+    def __init__(
+        self, comm: Comm, segment: Segment, numel: int, dtype: torch.dtype, threads: Threads, *, is_shared: bool
+    ) -> None:
+        self._bells = threads.bells
+        self._counters = Counters(segment, 0, self._bells)
+        begin = Counters.num_bytes(comm.world_size)
+        stride = in_lines(numel * dtype.itemsize)
+        rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
+        rows = rows.view(comm.world_size + 1, -1)[:, :numel]
+        self._everybody, self._sum = rows[:-1], rows[-1]
+        super().__init__(comm, rows[comm.rank])
+        self.own.zero_()  # memory costs most when it is first touched
+        self._is_shared = is_shared
+        if is_shared:
+            self.result = self._sum
+        self._number = 0
+        self._crew = threads.crew if numel * dtype.itemsize >= CREW_BYTES else None
+        self._helper_counters = Counters(segment, 0, threads.helper_bells)
+        self._ranges: deque[_Range] = deque()  # begun, own part not yet added
+        self._num_filled = 0  # ranges that everybody was told of: of these, all before too
+        self._told = 0
+        self._added: set[int] = set()
+        self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
+        return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
+
+    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        self.comm._count("all_reduce", self.own[begin:end])
+        bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
+        rank = self.comm.rank
+        mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
+        return self._begin(mine, slice(begin, end), fill)
+
+    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        self.comm._count("reduce_scatter", self.own[begin:end])
+        mine = self.part(begin, end)
+        return self._begin(mine, mine, fill)
+
+    def progress(self) -> None:
+        """Add the own parts of all ranges that everybody has started."""
+        while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
+            self._divide(self._ranges.popleft().adding)
+
+    def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> Work:
+        self._number += 1
+        number, crew = self._number, self._crew
+        blocks = self._blocks(mine)
+        adding = Division(blocks, self._add, partial(self._tell_added, number))
+        work = _Range(self, number, adding, None if self._is_shared else needed)
+        if crew is None:
+            if fill is not None:
+                fill()
+            self._counters.tell(Counters.READY, number)
+            self._ranges.append(work)
+            return work
+        if fill is None and self._num_filled == number - 1:
+            self._num_filled = number
+            self._counters.tell(Counters.READY, number)
+            self._ranges.append(work)
+        else:
+            crew.submit(partial(self._fill_and_add, work, fill))
+        return work
+
+    def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
+        """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
+        if self._error is not None:
+            return
+        try:
+            if fill is not None:
+                fill()
+        except BaseException as error:
+            self._fail(error)
+            return
+        if self._num_filled < work.number:
+            self._num_filled = work.number
+            self._helper_counters.tell(Counters.READY, work.number)
+        with suppress(CommError):
+            self._helper_counters.wait_all(Counters.READY, work.number)
+            self._divide(work.adding)
+
+    def _add(self, block: slice) -> None:
+        add_up(self._everybody[:, block], self._sum[block])
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self._bells.ring(self._bells.rank)
+
+    def _tell_added(self, number: int, error: BaseException | None) -> None:
+        """Say how far the own parts are added, without a gap."""
+        if error is not None:
+            self._fail(error)
+            return
+        with self._lock:
+            self._added.add(number)
+            while self._told + 1 in self._added:
+                self._told += 1
+                self._added.remove(self._told)
+            self._counters.tell(Counters.SUMMED, self._told)
+
+    def _finish(self, work: _Range) -> None:
+        self._wait_all(Counters.READY, work.number)
+        self.progress()  # earlier ranges first
+        self._divide(work.adding)
+        self._wait_all(Counters.SUMMED, work.number)
+        if work.private is not None:
+            self._copy_out(work.private)
+
+    def _wait_all(self, kind: int, number: int) -> None:
+        def missing() -> int:
+            if self._error is not None:
+                raise self._error
+            return self._counters.first_behind(kind, number)
+
+        self._bells.wait(missing)
+
+    def _copy_out(self, needed: slice) -> None:
+        blocks = self._blocks(needed)
+        done = threading.Event()
+        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), lambda _: done.set())
+        self._divide(copying)
+        done.wait()
+
+    def _divide(self, division: Division) -> None:
+        """Do what is left of something, with those of the crew that are free."""
+        if self._crew is not None:
+            self._crew.call(division.lend_a_hand, division.num_left - 1)
+        division.lend_a_hand()
+
+    def _blocks(self, part: slice) -> list[slice]:
+        """A part in as many pieces as there are threads to share it."""
+        length = part.stop - part.start
+        if length == 0:
+            return []
+        size = length
+        if self._crew is not None:
+            size = max(-(-length // (self._crew.size + 1)), BLOCK_BYTES // self.own.element_size())
+        return [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
+
+
+class ShmCommon(Common):
+    """One memory for all workers: what one writes the others have, so a gather is only a meeting."""
+
+    is_one_memory: ClassVar[bool] = True
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
+        for begin, end in ranges:
+            self.comm._count("all_gather", self.memory[begin : begin + (end - begin) // self.comm.world_size])
+        self.comm.barrier()
+
+
+class _Range:
+    """A range of a reduction under way."""
+
+    def __init__(self, reduction: ShmReduction, number: int, adding: Division, private: slice | None) -> None:
+        self._reduction = reduction
+        self.number, self.adding, self.private = number, adding, private
+        self._is_done = False
+
+    def wait(self) -> None:
+        if not self._is_done:
+            self._reduction._finish(self)
+            self._is_done = True
