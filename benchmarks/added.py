@@ -10,8 +10,10 @@ as a share of what ddp on gloo adds, with a 95 % interval from resampled repeats
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
+import time
 from typing import Any
 
 from paceline.launch.base import Task
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("--cases", default="lenet5:8,vgg11:8,lenet5:64,vgg11:64")
     parser.add_argument("--ways", default=WAYS)
     parser.add_argument("--steps", type=int, default=0, help="steps of a run (0: as suits the case)")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no repeat of a case starts later than this")
     arguments = parser.parse_args()
     ways = arguments.ways.split(",")
     with LocalLauncher(arguments.workers) as launcher:
@@ -39,7 +42,10 @@ def main() -> None:
             model, batch = case.split(":")
             steps = arguments.steps or STEPS.get((model, int(batch)), 20)
             times: dict[str, list[float]] = {way: [] for way in ways}
+            started = time.perf_counter()
             for repeat in range(arguments.repeats):
+                if repeat > 1 and time.perf_counter() - started > arguments.seconds:
+                    break
                 for way in ways if repeat % 2 else reversed(ways):
                     times[way].append(_run(launcher, way, model, int(batch), arguments.workers, steps))
             _show(case, arguments.workers, ways, times)
