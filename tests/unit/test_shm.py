@@ -363,3 +363,25 @@ def test_pieces_are_long_where_workers_share_cores(
     assert shm._agree_on_pieces(store, 0, world_size) == expected
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     assert shm._agree_on_pieces(store, 1, world_size) == expected, "what rank 0 says, whatever this one may use"
+
+
+def _out_of_step(context: Context, way: str) -> str:
+    """Worker 1 calls something else than worker 0; both are told."""
+    comm = context.comm
+    other = {
+        "another operation": lambda: comm.broadcast(torch.zeros(8)),
+        "another length": lambda: comm.all_reduce(torch.zeros(9)),
+        "another length by far": lambda: comm.all_reduce(torch.zeros(9000)),
+        "a barrier": comm.barrier,
+    }
+    with pytest.raises(RunError, match="workers are out of step: worker") as caught:
+        other[way]() if comm.rank == 1 else comm.all_reduce(torch.zeros(8))
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("way", ["another operation", "another length", "another length by far", "a barrier"])
+def test_workers_that_call_different_collectives_are_told(way: str) -> None:
+    first, second = on_shm_threads(2, _out_of_step, way=way, meet_at_end=False)
+    assert "worker 0 is in all_reduce of 32 bytes, worker 1 in" in first
+    assert "every worker must call the same collectives in the same order" in second

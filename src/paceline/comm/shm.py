@@ -20,7 +20,7 @@ from torch import Tensor
 from paceline.comm.adding import add_up, copy, part_bounds
 from paceline.comm.base import Comm, Common, Done, Place, Reduction, Work
 from paceline.comm.bell import Bells
-from paceline.comm.counters import Counters
+from paceline.comm.counters import Counters, Meeting
 from paceline.comm.crew import Crew, spare_cores
 from paceline.comm.lent import ShmCommon, ShmReduction, Threads
 from paceline.comm.mailbox import Mailbox
@@ -83,9 +83,8 @@ class ShmComm(Comm):
         self._crew = Crew(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
-        self._added = torch.empty(
-            self._piece_bytes, dtype=torch.uint8
-        )  # a sum on its way into a stage; stays in the cache
+        # A sum on its way into a stage; it stays in the cache.
+        self._added = torch.empty(self._piece_bytes, dtype=torch.uint8)
         self._stages_as: dict[torch.dtype, Tensor] = {}
         self._mailbox = Mailbox(segment, offsets[3], self._bells)
         self._piece = 0
@@ -115,9 +114,9 @@ class ShmComm(Comm):
         return factors[op]
 
     def barrier(self) -> None:
-        piece = self._next_piece()
-        self._counters.tell(Counters.READY, piece)
-        self._counters.wait_all(Counters.READY, piece)
+        piece, meeting = self._next_piece(), Meeting("barrier")
+        self._counters.announce(piece, meeting)
+        self._counters.meet(piece, meeting)
         self._counters.tell(Counters.FREE, piece)
 
     def progress(self) -> None:
@@ -186,16 +185,17 @@ class ShmComm(Comm):
         if tensor.numel() * tensor.element_size() * self.world_size <= SMALL_BYTES:
             self._sum_small(flat, flat)
             return
+        meeting = _meeting("all_reduce", tensor)
         pieces = flat.split(self._piece_bytes // flat.element_size())
         numbers = [self._next_piece() for _ in pieces]
-        self._put(pieces[0], numbers[0])
+        self._put(pieces[0], numbers[0], meeting)
         for index, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
             if index + 1 < len(pieces):
-                self._put(pieces[index + 1], numbers[index + 1])
+                self._put(pieces[index + 1], numbers[index + 1], meeting)
             bounds = part_bounds(piece.numel(), self.world_size, piece.element_size())
             slots = self._slots(number, piece)
             begin, end = bounds[self.rank], bounds[self.rank + 1]
-            self._counters.wait_all(Counters.READY, number)
+            self._counters.meet(number, meeting)
             if begin < end:
                 mine = self._added[: (end - begin) * piece.element_size()].view(piece.dtype)
                 add_up(slots[:, begin:end], mine)
@@ -210,6 +210,7 @@ class ShmComm(Comm):
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         parts, into = tensor.view(self.world_size, output.numel()), output.view(-1)
+        meeting = _meeting("reduce_scatter", tensor)
         length = max(self._piece_bytes // tensor.element_size() // self.world_size, 1)
         for begin in range(0, into.numel(), length):
             columns = parts[:, begin : begin + length]
@@ -218,8 +219,8 @@ class ShmComm(Comm):
             slots = self._slots(number, columns)
             self._wait_for_stage(number)
             slots[self.rank].view(self.world_size, size).copy_(columns)
-            self._counters.tell(Counters.READY, number)
-            self._counters.wait_all(Counters.READY, number)
+            self._counters.announce(number, meeting)
+            self._counters.meet(number, meeting)
             mine = slots[:, self.rank * size : (self.rank + 1) * size]
             if into.is_cuda:
                 into[begin : begin + size].copy_(add_up(mine, torch.empty_like(mine[0])))
@@ -229,33 +230,34 @@ class ShmComm(Comm):
         return Done()
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
+        meeting = _meeting("broadcast", tensor, root)
         for piece in self._pieces(tensor):
             number = self._next_piece()
             slot = self._slots(number, piece)[root]
             if self.rank == root:
                 self._wait_for_stage(number)
                 copy(slot, piece)
-            self._counters.tell(Counters.READY, number)
+            self._counters.announce(number, meeting)
             if self.rank != root:
-                self._counters.wait_for(root, Counters.READY, number)
+                self._counters.hear(root, number, meeting)
                 copy(piece, slot)
             self._counters.tell(Counters.FREE, number)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
-        return self._collect(tensor, is_reader=self.rank == root)
+        return self._collect(tensor, _meeting("gather", tensor, root), is_reader=self.rank == root)
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        return self._collect(tensor, is_reader=True)
+        return self._collect(tensor, _meeting("all_gather", tensor), is_reader=True)
 
-    def _collect(self, tensor: Tensor, *, is_reader: bool) -> list[Tensor]:
+    def _collect(self, tensor: Tensor, meeting: Meeting, *, is_reader: bool) -> list[Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if is_reader else []
         flat = [whole.view(-1) for whole in gathered]
         begin = 0
         for piece in self._pieces(tensor):
             number = self._next_piece()
-            self._put(piece, number)
+            self._put(piece, number, meeting)
             if is_reader:
-                self._counters.wait_all(Counters.READY, number)
+                self._counters.meet(number, meeting)
                 for whole, slot in zip(flat, self._slots(number, piece), strict=True):
                     copy(whole[begin : begin + piece.numel()], slot)
             self._counters.tell(Counters.FREE, number)
@@ -263,7 +265,7 @@ class ShmComm(Comm):
         return gathered
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        begin = 0
+        begin, meeting = 0, _meeting("scatter", tensor, root)
         for piece in self._pieces(tensor):
             number = self._next_piece()
             slots = self._slots(number, piece)
@@ -271,17 +273,17 @@ class ShmComm(Comm):
                 self._wait_for_stage(number)
                 for slot, whole in zip(slots, pieces, strict=True):
                     slot.copy_(whole.view(-1)[begin : begin + piece.numel()])
-            self._counters.tell(Counters.READY, number)
-            self._counters.wait_for(root, Counters.READY, number)
+            self._counters.announce(number, meeting)
+            self._counters.hear(root, number, meeting)
             copy(piece, slots[self.rank])
             self._counters.tell(Counters.FREE, number)
             begin += piece.numel()
 
     def _sum_small(self, flat: Tensor, into: Tensor) -> None:
         """Everybody adds everything, in the same order."""
-        number = self._next_piece()
-        self._put(flat, number)
-        self._counters.wait_all(Counters.READY, number)
+        number, meeting = self._next_piece(), _meeting("all_reduce", flat)
+        self._put(flat, number, meeting)
+        self._counters.meet(number, meeting)
         slots = self._slots(number, flat)
         if into.is_cuda:
             into.copy_(add_up(slots, torch.empty_like(slots[0])))
@@ -289,10 +291,10 @@ class ShmComm(Comm):
             add_up(slots, into)
         self._counters.tell(Counters.FREE, number)
 
-    def _put(self, piece: Tensor, number: int) -> None:
+    def _put(self, piece: Tensor, number: int, meeting: Meeting) -> None:
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
-        self._counters.tell(Counters.READY, number)
+        self._counters.announce(number, meeting)
 
     def _wait_for_stage(self, number: int) -> None:
         self._counters.wait_all(Counters.FREE, number - STAGES)
@@ -327,6 +329,10 @@ class ShmComm(Comm):
     def _all_have(self, segment: Segment) -> None:
         self.barrier()
         segment.close_file()
+
+
+def _meeting(op: str, tensor: Tensor, root: int = 0) -> Meeting:
+    return Meeting(op, tensor.numel() * tensor.element_size(), root)
 
 
 def _check_node(store: Any, rank: int, node: str) -> None:
