@@ -141,6 +141,11 @@ def exact_strategies() -> list[str]:
     return [name for name in available_strategies() if build(name).guarantee is Guarantee.EXACT]
 
 
+def exact_without_servers() -> list[str]:
+    """For worlds that have workers alone."""
+    return [name for name in exact_strategies() if not build(name).num_servers(2)]
+
+
 def on_threads_supported(name: str) -> bool:
     return not build(name).unsupported(ThreadsComm)
 

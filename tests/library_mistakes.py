@@ -86,10 +86,10 @@ def different(what: str) -> Any:
     return "nothing was noticed"
 
 
-def refused(strategy: str, adam: bool = False) -> Any:
+def refused(text: str, adam: bool = False) -> Any:
     model = toy_model("plain")
     kind = torch.optim.Adam if adam else torch.optim.SGD
-    paceline.parallel(model, kind(model.parameters(), lr=0.1), strategy)
+    paceline.parallel(model, kind(model.parameters(), lr=0.1), text)
     return "nothing was refused"
 
 

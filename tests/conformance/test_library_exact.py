@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import library_uses
-from helpers import build, exact_strategies, on_pool
+from helpers import exact_without_servers, on_pool
 from library_uses import USES, History, in_session
 from paceline.launch.local import LocalLauncher
 from paceline.library.world import World
@@ -23,7 +23,7 @@ def alone(use: str) -> History:
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("strategy", [name for name in exact_strategies() if not build(name).num_servers(2)])
+@pytest.mark.parametrize("strategy", exact_without_servers())
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_equals_one_worker_with_every_sample(pool: LocalLauncher, use: str, strategy: str, world_size: int) -> None:
     expected = torch.tensor(alone(use), dtype=torch.float64)

@@ -8,7 +8,7 @@ import pytest
 
 import jobs
 from certified import assert_exact, assert_traffic_as_predicted
-from helpers import exact_strategies, free_port, on_pool
+from helpers import exact_without_servers, free_port, on_pool
 from paceline.comm import Place
 from paceline.comm.hierarchical import HierarchicalComm
 from paceline.comm.shm import ShmComm
@@ -56,7 +56,7 @@ def certify_on_nodes(context: Context, layout: str, port: int, strategy: str) ->
     return result
 
 
-@pytest.mark.parametrize("strategy", exact_strategies())
+@pytest.mark.parametrize("strategy", exact_without_servers())
 @pytest.mark.parametrize("layout", ["aabb", "abaa", "abc"])
 def test_every_strategy_on_several_nodes(pool: LocalLauncher, layout: str, strategy: str) -> None:
     place = {"layout": layout, "port": free_port()}

@@ -146,7 +146,7 @@ WRONG = [
     (["run", "--data", "mnist", "--data-dir", "nowhere", "--no-download"], "train-images-idx3-ubyte"),
     (["run", "--model", "bad.py:raises"], "raised ValueError: no such thing"),
     (["run", "--model", "bad.py:wrong"], "cannot take data"),
-    (["run", "--comm", "threads"], "use torch"),
+    (["run", "--comm", "threads"], "or torch"),
     (["run", "--json", "nowhere/x.json"], "does not exist"),
     (["run", "--batchnorm", "sync", "--micro-batch-size", "5"], "micro batch"),
     (["run", "--nnodes", "3"], "cannot be split evenly"),

@@ -11,7 +11,7 @@ from torch import nn
 import library_cases
 import library_uses
 import paceline
-from helpers import TESTS, build, exact_strategies, on_pool
+from helpers import TESTS, build, exact_without_servers, on_pool
 from library_cases import alone, on, sentence
 from library_uses import USES, in_session
 from paceline.errors import UsageError
@@ -43,7 +43,7 @@ def test_a_strategy_that_starts_during_backward(pool: LocalLauncher, use: str) -
         assert_close(found, row)
 
 
-@pytest.mark.parametrize("strategy", exact_strategies())
+@pytest.mark.parametrize("strategy", exact_without_servers())
 def test_what_is_held_back_is_not_sent(pool: LocalLauncher, strategy: str) -> None:
     for counted, predicted, num_parameters in on(pool, 2, "traffic", strategy=strategy):
         assert counted
@@ -188,9 +188,9 @@ def test_sparse_gradients(pool: LocalLauncher) -> None:
 
 
 def test_what_a_strategy_refuses(pool: LocalLauncher) -> None:
-    served = sentence(on(pool, 2, "refused", strategy=f"{MADE_UP}:Served"))
+    served = sentence(on(pool, 2, "refused", text=f"{MADE_UP}:Served"))
     assert "has servers, which are processes of their own: use `paceline run`" in served
-    refused = sentence(on(pool, 2, "refused", strategy=f"{MADE_UP}:OwnStep", adam=True))
+    refused = sentence(on(pool, 2, "refused", text=f"{MADE_UP}:OwnStep", adam=True))
     assert refused == "strategy OwnStep takes steps of SGD, not of Adam"
 
 
