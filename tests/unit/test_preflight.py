@@ -70,7 +70,8 @@ def test_more_servers_than_tensors() -> None:
         ({"comm": "troch"}, "unknown comm 'troch'; did you mean 'torch'?"),
         (
             {"comm": "threads"},
-            "comm 'threads' connects threads of one process, and workers here are processes; use hierarchical or shm or torch",
+            "comm 'threads' connects threads of one process, and workers here are processes; "
+            "use hierarchical or shm or torch",
         ),
         (
             {"train.batchnorm": "sync", "train.micro_batch_size": 2},
