@@ -45,7 +45,7 @@ def compare(
     recipe: str | Recipe | nn.Module | Callable[..., nn.Module] = DEFAULT_RECIPE,
     data: Any = None,
     *,
-    strategies: Sequence[str] = (),
+    strategies: str | Sequence[str] = (),
     loss: str | Callable[..., Any] | None = None,
     repeats: int = 1,
     out: str | Path = "runs",
@@ -59,7 +59,7 @@ def compare(
     worker processes, so their classes must be importable there: in a file, not in a notebook's cells.
     """
     if strategies:
-        changes["strategies"] = list(strategies)
+        changes["strategies"] = strategies.split(",") if isinstance(strategies, str) else list(strategies)
     given: list[str] = []
     if callable(loss):
         changes["train__loss"] = _give("loss", loss, given)

@@ -43,7 +43,7 @@ def run(
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), {processes_of(entry)}, global batch "
-            f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}",
+            f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}",
             markup=False,
         )
         folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)

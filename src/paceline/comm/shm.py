@@ -108,7 +108,7 @@ class ShmComm(Comm):
             "gather": (0, others) if is_root else (1, 0),
             "scatter": (others, 0) if is_root else (0, 1),
             "all_reduce": (1, 1),
-            "reduce_scatter": (1, 1 / world_size),
+            "reduce_scatter": (others / world_size, others / world_size),
             "all_gather": (1, others),
         }
         return factors[op]

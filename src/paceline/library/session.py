@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -67,6 +68,7 @@ class Session:
 
 _current: Session | None = None
 _num_sessions = 0
+_place = (0, 1)  # rank and world size of the last session: who saves a model after finish() asks for them
 
 
 def current(function: str) -> Session:
@@ -110,10 +112,11 @@ def init(
 
 def begin(world: World) -> None:
     """Begin a session in a world that is known."""
-    global _current, _num_sessions
+    global _current, _num_sessions, _place
     assert _current is None
     _current = Session(world)
     _num_sessions += 1
+    _place = (_current.rank, _current.world_size)
     atexit.register(_forgotten)
 
 
@@ -189,13 +192,13 @@ def finish() -> None:
 
 
 def rank() -> int:
-    """This worker's number, from 0; 0 without a session."""
-    return _current.rank if _current is not None else 0
+    """This worker's number, from 0, also after `finish`; 0 before any session."""
+    return _place[0]
 
 
 def world_size() -> int:
-    """How many workers there are; 1 without a session."""
-    return _current.world_size if _current is not None else 1
+    """How many workers there are, or were before `finish`; 1 before any session."""
+    return _place[1]
 
 
 def state_dict() -> dict[str, Tensor]:
@@ -230,6 +233,8 @@ def _build(strategy: str | Strategy, codec: str | None) -> Strategy:
 
 def _forgotten() -> None:
     """At exit, without a word to peers: they may be gone."""
+    if hasattr(sys, "last_type"):
+        return  # the program ends by an exception, which says more
     if _current is not None and any(attachment.may_differ for attachment in _current.attachments):
         names = ", ".join(a.strategy.name for a in _current.attachments if a.may_differ)
         warnings.warn(

@@ -47,7 +47,8 @@ def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
     if recipe.comm == AUTO:
         choice = choose_comm(num_workers=recipe.workers, num_nodes=num_nodes, device=recipe.device)
         return recipe.replace({"comm": choice})
-    reason = comms.get(recipe.comm).unavailable()
+    kind = comms.get(recipe.comm)
+    reason = reason_against(recipe.comm, num_nodes) if kind.between_processes else ""  # that is found with the rest
     if reason:
         raise UsageError(f"comm {recipe.comm!r} cannot be used here: {reason}")
     return recipe

@@ -103,8 +103,12 @@ def add_comparisons(results: list[Result]) -> None:
 
 
 def fastest_of(results: list[Result]) -> Result:
-    """The fastest way to agree: one worker and workers that never agree are limits, not rivals."""
-    rivals = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or results
+    """The fastest way to agree: one worker and workers that never agree are limits, not rivals.
+
+    Ways that keep every replica on the same step are preferred: what is late or apart trains another model.
+    """
+    several = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"]
+    rivals = [r for r in several if r["guarantee"] in ("EXACT", "LOSSY")] or several or results
     return min(rivals, key=lambda r: r["iteration_s"]["mean"])
 
 

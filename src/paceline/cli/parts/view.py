@@ -34,8 +34,14 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     """A plain table; the first column is a name, the others are figures, but for those named as text."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for index, column in enumerate(columns):
-        is_text = column in text
-        table.add_column(column, justify="left" if index == 0 or is_text else "right", no_wrap=not is_text)
+        is_text = column in text or index == 0
+        # A long name goes on in the next line; figures are never cut.
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            no_wrap=not is_text,
+            overflow="fold" if is_text else "ellipsis",
+        )
     return table
 
 
