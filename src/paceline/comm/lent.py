@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -160,10 +161,12 @@ class ShmReduction(Reduction):
 
     def _copy_out(self, needed: slice) -> None:
         blocks = self._blocks(needed)
-        done = threading.Event()
-        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), lambda _: done.set())
+        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        copying = Division(blocks, lambda block: copy(self.own[block], self._sum[block]), done.put)
         self._divide(copying)
-        done.wait()
+        error = done.get()
+        if error is not None:
+            raise error
 
     def _divide(self, division: Division) -> None:
         """Do what is left of something, with those of the crew that are free."""

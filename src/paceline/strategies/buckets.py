@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from paceline.comm import Done, Reduction, Work
-from paceline.strategies.base import Worker, gradient_of
+from paceline.errors import UsageError
+from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 
 MB = 1_000_000
 LARGE = 1 << 14  # numbers: from here a pass over memory costs more than a call
@@ -228,6 +230,52 @@ class GradientBuckets:
             flags = result[bucket.flags : bucket.flags + len(bucket.members)].tolist()
             for index, flag in zip(bucket.members, flags, strict=True):
                 self.is_reached[index] = flag > 0
+
+
+@dataclass(kw_only=True)
+class Bucketed(Strategy):
+    """What strategies have in common that exchange gradients in buckets while backward runs."""
+
+    carries_reach: ClassVar[bool] = True
+
+    bucket_mb: float = 4.0
+    first_bucket_mb: float = 1.0
+
+    def __post_init__(self) -> None:
+        for option in ("bucket_mb", "first_bucket_mb"):
+            value = getattr(self, option)
+            if not 0 < value < math.inf:
+                raise UsageError(f"option {option} of strategy {self.name} must be above 0 and finite, not {value:g}")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """How much goes into a bucket."""
+        return {"first_bytes": self.first_bucket_mb * MB, "bucket_bytes": self.bucket_mb * MB}
+
+    @abstractmethod
+    def make_buckets(self) -> GradientBuckets: ...
+
+    def setup(self, worker: Worker) -> None:
+        super().setup(worker)
+        if worker.comm.world_size > 1:
+            self._buckets = self.make_buckets()
+
+    @property
+    def watched(self) -> list[nn.Parameter]:
+        if self.worker.comm.world_size == 1:
+            return []
+        return self.worker.parameters if self.worker.is_library else self._buckets.early
+
+    def on_gradient(self, parameter: nn.Parameter) -> None:
+        self._buckets.arrived(parameter)
+
+    def after_step(self) -> None:
+        if self.worker.comm.world_size > 1:
+            self._buckets.replaced.clear()
 
 
 def like(parameter: Tensor, vector: Tensor, offset: int) -> Tensor:

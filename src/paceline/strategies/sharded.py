@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,8 +10,8 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Common, Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Strategy, Worker
-from paceline.strategies.buckets import MB, Bucket, GradientBuckets, like, plan_buckets
+from paceline.strategies.base import Worker
+from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, like, plan_buckets
 from paceline.strategies.optimizers import is_elementwise
 
 
@@ -28,25 +27,11 @@ class _Shard:
 
 
 @dataclass(kw_only=True)
-class Sharded(Strategy):
+class Sharded(Bucketed):
     """Gradients are reduce-scattered, each worker's optimiser updates its slice, and parameters are gathered."""
 
     name: ClassVar[str] = "sharded"
     paper: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO, stage 1), arXiv:1910.02054"
-    carries_reach: ClassVar[bool] = True
-
-    bucket_mb: float = 4.0
-    first_bucket_mb: float = 1.0
-
-    def __post_init__(self) -> None:
-        for option in ("bucket_mb", "first_bucket_mb"):
-            value = getattr(self, option)
-            if not 0 < value < math.inf:
-                raise UsageError(f"option {option} of strategy sharded must be above 0 and finite, not {value:g}")
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         if num_workers > 1 and not is_elementwise(optimizer):
@@ -61,29 +46,15 @@ class Sharded(Strategy):
         super().setup(worker)
         if worker.comm.world_size == 1:
             return
-        # A user's loop may look at all gradients, so there every worker gets every sum, in its own memory.
-        self._is_scattered = not worker.is_library
-        self._buckets = GradientBuckets(
-            worker,
-            first_bytes=self.first_bucket_mb * MB,
-            bucket_bytes=self.bucket_mb * MB,
-            is_scattered=self._is_scattered,
-            is_shared=self._is_scattered,
-            divisor=worker.comm.world_size,
-        )
         self._common: dict[Any, Common] = {}
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
 
-    @property
-    def watched(self) -> list[nn.Parameter]:
-        if self.worker.comm.world_size == 1:
-            return []
-        return self.worker.parameters if self.worker.is_library else self._buckets.early
-
-    def on_gradient(self, parameter: nn.Parameter) -> None:
-        self._buckets.arrived(parameter)
+    def make_buckets(self) -> GradientBuckets:
+        # A user's loop may look at all gradients, so there every worker gets every sum, in its own memory.
+        is_ours, divisor = not self.worker.is_library, self.worker.comm.world_size
+        return GradientBuckets(self.worker, **self.limits, is_scattered=is_ours, is_shared=is_ours, divisor=divisor)
 
     def after_backward(self) -> None:
         if self.worker.comm.world_size == 1:
@@ -125,12 +96,7 @@ class Sharded(Strategy):
         cast = self.codec.cast
         # Buckets are planned on what travels; parameters come back in their own type.
         sizes = [(t.numel, t.itemsize, (cast.itemsize if cast else t.itemsize, t.itemsize)) for t in tensors]
-        buckets = plan_buckets(
-            sizes,
-            first_bytes=self.first_bucket_mb * MB,
-            bucket_bytes=self.bucket_mb * MB,
-            divisor=world_size,
-        )
+        buckets = plan_buckets(sizes, **self.limits, divisor=world_size)
         operations = []
         for bucket in buckets:
             encoded, plain = bucket.kind
