@@ -15,10 +15,11 @@ from typing import ClassVar
 import torch
 
 from paceline.comm.adding import add_up, copy, part_bounds
-from paceline.comm.base import Comm, CommError, Common, Reduction, Work
+from paceline.comm.base import Comm, CommError, Work
 from paceline.comm.bell import Bells
 from paceline.comm.counters import Counters
 from paceline.comm.crew import Crew, Division
+from paceline.comm.lending import Common, Reduction
 from paceline.comm.listener import Background, ObservedWork
 from paceline.comm.segment import Segment, in_lines
 
