@@ -313,8 +313,11 @@ class Comm(ABC):
         return [peer for peer in range(self.world_size) if peer != self.rank]
 
     def _count(self, op: str, tensor: Tensor, peer: int | None = None) -> None:
+        self._count_bytes(op, tensor.numel() * tensor.element_size(), peer)
+
+    def _count_bytes(self, op: str, nbytes: int, peer: int | None = None) -> None:
         if self._counting:
-            self.counter.add(Operation(op, tensor.numel() * tensor.element_size(), peer))
+            self.counter.add(Operation(op, nbytes, peer))
 
 
 class Reduction:
