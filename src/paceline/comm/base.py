@@ -360,10 +360,12 @@ class Comm(ABC):
         return [peer for peer in range(self.world_size) if peer != self.rank]
 
     def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> Span | None:
+        return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
+
+    def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> Span | None:
         """Count an operation; a span where somebody wants to hear of it."""
         if not self._counting:
             return None
-        nbytes = tensor.numel() * tensor.element_size()
         self.counter.add(Operation(op, nbytes, peer))
         return self._open(op, nbytes, peer, tag)
 
