@@ -14,7 +14,7 @@ from typing import Any
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.recipe import Recipe
-from paceline.study.measuring import measuring_cost
+from paceline.study.measuring import compare_blocks
 from paceline.train.job import train_job
 
 DATA = {"lenet5": "synthetic:1x28x28x10", "vgg11": "synthetic:3x32x32x10"}
@@ -39,7 +39,7 @@ def measure(launcher: LocalLauncher, model: str, strategy: str, workers: int, st
         results = launcher.run(Task(train_job, arguments, num_workers=workers), lambda event: None)  # noqa: ARG005
         lines = sum(1 for _ in (Path(folder) / "workers" / "0.jsonl").open())
     times = [result["iteration_s"] for result in results]
-    cost = measuring_cost(times, block) or {}
+    cost = compare_blocks(times, block) or {}
     median_s = sorted(times[0])[len(times[0]) // 2]
     return {"model": model, "strategy": strategy, "step_s": median_s, "lines_per_step": 2 * lines / steps, **cost}
 
