@@ -84,8 +84,7 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_piece = True
-        for parameter in strategy.watched:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in strategy.watched]
         self.history = History()
         self._reported_at = 0.0
 
@@ -119,6 +118,8 @@ class Trainer:
                 untimed_s += time.perf_counter() - before
         self.history.train_s = time.perf_counter() - started - untimed_s
         self.strategy.wait_for_others()
+        for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
+            hook.remove()
         return self.history
 
     def evaluate(self) -> Score:
