@@ -175,7 +175,9 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> 
 
 def forgets(context: Context, strategy: str) -> int:
     """How many parameters of a finished run are still in memory."""
-    trainer = Trainer(toy_recipe(context.world_size), StrategySpec.parse(strategy).build(), toy_data(), context, toy_model())
+    trainer = Trainer(
+        toy_recipe(context.world_size), StrategySpec.parse(strategy).build(), toy_data(), context, toy_model("plain")
+    )
     trainer.run()
     trainer.strategy.finish()
     context.comm.barrier()
