@@ -128,8 +128,8 @@ def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
 def is_in_own_namespace() -> bool:
     """Whether this process sees a network of its own, as in an emulated node, rather than the host's.
 
-    It does where a process that it descends from sees another one. Some of those may not be looked at; then a network is
-    its own where it belongs to a user namespace of its own, as `unshare` and rootless containers make it.
+    It does where a process that it descends from sees another one. Some of those may not be looked at; then a network
+    is its own where it belongs to a user namespace of its own, as `unshare` and rootless containers make it.
     """
     try:
         own = os.readlink("/proc/self/ns/net")

@@ -40,8 +40,15 @@ class Observer:
     def step_ends(self, step: int, facts: Row) -> None:
         """`facts`: begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples."""
 
+    def steps_end(self) -> None:
+        """After the last step, before replicas are brought together and judged."""
+
     def run_ends(self) -> None:
         """Also when training failed."""
+
+    def findings(self) -> Row:
+        """After a run that did not fail: what goes into the worker's result, as plain values."""
+        return {}
 
 
 class Observers:
@@ -50,6 +57,8 @@ class Observers:
     def __init__(self, members: Sequence[Observer] = (), synchronize: Callable[[], None] | None = None) -> None:
         """`synchronize` waits for a device that computes behind the loop's back, so that phases last as they should."""
         self.members = tuple(members)
+        # The others need no exact phases: a device is not waited for on their account.
+        self._of_phases = tuple(member for member in members if _watches_phases(member))
         self._synchronize = synchronize
 
     def run_begins(self, facts: RunFacts) -> None:
@@ -62,24 +71,39 @@ class Observers:
 
     def end_phase(self, phase: str, begin: float) -> None:
         """A phase that began then ends now, as soon as observers let it."""
-        if not self.members:
+        if not self._of_phases:
             return
         if self._synchronize is not None:
             self._synchronize()
         elapsed_s = time.perf_counter() - begin
-        for member in self.members:
+        for member in self._of_phases:
             member.before_phase_ends(phase, elapsed_s)
         end = time.perf_counter()
-        for member in self.members:
+        for member in self._of_phases:
             member.phase_ends(phase, begin, end)
 
     def step_ends(self, step: int, facts: Row) -> None:
         for member in self.members:
             member.step_ends(step, facts)
 
+    def steps_end(self) -> None:
+        for member in self.members:
+            member.steps_end()
+
     def run_ends(self) -> None:
         for member in self.members:
             member.run_ends()
+
+    def findings(self) -> Row:
+        found: Row = {}
+        for member in self.members:
+            found |= member.findings()
+        return found
+
+
+def _watches_phases(member: Observer) -> bool:
+    cls = type(member)
+    return cls.phase_ends is not Observer.phase_ends or cls.before_phase_ends is not Observer.before_phase_ends
 
 
 NOBODY = Observers()

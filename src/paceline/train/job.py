@@ -75,9 +75,10 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str, 
         )
     )
     try:
-        return {**_train(trainer, strategy, checkpoint), "setup_s": setup_s}
+        found = {**_train(trainer, strategy, checkpoint), "setup_s": setup_s}
     finally:
         trainer.observers.run_ends()
+    return {**found, **trainer.observers.findings()}
 
 
 def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:

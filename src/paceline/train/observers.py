@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from paceline.measure.observer import Observer
+from paceline.measure.live import Live
+from paceline.measure.observer import Observer, Row
+from paceline.measure.sampler import ResourceObserver
 from paceline.recipe import Recipe
 from paceline.train.context import Context
 
 
 def make_observers(recipe: Recipe, context: Context) -> list[Observer]:
     """The observers of one worker, in the order in which they are told."""
-    del recipe, context
-    return []
+    members: list[Observer] = []
+    if recipe.measure.sample_hz > 0:
+        members.append(ResourceObserver(hz=recipe.measure.sample_hz, device=context.device))
+    members.append(_make_live(recipe, context, members))
+    return members
+
+
+def _make_live(recipe: Recipe, context: Context, others: list[Observer]) -> Live:
+    resources = next((member for member in others if isinstance(member, ResourceObserver)), None)
+
+    def more() -> Row:
+        return {"sent_bytes": context.comm.wire().sent_bytes, "resources": resources.latest if resources else None}
+
+    return Live(context.emit, log_every=recipe.train.log_every, more=more)

@@ -25,8 +25,6 @@ from paceline.train.replicas import make_equal
 from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
 
-PROGRESS_INTERVAL_S = 0.1
-
 
 @dataclass
 class History:
@@ -98,7 +96,6 @@ class Trainer:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
         self.observers = Observers(observers, self._synchronize if context.device.type == "cuda" else None)
-        self._reported_at = 0.0
 
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
@@ -114,7 +111,6 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
-            self._report(step, epoch)
             is_epoch_end = index == self.plan.steps_per_epoch - 1
             if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
                 before = time.perf_counter()
@@ -130,6 +126,7 @@ class Trainer:
                 untimed_s += time.perf_counter() - before
         self.history.train_s = time.perf_counter() - started - untimed_s
         self.strategy.wait_for_others()
+        self.observers.steps_end()
         return self.history
 
     def evaluate(self) -> Score:
@@ -243,23 +240,3 @@ class Trainer:
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._is_last_piece:
             self.strategy.on_gradient(parameter)
-
-    def _report(self, step: int, epoch: int) -> None:
-        if self.context.rank != 0:
-            return
-        every, now = self.recipe.train.log_every, time.perf_counter()
-        is_log = bool(every) and (step + 1) % every == 0
-        if is_log or now - self._reported_at > PROGRESS_INTERVAL_S or step + 1 == self.total_steps:
-            self._reported_at = now
-            score = self.history.since(max(epoch * self.plan.steps_per_epoch, step - 100))
-            self.context.emit(
-                {
-                    "kind": "log" if is_log else "progress",
-                    "step": step + 1,
-                    "total_steps": self.total_steps,
-                    "epoch": epoch + 1,
-                    "iteration": step % self.plan.steps_per_epoch + 1,
-                    "loss": self.history.loss[-1],
-                    "accuracy": score.accuracy,
-                }
-            )

@@ -54,11 +54,14 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         "--metrics-port",
-        help="Serve the run's figures as Prometheus text on this port, while it lasts.",
+        help="Serve the run's figures as Prometheus text on this port, while it lasts; 0 takes a free one.",
         rich_help_panel="Measuring",
         min=0,
         max=65535,
     ),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", help="Address to serve them on.", rich_help_panel="Measuring")
 ]
 
 
