@@ -61,6 +61,12 @@ def thinned(rows: Sequence[Row], most: int = SAMPLE_POINTS) -> list[Row]:
     return kept.rows
 
 
+def resource_results(workers: Sequence[Mapping[str, Any]]) -> Row:
+    """What samples add to a run's result; both keys are null where nothing was sampled."""
+    samples = {worker["rank"]: worker.get("samples") or [] for worker in workers}
+    return {"resources": resources(samples), "network": network(workers)}
+
+
 def resources(samples: Mapping[int, Sequence[Row]]) -> Row | None:
     """A result's `resources` from each rank's `sample` lines; None where nobody has any."""
     per_worker = [_over_time(rank, thinned(rows)) for rank, rows in sorted(samples.items()) if rows]
@@ -95,9 +101,9 @@ def _network_row(worker: Mapping[str, Any]) -> Row:
         "rank": worker["rank"],
         "kernel_sent_bytes": kernel.get("network_sent_bytes"),
         "kernel_received_bytes": kernel.get("network_received_bytes"),
-        "comm_sent_bytes": worker["network_bytes"]["sent"],
-        "comm_received_bytes": worker["network_bytes"]["received"],
+        "comm_sent_bytes": worker.get("network_sent_bytes"),
+        "comm_received_bytes": worker.get("network_received_bytes"),
         "predicted_sent_bytes": worker.get("predicted_sent_bytes"),
-        "memory_bytes": worker["memory_bytes"],
+        "memory_bytes": worker.get("memory_sent_bytes"),
         **{name: kernel.get(source) for name, source in _BESIDE.items()},
     }

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline.comm.base import Wire
+from paceline.comm.media import carried_bytes
 from paceline.data import load_data
 from paceline.measure.observer import Observer, RunFacts
 from paceline.models import build_model
@@ -20,6 +22,7 @@ from paceline.train.observers import make_observers
 from paceline.train.optimizers import build_optimizer
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
+from paceline.train.traffic import predicted_traffic
 from paceline.train.trainer import Trainer
 
 ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
@@ -97,6 +100,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
 
     history = trainer.run(on_epoch=save_on_the_way)
     wire = comm.wire()
+    carried = carried_bytes(comm)
     calls = sum(comm.counter.calls.values())
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
@@ -126,6 +130,8 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "evaluation_s": evaluation_s,
         "sent_bytes": wire.sent_bytes,
         "received_bytes": wire.received_bytes,
+        **carried,
+        "predicted_sent_bytes": _predicted(trainer).sent_bytes,
         "num_operations": calls,
         "train_loss": train.loss,
         "train_accuracy": train.accuracy,
@@ -139,3 +145,12 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "parameter_digest": parameter_digest(trainer.model),
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
     }
+
+
+def _predicted(trainer: Trainer) -> Wire:
+    """What this worker should have sent and received in the steps that it did."""
+    comm = trainer.context.comm
+    steps = len(trainer.history.iteration_s)
+    place = {"rank": comm.rank, "world_size": comm.world_size}
+    counter = predicted_traffic(trainer.strategy, trainer.worker.specs, num_steps=steps, **place)
+    return comm.predict(counter, comm.rank, comm.world_size)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from paceline.cli.parts.view import DASH, number, percent
@@ -18,6 +19,7 @@ from paceline.train.context import Event
 
 LINE_EVERY_S = 10.0  # between two plain lines
 DRAW_HZ = 4  # drawing takes a core's time, too
+_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # the rest of a line needs the other 70
 
 
 class Bars:
@@ -64,7 +66,7 @@ class _Screen:
         self._repeat = 0
         self._workers = Workers()
         self._progress = Progress(
-            TextColumn("{task.fields[label]}", style="bold", markup=False),
+            TextColumn("{task.fields[label]}", style="bold", markup=False, table_column=_LABEL),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[where]}", justify="right"),
             TextColumn("loss {task.fields[loss]}"),
