@@ -19,7 +19,8 @@ class _Step(NamedTuple):
     num_samples: int
     num_right: int
     num_answers: int
-    blocked_s: float  # since the run's start
+    blocked_s: float  # since the run's start, in steps of which the comm's operations were heard
+    heard_s: float  # how long those steps took
 
 
 class Live(Observer):
@@ -30,21 +31,25 @@ class Live(Observer):
         emit: Callable[[Row], None],
         *,
         log_every: int = 0,
-        blocked_s: Callable[[], float] | None = None,
+        waited: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
         more: Callable[[], Row] = dict,
     ) -> None:
-        """`blocked_s`: for how long the worker stood still inside the comm so far; `more` is added to each event."""
-        self._emit, self._log_every, self._blocked_s, self._more = emit, log_every, blocked_s, more
+        """`more` is added to each event.
+
+        `waited`: seconds that the worker stood still inside the comm so far, and of the steps for which that is known.
+        """
+        self._emit, self._log_every, self._waited, self._more = emit, log_every, waited, more
+        self._waiting_percent: float | None = None
         self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
         self._told_at = float("-inf")
 
     def run_begins(self, facts: RunFacts) -> None:
         self._facts = facts
-        self._recent.append(_Step(time.perf_counter(), 0, 0, 0, self._blocked()))
+        self._recent.append(_Step(time.perf_counter(), 0, 0, 0, *self._waited()))
 
     def step_ends(self, step: int, facts: Row) -> None:
         now = time.perf_counter()
-        self._recent.append(_Step(now, facts["num_samples"], facts["num_right"], facts["num_answers"], self._blocked()))
+        self._recent.append(_Step(now, facts["num_samples"], facts["num_right"], facts["num_answers"], *self._waited()))
         is_log = self._facts.rank == 0 and self._log_every > 0 and (step + 1) % self._log_every == 0
         is_last = step + 1 == self._facts.total_steps
         if is_log or is_last or now - self._told_at >= INTERVAL_S:
@@ -69,14 +74,11 @@ class Live(Observer):
         first, *steps = self._recent
         elapsed_s = max(now - first.end, 1e-9)
         answers = sum(step.num_answers for step in steps)
-        waiting_percent = None
-        if self._blocked_s is not None:
-            waiting_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / elapsed_s
+        heard_s = steps[-1].heard_s - first.heard_s
+        if heard_s > 0:  # in a long run few steps are heard: the last figure stands meanwhile
+            self._waiting_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / heard_s
         return {
             "accuracy": sum(step.num_right for step in steps) / answers if answers else None,
             "samples_per_s": sum(step.num_samples for step in steps) / elapsed_s,
-            "waiting_percent": waiting_percent,
+            "waiting_percent": self._waiting_percent,
         }
-
-    def _blocked(self) -> float:
-        return self._blocked_s() if self._blocked_s is not None else 0.0

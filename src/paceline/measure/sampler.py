@@ -127,6 +127,7 @@ class Sampler:
         assert hz > 0, "whoever wants no samples makes no sampler"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
+        self._is_paused = False
         self._reading = threading.Lock()
         self._probe: Probe | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -137,6 +138,13 @@ class Sampler:
         self._probe = Probe(self._device)
         self.sample()
         self._thread.start()
+
+    def pause(self) -> None:
+        """No samples but those asked for, until `resume`."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
 
     def stop(self) -> None:
         if self._probe is None or self._ended.is_set():
@@ -168,6 +176,8 @@ class Sampler:
     def _run(self) -> None:
         wait_s = self._interval_s
         while not self._ended.wait(wait_s):
+            if self._is_paused:
+                continue
             before = self.cost_s
             self.sample()
             wait_s = max(self._interval_s, (self.cost_s - before) / MOST_COST)
@@ -196,6 +206,14 @@ class ResourceObserver(Observer):
 
         self._sampler = Sampler(emit, hz=self._hz, clock=clock, device=self._device)
         self._sampler.start()
+
+    def pause(self) -> None:
+        if self._sampler is not None:
+            self._sampler.pause()
+
+    def resume(self) -> None:
+        if self._sampler is not None:
+            self._sampler.resume()
 
     def steps_end(self) -> None:
         if self._sampler is not None:
