@@ -139,7 +139,8 @@ class MetricsServer:
             self._server = kind((host, port), handler)
         except OSError as error:
             raise UsageError(f"metrics cannot be served on {host}, port {port}: {error.strerror or error}") from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        # The argument is how long closing may take.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="metrics", daemon=True)
         self._thread.start()
 
     @property

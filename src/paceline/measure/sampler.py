@@ -15,6 +15,7 @@ from paceline.measure.resources import SAMPLE_POINTS, Thinned
 
 # Of a core. A worker that has thousands of files open is sampled less often rather than slowed down.
 MOST_COST = 0.003
+LEAST_S = 0.02  # over less than that, a share of the CPU says nothing: the last one stands
 DRAIN_S = 0.1  # how long a reading of everything waits for bytes that have not left the kernel
 LOOK_AGAIN_S = 0.005
 
@@ -32,6 +33,7 @@ class Probe:
         self._first_traffic = self._connections.read() if self._connections else None
         self._first_interfaces = interface_bytes() if self._has_interfaces else (0, 0)
         self._last_at, self._last_cpu_s = time.perf_counter(), self._first.cpu_s
+        self._percent: float | None = None
 
     def read(self) -> Row:
         # Files before the network: what is sent in between then makes them look smaller, never larger.
@@ -60,10 +62,11 @@ class Probe:
     def close(self) -> None:
         self._meter.close()
 
-    def _cpu_percent(self, cpu_s: float, now: float) -> float:
-        percent = 100 * (cpu_s - self._last_cpu_s) / max(now - self._last_at, 1e-6)
-        self._last_at, self._last_cpu_s = now, cpu_s
-        return round(percent, 2)
+    def _cpu_percent(self, cpu_s: float, now: float) -> float | None:
+        if now - self._last_at >= LEAST_S:
+            self._percent = round(100 * (cpu_s - self._last_cpu_s) / (now - self._last_at), 2)
+            self._last_at, self._last_cpu_s = now, cpu_s
+        return self._percent
 
     def _traffic(self) -> Traffic | None:
         if self._connections is None or self._first_traffic is None:

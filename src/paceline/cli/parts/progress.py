@@ -129,7 +129,7 @@ class _Lines:
     def __init__(self, repeats: int, console: Console) -> None:
         self._repeats, self._console = repeats, console
         self._workers = Workers()
-        self._said_at = 0.0
+        self._said_at: float | None = None
 
     def open(self) -> None: ...
 
@@ -140,12 +140,15 @@ class _Lines:
 
     def started(self, entry: Entry, repeat: int) -> None:  # noqa: ARG002
         self._workers.clear()
-        self._said_at = time.monotonic()
+        self._said_at = None
 
     def progress(self, entry: Entry, event: Event) -> None:
         self._workers.put(event)
-        if time.monotonic() - self._said_at >= LINE_EVERY_S:
-            self._said_at = time.monotonic()
+        now = time.monotonic()
+        if self._said_at is None:
+            self._said_at = now
+        if now - self._said_at >= LINE_EVERY_S:
+            self._said_at = now
             self.say(f"{entry.label}: {self._workers.sentence()}")
 
     def done(self, entry: Entry, repeat: int, result: Result) -> None:
