@@ -108,7 +108,7 @@ def test_shared_memory_is_counted_apart(pool: LocalLauncher, tmp_path: Path) -> 
     result, _ = finished(pool, tmp_path, train__epochs=5, comm="shm")
     for row, worker in zip(result["network"]["per_worker"], result["per_worker"], strict=True):
         assert row["memory_bytes"] == worker["sent_bytes"] > 0
-        assert row["comm_sent_bytes"] == 0
+        assert row["comm_sent_bytes"] == row["predicted_sent_bytes"] == 0
         assert row["kernel_sent_bytes"] < 10_000
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from helpers import REPOSITORY
 from paceline.errors import UsageError
 from paceline.measure.prometheus import METRICS, Board, MetricsServer, escape
 
@@ -149,3 +150,9 @@ def test_a_taken_port_is_the_users_mistake(server: MetricsServer) -> None:
 def test_an_address_that_is_not_ours_is_the_users_mistake() -> None:
     with pytest.raises(UsageError, match=r"^metrics cannot be served on 192\.0\.2\.1, port 0: "):
         MetricsServer(lambda: "", host="192.0.2.1", port=0)
+
+
+def test_every_metric_is_described() -> None:
+    page = (REPOSITORY / "docs" / "resources.md").read_text()
+    for name in [*(metric.name for metric in METRICS), "paceline_running", "paceline_runs_finished_total"]:
+        assert f"`{name}`" in page, name

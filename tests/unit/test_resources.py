@@ -66,7 +66,7 @@ def test_the_kernels_count_stands_beside_the_comms() -> None:
     last = {"network_sent_bytes": 105, "network_received_bytes": 95, "network_header_bytes": 9}
     last |= {"network_retransmitted_bytes": 2, "node_sent_bytes": None, "node_received_bytes": None}
     counts = {"network_sent_bytes": 100, "network_received_bytes": 90, "memory_sent_bytes": 40}
-    worker = {"rank": 3, "at_last_step": last, "predicted_sent_bytes": 101, **counts}
+    worker = {"rank": 3, "at_last_step": last, "predicted_network_sent_bytes": 101, **counts}
     found = network([worker])
     assert found == {
         "per_worker": [

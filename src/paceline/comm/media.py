@@ -1,21 +1,16 @@
-"""What a comm carried, by medium: the network, or memory that workers of one host share."""
+"""What a comm carries, by medium: the network, or memory that workers of one host share."""
 
 from __future__ import annotations
 
-from paceline.comm.base import Comm, Counter
+from paceline.comm.base import Comm, Counter, Wire
 
 
-def carried_bytes(comm: Comm) -> dict[str, int]:
-    """The comm's own count so far: what went over the network in both directions, and what was put into memory.
+def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
+    """Bytes that counted operations put on each medium, for this worker.
 
     Where a collective goes through both, as between several hosts of the hierarchical comm, it counts as network.
     """
-    counters = {"network": Counter(), "memory": Counter()}
-    for key, nbytes in comm.counter.nbytes.items():
-        counters[comm._medium(*key)].nbytes[key] = nbytes
-    network, memory = (comm.predict(counters[name], comm.rank, comm.world_size) for name in ("network", "memory"))
-    return {
-        "network_sent_bytes": network.sent_bytes,
-        "network_received_bytes": network.received_bytes,
-        "memory_sent_bytes": memory.sent_bytes,
-    }
+    parts = {"network": Counter(), "memory": Counter()}
+    for (op, peer), nbytes in counter.nbytes.items():
+        parts[comm._medium(op, peer)].nbytes[op, peer] = nbytes
+    return {medium: comm.predict(part, comm.rank, comm.world_size) for medium, part in parts.items()}

@@ -103,7 +103,7 @@ def _network_row(worker: Mapping[str, Any]) -> Row:
         "kernel_received_bytes": kernel.get("network_received_bytes"),
         "comm_sent_bytes": worker.get("network_sent_bytes"),
         "comm_received_bytes": worker.get("network_received_bytes"),
-        "predicted_sent_bytes": worker.get("predicted_sent_bytes"),
+        "predicted_sent_bytes": worker.get("predicted_network_sent_bytes"),
         "memory_bytes": worker.get("memory_sent_bytes"),
         **{name: kernel.get(source) for name, source in _BESIDE.items()},
     }

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.comm.base import Wire
-from paceline.comm.media import carried_bytes
+from paceline.comm.media import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
@@ -87,7 +86,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
 
     history = trainer.run(on_epoch=save_on_the_way)
     wire = comm.wire()
-    carried = carried_bytes(comm)
+    carried = _carried(trainer)
     calls = sum(comm.counter.calls.values())
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
@@ -118,7 +117,6 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "sent_bytes": wire.sent_bytes,
         "received_bytes": wire.received_bytes,
         **carried,
-        "predicted_sent_bytes": _predicted(trainer).sent_bytes,
         "num_operations": calls,
         "train_loss": train.loss,
         "train_accuracy": train.accuracy,
@@ -134,10 +132,20 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
     }
 
 
-def _predicted(trainer: Trainer) -> Wire:
-    """What this worker should have sent and received in the steps that it did."""
+def _carried(trainer: Trainer) -> dict[str, int]:
+    """What this worker's steps put on each medium by the comm's own count, and what the strategy had predicted."""
     comm = trainer.context.comm
-    steps = len(trainer.history.iteration_s)
-    place = {"rank": comm.rank, "world_size": comm.world_size}
-    counter = predicted_traffic(trainer.strategy, trainer.worker.specs, num_steps=steps, **place)
-    return comm.predict(counter, comm.rank, comm.world_size)
+    predicted = predicted_traffic(
+        trainer.strategy,
+        trainer.worker.specs,
+        rank=comm.rank,
+        world_size=comm.world_size,
+        num_steps=len(trainer.history.iteration_s),
+    )
+    counted = by_medium(comm, comm.counter)
+    return {
+        "network_sent_bytes": counted["network"].sent_bytes,
+        "network_received_bytes": counted["network"].received_bytes,
+        "memory_sent_bytes": counted["memory"].sent_bytes,
+        "predicted_network_sent_bytes": by_medium(comm, predicted)["network"].sent_bytes,
+    }

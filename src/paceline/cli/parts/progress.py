@@ -27,7 +27,7 @@ class Bars:
 
     def __init__(self, entries: list[Entry], *, repeats: int, total_steps: int, console: Console) -> None:
         self._view: _Screen | _Lines
-        if console.is_terminal:
+        if console.is_terminal and not console.quiet:
             self._view = _Screen(entries, repeats, total_steps, console)
         else:
             self._view = _Lines(repeats, console)
