@@ -9,16 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from paceline.comm.adding import add_up, copy, part_bounds
-from paceline.comm.base import Comm, CommError, Common, Reduction, Work
+from paceline.comm.base import Comm, CommError, Work
 from paceline.comm.bell import Bells
 from paceline.comm.counters import Counters
 from paceline.comm.crew import Crew, Division
+from paceline.comm.lending import Common, Reduction
+from paceline.comm.listener import Background, ObservedWork
 from paceline.comm.segment import Segment, in_lines
 
 CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
@@ -67,6 +70,7 @@ class ShmReduction(Reduction):
         self._num_filled = 0  # ranges that everybody was told of: of these, all before too
         self._told = 0
         self._added: set[int] = set()
+        self._added_at: dict[int, float] = {}  # by range, until it was waited for
         self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
         self._lock = threading.Lock()
 
@@ -81,16 +85,14 @@ class ShmReduction(Reduction):
             rank = self.comm.rank
             mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
             plan = self._plans[begin, end] = self._plan(slice(begin, end), mine, slice(begin, end))
-        self.comm._count_bytes("all_reduce", plan.num_bytes)
-        return self._begin(plan, fill)
+        return self._begin("all_reduce", plan, fill)
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         plan = self._scatter_plans.get((begin, end))
         if plan is None:
             mine = self.part(begin, end)
             plan = self._scatter_plans[begin, end] = self._plan(slice(begin, end), mine, mine)
-        self.comm._count_bytes("reduce_scatter", plan.num_bytes)
-        return self._begin(plan, fill)
+        return self._begin("reduce_scatter", plan, fill)
 
     def _plan(self, whole: slice, mine: slice, needed: slice) -> _Plan:
         pieces = [(self._everybody[:, block], self._sum[block]) for block in self._blocks(mine)]
@@ -101,7 +103,16 @@ class ShmReduction(Reduction):
         while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
             self._divide(self._ranges.popleft().adding)
 
-    def _begin(self, plan: _Plan, fill: Callable[[], None] | None) -> Work:
+    def completed_at(self, number: int) -> float | None:
+        """When the own part was added, if everybody's is by now: the last of them came then or a little later."""
+        return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
+
+    def _begin(self, op: str, plan: _Plan, fill: Callable[[], None] | None) -> Work:
+        span = self.comm._begin_bytes(op, plan.num_bytes)
+        work = self._launch(plan, fill)
+        return work if span is None else ObservedWork(work, span)
+
+    def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
         number, crew = self._number, self._crew
         adding = Division(plan.pieces, self._add, partial(self._tell_added, number))
@@ -151,6 +162,7 @@ class ShmReduction(Reduction):
             self._fail(error)
             return
         with self._lock:
+            self._added_at[number] = perf_counter()
             self._added.add(number)
             while self._told + 1 in self._added:
                 self._told += 1
@@ -162,6 +174,7 @@ class ShmReduction(Reduction):
         self.progress()  # earlier ranges first
         self._divide(work.adding)
         self._wait_all(Counters.SUMMED, work.number)
+        self._added_at.pop(work.number, None)
         if work.private is not None:
             self._copy_out(work.private)
 
@@ -205,12 +218,18 @@ class ShmCommon(Common):
     is_one_memory: ClassVar[bool] = True
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        for begin, end in ranges:
-            self.comm._count("all_gather", self.memory[begin : begin + (end - begin) // self.comm.world_size])
-        self.comm.barrier()
+        size = self.memory.element_size()
+        parts = [(end - begin) // self.comm.world_size * size for begin, end in ranges]
+        spans = [span for nbytes in parts if (span := self.comm._begin_bytes("all_gather", nbytes)) is not None]
+        self.comm._barrier()
         if self.memory.nbytes <= NEAR_BYTES:
             # Read in a row, what peers wrote comes faster than line by line when forward asks for it.
             torch.sum(self.memory, 0)
+        end_s = perf_counter()
+        for span in spans:
+            span.end(end_s)
+        if spans:  # one meeting for all of them
+            spans[0].blocked(spans[0].begin, end_s)
 
 
 @dataclass(frozen=True)
@@ -222,13 +241,17 @@ class _Plan:
     private: slice | None  # what is copied over the own numbers afterwards
 
 
-class _Range:
+class _Range(Background):
     """A range of a reduction under way."""
 
     def __init__(self, reduction: ShmReduction, number: int, adding: Division[Any], private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
         self._is_done = False
+
+    @property
+    def completed(self) -> float | None:  # type: ignore[override]
+        return self._reduction.completed_at(self.number)
 
     def wait(self) -> None:
         if not self._is_done:

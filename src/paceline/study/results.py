@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from paceline.measure.resources import resource_results
 from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
 from paceline.study.entries import Entry
@@ -54,6 +55,7 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
         "curve": _curve(workers),
         "evaluations": workers[0]["evaluations"],
+        **resource_results(workers),
     }
 
 

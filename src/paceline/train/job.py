@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline.comm.media import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
 from paceline.train.optimizers import build_optimizer
+from paceline.train.recording import observed
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
+from paceline.train.traffic import predicted_traffic
 from paceline.train.trainer import Trainer
 
 ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
@@ -47,10 +50,13 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
     )
 
 
-def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) -> dict[str, Any]:
+def train_job(
+    context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
+) -> dict[str, Any]:
     """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
 
-    Checkpoints on the way lie beside it.
+    Checkpoints on the way lie beside it. `folder` is the run's, where it is stored. With steps per block, every other
+    block of steps is not measured, to see what measuring costs.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
@@ -58,6 +64,14 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
+    result = observed(
+        trainer, lambda: _train(trainer, strategy, checkpoint), folder=folder, steps_per_block=steps_per_block
+    )
+    return {**result, **trainer.observers.findings(), "setup_s": setup_s}
+
+
+def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
+    context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_on_the_way(epoch: int) -> None:
         every = recipe.train.checkpoint_every
@@ -72,6 +86,7 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
 
     history = trainer.run(on_epoch=save_on_the_way)
     wire = comm.wire()
+    carried = _carried(trainer)
     calls = sum(comm.counter.calls.values())
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
@@ -97,11 +112,11 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
         "num_answers": history.num_answers,
         "num_samples": history.num_samples,
         "evaluations": history.evaluations,
-        "setup_s": setup_s,
         "train_s": history.train_s,
         "evaluation_s": evaluation_s,
         "sent_bytes": wire.sent_bytes,
         "received_bytes": wire.received_bytes,
+        **carried,
         "num_operations": calls,
         "train_loss": train.loss,
         "train_accuracy": train.accuracy,
@@ -114,4 +129,23 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
         "strategy_metrics": trainer.strategy.metrics(),
         "parameter_digest": parameter_digest(trainer.model),
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+    }
+
+
+def _carried(trainer: Trainer) -> dict[str, int]:
+    """What this worker's steps put on each medium by the comm's own count, and what the strategy had predicted."""
+    comm = trainer.context.comm
+    predicted = predicted_traffic(
+        trainer.strategy,
+        trainer.worker.specs,
+        rank=comm.rank,
+        world_size=comm.world_size,
+        num_steps=len(trainer.history.iteration_s),
+    )
+    counted = by_medium(comm, comm.counter)
+    return {
+        "network_sent_bytes": counted["network"].sent_bytes,
+        "network_received_bytes": counted["network"].received_bytes,
+        "memory_sent_bytes": counted["memory"].sent_bytes,
+        "predicted_network_sent_bytes": by_medium(comm, predicted)["network"].sent_bytes,
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from paceline.data import Data, make_plan
+from paceline.measure.observer import Observer, Observers
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
@@ -24,19 +26,25 @@ from paceline.train.replicas import make_equal
 from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
 
-PROGRESS_INTERVAL_S = 0.1
+
+def _numbers() -> array[float]:
+    return array("d")
+
+
+def _counts() -> array[int]:
+    return array("q")
 
 
 @dataclass
 class History:
-    """What a worker saw, step by step."""
+    """What a worker saw, step by step: 48 bytes each."""
 
-    iteration_s: list[float] = field(default_factory=list)  # all of a step, data included
-    data_s: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
-    num_right: list[int] = field(default_factory=list)
-    num_answers: list[int] = field(default_factory=list)
-    num_samples: list[int] = field(default_factory=list)
+    iteration_s: array[float] = field(default_factory=_numbers)  # all of a step, data included
+    data_s: array[float] = field(default_factory=_numbers)
+    loss: array[float] = field(default_factory=_numbers)
+    num_right: array[int] = field(default_factory=_counts)
+    num_answers: array[int] = field(default_factory=_counts)
+    num_samples: array[int] = field(default_factory=_counts)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
@@ -59,7 +67,16 @@ class History:
 class Trainer:
     """One worker: a replica, its share of the data, and a strategy to agree with its peers."""
 
-    def __init__(self, recipe: Recipe, strategy: Strategy, data: Data, context: Context, model: nn.Module) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        strategy: Strategy,
+        data: Data,
+        context: Context,
+        model: nn.Module,
+        *,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         train, comm = recipe.train, context.comm
         self.recipe, self.strategy, self.data, self.context = recipe, strategy, data, context
         self.plan = make_plan(
@@ -86,7 +103,12 @@ class Trainer:
         self._is_last_piece = True
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in strategy.watched]
         self.history = History()
-        self._reported_at = 0.0
+        self.observe(observers)
+
+    def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
+        """From now on the loop tells these; with steps per block, only of every other block of steps."""
+        synchronize = self._synchronize if self.context.device.type == "cuda" else None
+        self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
 
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
@@ -102,7 +124,6 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
-            self._report(step, epoch)
             is_epoch_end = index == self.plan.steps_per_epoch - 1
             if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
                 before = time.perf_counter()
@@ -120,21 +141,26 @@ class Trainer:
         self.strategy.wait_for_others()
         for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
             hook.remove()
+        self.observers.steps_end()
         return self.history
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
+        begin = time.perf_counter()
         self._bring_together()
-        return evaluate(
+        score = evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
         )
+        self.observers.end_phase("evaluation", begin)
+        return score
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
+        begin = time.perf_counter()
         comm = None if self.strategy.is_asynchronous else self.context.comm
         if comm is not None:
             self._bring_together()
-        return evaluate(
+        score = evaluate(
             self.model,
             self.data.test,
             comm,
@@ -142,17 +168,21 @@ class Trainer:
             arithmetic=self.arithmetic,
             before_batch=self.strategy.keep_alive,
         )
+        self.observers.end_phase("evaluation", begin)
+        return score
 
     def _bring_together(self) -> None:
         bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
 
     def _step(self, step: int, epoch: int, index: int) -> None:
-        strategy, worker, context = self.strategy, self.worker, self.context
+        strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
         started = time.perf_counter()
+        observers.step_begins(step)
         counts = self.plan.counts(index)
         worker.weight = counts[context.rank] / sum(counts)
         has_samples = counts[context.rank] > 0
         inputs, target = self.data.train.batch(self._indices(epoch, index, has_samples=has_samples), epoch)
+        observers.end_phase("data", started)
         data_done = time.perf_counter()
         self._set_learning_rate(step)
         strategy.zero_grad()
@@ -172,20 +202,27 @@ class Trainer:
             micro_batch_size=self.recipe.train.micro_batch_size,
             least_pieces=strategy.num_micro_batches,
             before_last=self._no_sync,
+            observers=observers,
         )
         for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
             buffer.copy_(value)
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
         strategy.after_backward()
+        begin = time.perf_counter()
         strategy.step()
+        observers.end_phase("optimizer", begin)
         strategy.after_step()
         if context.device.type == "cuda":
-            torch.cuda.synchronize(context.device)
+            self._synchronize()
         if not has_samples:
             outcome = Outcome(0.0, 0, 0, 0)
-        finished = time.perf_counter()
-        self.history.add(outcome, iteration_s=finished - started, data_s=data_done - started)
+        times = {"iteration_s": time.perf_counter() - started, "data_s": data_done - started}
+        self.history.add(outcome, **times)
+        observers.step_ends(step, {"begin": started, **times, **vars(outcome)})
+
+    def _synchronize(self) -> None:
+        torch.cuda.synchronize(self.context.device)
 
     def _indices(self, epoch: int, index: int, *, has_samples: bool) -> torch.Tensor:
         if has_samples:
@@ -218,23 +255,3 @@ class Trainer:
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._is_last_piece:
             self.strategy.on_gradient(parameter)
-
-    def _report(self, step: int, epoch: int) -> None:
-        if self.context.rank != 0:
-            return
-        every, now = self.recipe.train.log_every, time.perf_counter()
-        is_log = bool(every) and (step + 1) % every == 0
-        if is_log or now - self._reported_at > PROGRESS_INTERVAL_S or step + 1 == self.total_steps:
-            self._reported_at = now
-            score = self.history.since(max(epoch * self.plan.steps_per_epoch, step - 100))
-            self.context.emit(
-                {
-                    "kind": "log" if is_log else "progress",
-                    "step": step + 1,
-                    "total_steps": self.total_steps,
-                    "epoch": epoch + 1,
-                    "iteration": step % self.plan.steps_per_epoch + 1,
-                    "loss": self.history.loss[-1],
-                    "accuracy": score.accuracy,
-                }
-            )
