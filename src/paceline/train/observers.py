@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from paceline.measure.observer import Observer
+from paceline.measure.profile import Profiler
+from paceline.measure.steps import StepRange
 from paceline.recipe import Recipe
 from paceline.train.context import Context
 
 
 def make_observers(recipe: Recipe, context: Context) -> list[Observer]:
     """The observers of one worker, in the order in which they are told."""
-    del recipe, context
-    return []
+    observers: list[Observer] = []
+    if recipe.measure.profile:
+        steps = StepRange.parse(recipe.measure.profile, "--profile")
+        observers.append(Profiler(steps, backend=context.comm.name, has_gpu=context.device.type == "cuda"))
+    return observers
