@@ -16,9 +16,6 @@ from typing import Any
 
 Event = dict[str, Any]
 
-SHORTEST_S = 1e-9  # what a slice lasts at least: viewers attach no arrow to one without length
-
-
 @dataclass(frozen=True)
 class Track:
     """A row of a viewer: a thread of a process."""
@@ -29,42 +26,51 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A named piece of time on a track, in seconds."""
+    """A named piece of time on a track. Whole nanoseconds: rounding must not push an end beyond another."""
 
     name: str
     category: str
-    begin_s: float
-    end_s: float
+    begin_ns: int
+    end_ns: int
     args: Mapping[str, Any] = field(default_factory=dict)
 
+    @staticmethod
+    def of(name: str, category: str, begin_s: float, end_s: float, args: Mapping[str, Any]) -> Slice:
+        """At least a nanosecond long: viewers attach no arrow to what has no length."""
+        begin_ns = nanoseconds(begin_s)
+        end_ns = max(nanoseconds(end_s), begin_ns + 1)
+        return Slice(name=name, category=category, begin_ns=begin_ns, end_ns=end_ns, args=args)
+
     def event(self, track: Track) -> Event:
-        begin_us, end_us = micro(self.begin_s), micro(max(self.end_s, self.begin_s + SHORTEST_S))
         return {
             "ph": "X",
             "name": self.name,
             "cat": self.category,
             "pid": track.pid,
             "tid": track.tid,
-            "ts": begin_us,
-            "dur": round(end_us - begin_us, 3),
+            "ts": micro(self.begin_ns),
+            "dur": micro(self.end_ns - self.begin_ns),
             "args": dict(self.args),
         }
 
 
-def micro(seconds: float) -> float:
-    """Microseconds, to the nanosecond."""
-    return round(seconds * 1e6, 3)
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def micro(time_ns: int) -> float:
+    return time_ns / 1000
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
     """In order of time, cut where one would reach beyond the slice that it began in."""
     found: list[Slice] = []
     around: list[Slice] = []
-    for piece in sorted(slices, key=lambda piece: (piece.begin_s, -piece.end_s)):
-        while around and around[-1].end_s <= piece.begin_s:
+    for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
+        while around and around[-1].end_ns <= piece.begin_ns:
             around.pop()
-        if around and piece.end_s > around[-1].end_s:
-            piece = replace(piece, end_s=around[-1].end_s)
+        if around and piece.end_ns > around[-1].end_ns:
+            piece = replace(piece, end_ns=around[-1].end_ns)
         around.append(piece)
         found.append(piece)
     return found
@@ -72,14 +78,12 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
     """For each slice the lane in which it crosses none; as few lanes as things are under way at a time."""
-    free_from: list[float] = []
+    free_from: list[int] = []
     chosen = [0] * len(slices)
-    for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_s):
+    for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):
         piece = slices[index]
-        lane = next((lane for lane, end_s in enumerate(free_from) if end_s <= piece.begin_s), len(free_from))
-        if lane == len(free_from):
-            free_from.append(0.0)
-        free_from[lane] = max(piece.end_s, piece.begin_s + SHORTEST_S)
+        lane = next((lane for lane, end_ns in enumerate(free_from) if end_ns <= piece.begin_ns), len(free_from))
+        free_from[lane : lane + 1] = [piece.end_ns]
         chosen[index] = lane
     return chosen
 
@@ -94,28 +98,34 @@ class Arrows:
         return next(self._numbers)
 
     def between(
-        self, name: str, source: tuple[Track, Slice], target: tuple[Track, Slice], *, leaves_s: float, arrives_s: float
+        self, name: str, source: tuple[Track, Slice], target: tuple[Track, Slice], *, leaves_ns: int, arrives_ns: int
     ) -> list[Event]:
         """From a moment in one slice to a moment in another; none where that would point back in time."""
         (source_track, source_slice), (target_track, target_slice) = source, target
-        leaves_us, arrives_us = _within(leaves_s, source_slice), _within(arrives_s, target_slice)
-        if arrives_us < leaves_us:
+        leaves_ns, arrives_ns = _within(leaves_ns, source_slice), _within(arrives_ns, target_slice)
+        if arrives_ns < leaves_ns:
             return []
         common = {"name": name, "cat": "arrow", "id": self.next_number()}
         return [
-            {"ph": "s", **common, "pid": source_track.pid, "tid": source_track.tid, "ts": leaves_us},
-            {"ph": "f", "bp": "e", **common, "pid": target_track.pid, "tid": target_track.tid, "ts": arrives_us},
+            {"ph": "s", **common, "pid": source_track.pid, "tid": source_track.tid, "ts": micro(leaves_ns)},
+            {
+                "ph": "f",
+                "bp": "e",
+                **common,
+                "pid": target_track.pid,
+                "tid": target_track.tid,
+                "ts": micro(arrives_ns),
+            },
         ]
 
 
-def _within(moment_s: float, piece: Slice) -> float:
+def _within(moment_ns: int, piece: Slice) -> int:
     """A moment brought into a slice, clear of its end: a slice that ends at that very moment is closed by then."""
-    last_us = max(micro(piece.end_s) - 0.001, micro(piece.begin_s))
-    return round(min(max(micro(moment_s), micro(piece.begin_s)), last_us), 3)
+    return min(max(moment_ns, piece.begin_ns), piece.end_ns - 1)
 
 
 def counter(pid: int, name: str, time_s: float, value: float) -> Event:
-    return {"ph": "C", "name": name, "pid": pid, "tid": pid, "ts": micro(time_s), "args": {"value": value}}
+    return {"ph": "C", "name": name, "pid": pid, "tid": pid, "ts": micro(nanoseconds(time_s)), "args": {"value": value}}
 
 
 def process_names(pid: int, name: str, order: int) -> list[Event]:
