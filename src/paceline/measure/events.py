@@ -16,6 +16,7 @@ from typing import Any
 
 Event = dict[str, Any]
 
+
 @dataclass(frozen=True)
 class Track:
     """A row of a viewer: a thread of a process."""
