@@ -126,7 +126,15 @@ def _within(moment_ns: int, piece: Slice) -> int:
 
 
 def counter(pid: int, name: str, time_s: float, value: float) -> Event:
-    return {"ph": "C", "name": name, "pid": pid, "tid": pid, "ts": micro(nanoseconds(time_s)), "args": {"value": value}}
+    return {
+        "ph": "C",
+        "name": name,
+        "cat": "resources",
+        "pid": pid,
+        "tid": pid,
+        "ts": micro(nanoseconds(time_s)),
+        "args": {"value": value},
+    }
 
 
 def process_names(pid: int, name: str, order: int) -> list[Event]:
