@@ -64,10 +64,10 @@ class Profiler(Observer):
     def step_ends(self, step: int, facts: Row) -> None:  # noqa: ARG002
         if self._is_running:
             self._close()
-        if step + 1 == self.steps.first:
+            if step + 1 >= self.steps.end:
+                self._stop()
+        elif self._profile is None and step + 1 in self.steps:
             self._start()
-        elif step + 1 == self.steps.end:
-            self._stop()
 
     def run_ends(self) -> None:
         """Write the trace; a run that ended early leaves what there is."""
