@@ -18,8 +18,8 @@ from paceline.errors import UsageError
 from paceline.measure.events import Arrows
 from paceline.measure.merged import write_merged
 from paceline.measure.observer import Observers, RunFacts
-from paceline.measure.profile import Profiler, rank_file
-from paceline.measure.profiled import ProfiledTrace, profiled_events, read_profiled
+from paceline.measure.profile import Profiler
+from paceline.measure.profiled import ProfiledTrace, profiled_events, rank_file, read_profiled
 from paceline.measure.steps import StepRange, check_within
 from trace_format import check_events, read_strictly, tracks
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from paceline.errors import RunError, UsageError
 from paceline.measure.events import Arrows, write_events
-from paceline.measure.profile import FOLDER
-from paceline.measure.profiled import ProfiledTrace, profiled_events, read_profiled
+from paceline.measure.profiled import FOLDER, ProfiledTrace, profiled_events, read_profiled
 from paceline.measure.reading import read_lines, worker_files
 from paceline.measure.steps import StepRange, check_within
 from paceline.measure.trace import WorkerLines, merged_events, pid_of

@@ -12,16 +12,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from paceline.errors import RunError
 from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.profiled import METADATA, rank_file
 from paceline.measure.steps import StepRange
 
-FOLDER = "trace"
 PREFIX = "paceline."  # of phases among the names in a trace
-METADATA = "paceline"  # the key under which a trace says how its clock stands to the run's
-
-
-def rank_file(folder: Path, rank: int) -> Path:
-    """Where a worker's own trace lies in a run's folder."""
-    return folder / FOLDER / f"rank-{rank}.json.gz"
 
 
 class Profiler(Observer):

@@ -12,9 +12,10 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.measure.events import Arrows, Event, Slice, Track, micro, nested, thread_names
-from paceline.measure.profile import METADATA, rank_file
 from paceline.measure.steps import StepRange
 
+FOLDER = "trace"
+METADATA = "paceline"  # the key under which a trace says how its clock stands to the run's
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
 FIRST_TRACK = 5000  # within a worker's numbers, clear of the loop's and the communication's
@@ -30,6 +31,11 @@ class ProfiledTrace:
     steps: StepRange
     shift_ns: int  # from the trace's times to the run's
     events: list[Mapping[str, Any]]
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    """Where a worker's own trace lies in a run's folder."""
+    return folder / FOLDER / f"rank-{rank}.json.gz"
 
 
 def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
