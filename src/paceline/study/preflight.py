@@ -12,6 +12,7 @@ from paceline.comm import comms
 from paceline.data import load_data, make_plan
 from paceline.data.base import Tree
 from paceline.errors import UsageError
+from paceline.measure.inject import check_injections
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.study.entries import Entry, check_models
@@ -77,6 +78,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
             f"batch size {recipe.batch_size} is larger than the {num_samples} training samples; "
             f"use at most {num_samples}, or more samples (--train-samples)"
         )
+    check_injections(recipe.measure.inject, num_workers=recipe.workers, total_steps=recipe.num_steps(num_samples))
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, data)
     check_models(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.measure.inject import Injection, Injector
 from paceline.measure.observer import Observer
 from paceline.recipe import Recipe
 from paceline.train.context import Context
@@ -9,5 +10,8 @@ from paceline.train.context import Context
 
 def make_observers(recipe: Recipe, context: Context) -> list[Observer]:
     """The observers of one worker, in the order in which they are told."""
-    del recipe, context
-    return []
+    found: list[Observer] = []
+    injections = [one for one in map(Injection.parse, recipe.measure.inject) if one.rank == context.rank]
+    if injections:
+        found.append(Injector(injections, [comm for comm in (context.comm, context.servers) if comm is not None]))
+    return found
