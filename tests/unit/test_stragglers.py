@@ -44,7 +44,9 @@ def test_nobody_is_named_on_an_even_run(count: int, noise: float) -> None:
 
 
 def test_wild_times_name_somebody_no_more_often_than_promised() -> None:
-    named = [bool(find_stragglers({rank: steps(10 * run + rank, noise=1.0) for rank in range(4)})) for run in range(200)]
+    named = [
+        bool(find_stragglers({rank: steps(10 * run + rank, noise=1.0) for rank in range(4)})) for run in range(200)
+    ]
     assert statistics.fmean(named) <= 0.05
 
 
