@@ -116,8 +116,9 @@ def test_a_factor_does_not_grow_with_what_was_blocked(monkeypatch: pytest.Monkey
     """Also in steps of which the other listener wants to hear nothing."""
     sleeper = Sleeper(monkeypatch)
     heard: list[Any] = []
+    settled: list[float] = []
     other = SimpleNamespace(step=3, op=lambda *given: heard.append(given), blocked=lambda *given: heard.append(given))
-    comm = SimpleNamespace(listener=other)
+    comm = SimpleNamespace(listener=other, settle=lambda end: settled.append(end))
     made = injector("slow:rank=0,factor=2", sleep=sleeper, comms=[comm])
     made.step_begins(3)
     for wanted in (3, -1):
@@ -129,6 +130,9 @@ def test_a_factor_does_not_grow_with_what_was_blocked(monkeypatch: pytest.Monkey
         phase(made, sleeper, "backward", 5.0)
     assert sleeper.slept == [2.0, 2.0]
     assert [given[-1] for given in heard] == [7, 8, 3]
+    assert settled == [105.0, 112.0]  # when backward had ended, before the sleep
+    made.run_ends()
+    assert comm.listener is other
 
 
 def test_a_sleep_that_lasted_too_long_shortens_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

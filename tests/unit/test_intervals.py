@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ def test_a_union_is_sorted_and_does_not_touch(parts: Intervals) -> None:
     found = union(parts)
     assert moments(found) == moments(parts)
     assert all(begin < end for begin, end in found)
-    assert all(first[1] < second[0] for first, second in zip(found, found[1:], strict=False))
+    assert all(first[1] < second[0] for first, second in pairwise(found))
 
 
 @given(PARTS, PARTS)

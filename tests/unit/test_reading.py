@@ -16,7 +16,8 @@ from paceline.measure.reading import read_lines, read_steps, stands_for, togethe
 
 
 def one_step(step: int) -> list[Line]:
-    return [span(step, "forward", step, step + 0.5), *both(step, step, step + 0.5, step + 1), step_line(step, step, step + 1)]  # fmt: skip
+    phase, collective = span(step, "forward", step, step + 0.5), both(step, step, step + 0.5, step + 1)
+    return [phase, *collective, step_line(step, step, step + 1)]
 
 
 def test_everything_of_a_step_comes_together() -> None:

@@ -40,6 +40,7 @@ class ShmComm(Comm):
 
     name: ClassVar[str] = "shm"
     between_nodes: ClassVar[bool] = False
+    medium: ClassVar[str] = "memory"
 
     @classmethod
     def unavailable(cls) -> str:
@@ -120,7 +121,7 @@ class ShmComm(Comm):
             return cls.spread_evenly(cls.wire_factors(op, peer, rank, world_size)[0], rank, world_size)
         return super().sent_to(op, peer, rank, world_size)
 
-    def barrier(self) -> None:
+    def _barrier(self) -> None:
         piece, meeting = self._next_piece(), Meeting("barrier")
         self._counters.announce(piece, meeting)
         self._counters.meet(piece, meeting)

@@ -81,6 +81,7 @@ class Injector(Observer):
     ) -> None:
         self._injections = list(injections)
         self._comms = list(comms)
+        self._ears: list[tuple[Any, _Ear]] = []
         self._sleep = sleep
         self._blocked: list[tuple[float, float]] = []  # since the last phase ended
         self._is_new_step = dict.fromkeys(PHASES, True)
@@ -89,6 +90,7 @@ class Injector(Observer):
     def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
         for comm in self._comms:
             comm.listener = _Ear(comm.listener, self._blocked.append)
+            self._ears.append((comm, comm.listener))
 
     def step_begins(self, step: int) -> None:
         self._is_new_step = dict.fromkeys(PHASES, True)
@@ -99,7 +101,10 @@ class Injector(Observer):
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
         if phase not in PHASES:
             return
-        began = time.perf_counter() - elapsed_s
+        now = time.perf_counter()
+        began = now - elapsed_s
+        for comm in self._comms:
+            comm.settle(now)  # what torch's own code waited for in backward ended here, before the sleep
         own_s = elapsed_s - sum(end - max(begin, began) for begin, end in self._blocked if end > began)
         for injection in self._injections:
             if injection.kind == "slow" and injection.phase in ("", phase):
@@ -110,6 +115,10 @@ class Injector(Observer):
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None:  # noqa: ARG002
         self._blocked.clear()
+
+    def run_ends(self) -> None:
+        for comm, ear in self._ears:
+            comm.listener = ear.before
 
     def _pay(self, phase: str) -> None:
         """Sleep what is owed. A sleep lasts a little longer than asked for: the next one of the phase is shorter."""
@@ -123,26 +132,26 @@ class _Ear:
     """Listens to a comm beside whoever listened before, also in steps of which that one wants to hear nothing."""
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:
-        self._before = before
+        self.before = before
         self._on_blocked = on_blocked
 
     @property
     def step(self) -> int:
-        return int(self._before.step) if self._is_wanted else UNWANTED
+        return int(self.before.step) if self._is_wanted else UNWANTED
 
     @property
     def _is_wanted(self) -> bool:
-        return self._before is not None and self._before.step >= 0
+        return self.before is not None and self.before.step >= 0
 
     def op(self, op: str, nbytes: int, peer: int | None, tag: int, begin: float, end: float, number: int, medium: str,
            step: int) -> None:  # fmt: skip
         if step != UNWANTED:
-            self._before.op(op, nbytes, peer, tag, begin, end, number, medium, step)
+            self.before.op(op, nbytes, peer, tag, begin, end, number, medium, step)
 
     def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None:
         self._on_blocked((begin, end))
         if self._is_wanted:
-            self._before.blocked(op, peer, tag, begin, end, number)
+            self.before.blocked(op, peer, tag, begin, end, number)
 
 
 def _end(kind: str) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 from paceline.errors import WorkerError
 from paceline.launch.base import Launcher, Task
 from paceline.measure.environment import environment
+from paceline.measure.spool import recover
 from paceline.recipe import Recipe
 from paceline.runs import Folder, write_run
+from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
+from paceline.study.measured import measure_run
 from paceline.study.results import Result, run_result
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
@@ -53,7 +56,9 @@ def execute(
         raise
     if not launcher.is_main:
         return None
-    result = run_result(recipe, entry, workers, time.perf_counter() - started)
+    total_s = time.perf_counter() - started
+    measured = measure_run(recipe, workers, folder.path / "workers" if folder is not None else None)
+    result = run_result(recipe, entry, workers, total_s, measured)
     if folder is not None:
         try:
             write_run(folder, recipe, facts, {**summary, "status": "done", "result": result}, workers)
@@ -74,6 +79,8 @@ def _store_unfinished(folder: Folder, recipe: Recipe, summary: dict[str, Any], e
         folder.discard()
         return
     try:
+        with disk_errors(folder.path):
+            recover(folder.path / "workers")
         write_run(folder, recipe, environment(), {**summary, **status}, [])
         error.add_note(f"the run is kept, marked {status['status']}: {folder.commit()}")
     except BaseException:
