@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from made_up_lines import worker_lines, write_lines
 from paceline.errors import UsageError
 from paceline.measure.events import Arrows
 from paceline.measure.merged import write_merged
@@ -22,6 +21,7 @@ from paceline.measure.profile import Profiler
 from paceline.measure.profiled import ProfiledTrace, profiled_events, rank_file, read_profiled
 from paceline.measure.steps import StepRange, check_within
 from trace_format import check_events, read_strictly, tracks
+from trace_lines import worker_lines, write_lines
 
 
 @pytest.mark.parametrize(

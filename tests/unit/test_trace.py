@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from made_up_lines import STEP_S, Line, worker_lines, write_lines
 from paceline.errors import UsageError
 from paceline.measure.events import Arrows, Slice, lanes, nested
 from paceline.measure.merged import MOST_STEPS, NAME, write_merged
@@ -18,6 +17,7 @@ from paceline.measure.steps import StepRange
 from paceline.measure.trace import WorkerLines, merged_events, pid_of
 from paceline.study.trace import trace_lines, trace_run
 from trace_format import FormatError, check_events, read_strictly, tracks
+from trace_lines import STEP_S, Line, worker_lines, write_lines
 
 
 def made_up_run(tmp_path: Path, *, num_workers: int = 3, num_steps: int = 20, late_s: float = 0.0) -> Path:
@@ -185,7 +185,7 @@ def test_what_was_written_is_said_with_how_to_open_it(tmp_path: Path) -> None:
     assert "6 arrows" in text
     assert "ui.perfetto.dev" in text
     assert "chrome://tracing" in text
-    assert "agree to 10 microseconds" in text
+    assert "agree to 20 microseconds" in text
 
 
 def test_a_file_that_is_not_packed_holds_the_same(tmp_path: Path) -> None:

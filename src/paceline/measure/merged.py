@@ -30,7 +30,7 @@ class Written:
     num_profiled: int  # workers whose own traces are in it
     num_events: int
     num_arrows: int
-    clock_error_s: float | None  # how far apart two workers' clocks may be; None where it is not known
+    clock_error_s: float | None  # how far apart any two workers' clocks may be; None where it is not known
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> Written:
@@ -73,7 +73,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
         num_profiled=len(shown),
         num_events=len(events),
         num_arrows=sum(event["ph"] == "s" for event in events),
-        clock_error_s=max(known) if len(known) == len(workers) else None,
+        clock_error_s=sum(sorted(known)[-2:]) if len(known) == len(workers) else None,
     )
 
 

@@ -3,7 +3,8 @@
 A worker's own work is what its phases last without what it was blocked. Steps are taken together in blocks, and a
 worker is compared with the median of the others block by block, so that what slows the machine for a while slows
 both sides, and a hiccup spoils one block alone. The typical excess is the median over blocks, and its interval comes
-from the order of the blocks: nothing is assumed of how times scatter.
+from the order of the blocks: nothing is assumed of how times scatter. It holds for all workers of a run together, so
+that many workers do not make it likely that one of them is named by chance.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from paceline.measure.split import PHASES
@@ -57,7 +59,7 @@ def _block_means(steps: Sequence[OwnWork]) -> list[dict[str, float]]:
     bounds = [len(steps) * block // count for block in range(count + 1)]
     return [
         {phase: statistics.fmean(step.get(phase, 0.0) for step in steps[begin:end]) for phase in PHASES}
-        for begin, end in zip(bounds, bounds[1:], strict=False)
+        for begin, end in pairwise(bounds)
     ]
 
 
@@ -68,7 +70,7 @@ def _judge(rank: int, blocks: Mapping[int, list[dict[str, float]]], num_steps: i
     base_s = statistics.median(usual)
     excess = [a - b for a, b in zip(own, usual, strict=True)]
     excess_s = statistics.median(excess)
-    low, high = interval95_of_median(excess)
+    low, high = interval95_of_median(excess, num_together=len(blocks))
     if base_s <= 0 or excess_s <= LEAST_EXCESS * base_s or low <= 0:
         return None
     return Straggler(
@@ -97,14 +99,16 @@ def _slow_phase(own: list[dict[str, float]], others: list[list[dict[str, float]]
     return slowest
 
 
-def interval95_of_median(values: Sequence[float]) -> tuple[float, float]:
-    """At least 95 % for the median of what the values are drawn from, from their order alone (six values or more)."""
+def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
+    """At least 95 % for the median of what the values are drawn from, from their order alone.
+
+    When so many are looked at together, it is 95 % that all of them hold. Few values reach from end to end.
+    """
     ordered = sorted(values)
-    count = len(ordered)
-    assert count >= 6, "fewer values cannot give a 95 % interval for a median"
+    count, allowed = len(ordered), 0.025 / num_together
     outside, below = 0.0, 0
     # The median lies below the k-th smallest value with the chance that a fair coin shows fewer than k heads.
-    while outside + math.comb(count, below) / 2**count <= 0.025:
-        outside += math.comb(count, below) / 2**count
+    while (outside := outside + math.comb(count, below) / 2**count) <= allowed:
         below += 1
+    below = max(below, 1)
     return ordered[below - 1], ordered[count - below]

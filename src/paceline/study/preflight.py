@@ -12,6 +12,7 @@ from paceline.comm import comms
 from paceline.data import load_data, make_plan
 from paceline.data.base import Tree
 from paceline.errors import UsageError
+from paceline.measure.inject import check_injections
 from paceline.measure.steps import StepRange, check_within
 from paceline.models import build_model
 from paceline.recipe import Recipe
@@ -81,6 +82,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
     total_steps = recipe.num_steps(num_samples)
     if recipe.measure.profile:
         check_within(StepRange.parse(recipe.measure.profile, "--profile"), total_steps, "--profile")
+    check_injections(recipe.measure.inject, num_workers=recipe.workers, total_steps=total_steps)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, data)
     check_models(
