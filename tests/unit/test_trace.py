@@ -141,6 +141,12 @@ def test_steps_by_default_are_the_middle_of_a_long_run(tmp_path: Path) -> None:
     assert written.path.name == NAME
 
 
+def test_steps_by_default_follow_each_other_where_a_long_run_has_gaps(tmp_path: Path) -> None:
+    lines = [line for line in worker_lines(0, 1, 90) if line.get("step", 0) < 30 or line["step"] % 2 == 0]
+    written = write_merged(write_lines(tmp_path / "run", {0: lines}))
+    assert written.steps == StepRange(0, 31)
+
+
 def test_steps_by_default_are_few_where_each_is_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.measure.merged.MOST_LINES", 50)
     written = write_merged(made_up_run(tmp_path, num_workers=2, num_steps=9))

@@ -108,10 +108,22 @@ def _settle(
         return StepRange(
             min(trace.steps.first for trace in profiled.values()), max(trace.steps.end for trace in profiled.values())
         )
-    per_step = sum(lines.values()) / len(kept)
+    kept = _longest_without_gaps(kept)
+    per_step = sum(lines[step] for step in kept) / len(kept)
     number = min(max(int(MOST_LINES / per_step), 1), MOST_STEPS, len(kept))
     first = (len(kept) - number) // 2
     return StepRange(kept[first], kept[first + number - 1] + 1)
+
+
+def _longest_without_gaps(steps: list[int]) -> list[int]:
+    """Steps that follow each other: of a long run, all of the first 1,000 are recorded, and then fewer and fewer."""
+    found: list[list[int]] = []
+    for step in steps:
+        if found and step == found[-1][-1] + 1:
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return max(found, key=len)
 
 
 def _overlap(one: StepRange, other: StepRange) -> bool:
