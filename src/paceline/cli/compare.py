@@ -40,7 +40,13 @@ def compare(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, measuring_lines, processes_of, verdict_lines
+    from paceline.cli.parts.view import (
+        comparison_table,
+        measuring_lines,
+        processes_of,
+        straggler_lines,
+        verdict_lines,
+    )
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
@@ -78,8 +84,13 @@ def compare(
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
     )
+    if any(result.get("split") for result in study["results"]):
+        console.print("overlap: communication hidden under compute; waiting: of a step, for a peer that came later.")
     for line in [*verdict_lines(study), *measuring_lines(study)]:
         console.print(line)
+    for result in study["results"]:
+        for line in straggler_lines(result, result["label"]):
+            console.print(line, markup=False)
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:
         from paceline.report import write_report

@@ -38,7 +38,7 @@ def run(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import processes_of, run_lines, worker_table
+    from paceline.cli.parts.view import processes_of, run_lines, straggler_lines, worker_table
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry, settle_comm
@@ -72,6 +72,8 @@ def run(
     if result is None or folder is None:
         return
     console.print(worker_table(result, console.width))
+    for line in straggler_lines(result):
+        console.print(line, style="bold")
     for line in run_lines(result):
         console.print(line)
     console.print(f"run             {folder.path}", markup=False, soft_wrap=True)

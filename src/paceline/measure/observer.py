@@ -33,6 +33,8 @@ class Observer:
 
     def step_begins(self, step: int) -> None: ...
 
+    def phase_begins(self, phase: str) -> None: ...
+
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
         """What is done here belongs to the phase: it slows it down."""
 
@@ -86,6 +88,12 @@ class Observers:
             self._switch(is_on=is_measured(step, self._steps_per_block))
         for member in self.members:
             member.step_begins(step)
+
+    def begin_phase(self, phase: str) -> float:
+        """A phase begins; says when, for its end."""
+        for member in self.members:
+            member.phase_begins(phase)
+        return time.perf_counter()
 
     def end_phase(self, phase: str, begin: float) -> None:
         """A phase that began then ends now, as soon as observers let it."""

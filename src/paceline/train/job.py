@@ -15,6 +15,7 @@ from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
+from paceline.train.links import own_links
 from paceline.train.optimizers import build_optimizer
 from paceline.train.recording import observed
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
@@ -88,6 +89,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
     wire = comm.wire()
     carried = _carried(trainer)
     calls = sum(comm.counter.calls.values())
+    links = own_links(trainer.worker, trainer.strategy, len(history.iteration_s))
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
     apart = trainer.evaluate() if drift > ROUNDING else None
@@ -117,6 +119,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "sent_bytes": wire.sent_bytes,
         "received_bytes": wire.received_bytes,
         **carried,
+        "links": links,
         "num_operations": calls,
         "train_loss": train.loss,
         "train_accuracy": train.accuracy,

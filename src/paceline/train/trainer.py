@@ -146,7 +146,7 @@ class Trainer:
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
-        begin = time.perf_counter()
+        begin = self.observers.begin_phase("evaluation")
         self._bring_together()
         score = evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
@@ -156,7 +156,7 @@ class Trainer:
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
-        begin = time.perf_counter()
+        begin = self.observers.begin_phase("evaluation")
         comm = None if self.strategy.is_asynchronous else self.context.comm
         if comm is not None:
             self._bring_together()
@@ -178,6 +178,7 @@ class Trainer:
         strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
         started = time.perf_counter()
         observers.step_begins(step)
+        observers.begin_phase("data")
         counts = self.plan.counts(index)
         worker.weight = counts[context.rank] / sum(counts)
         has_samples = counts[context.rank] > 0
@@ -209,7 +210,7 @@ class Trainer:
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
         strategy.after_backward()
-        begin = time.perf_counter()
+        begin = observers.begin_phase("optimizer")
         strategy.step()
         observers.end_phase("optimizer", begin)
         strategy.after_step()

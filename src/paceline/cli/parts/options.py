@@ -209,6 +209,12 @@ def check_page_target(target: str) -> None:
     _check_target("--plot", target)
 
 
+def check_trace_target(target: str) -> None:
+    if target and not target.endswith((".json", ".json.gz")):
+        raise UsageError(f"--output {target!r}: name a file that ends in .json or .json.gz; viewers go by that")
+    _check_target("--output", target)
+
+
 def _check_target(option: str, target: str) -> None:
     if not target:
         return
