@@ -28,7 +28,13 @@ def compare(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, processes_of, straggler_lines, verdict_lines
+    from paceline.cli.parts.view import (
+        comparison_table,
+        measuring_lines,
+        processes_of,
+        straggler_lines,
+        verdict_lines,
+    )
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
@@ -51,7 +57,9 @@ def compare(
             if entry.num_servers:
                 console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
         with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
-            outcome = run_study(recipe, entries, launcher, repeats=repeats, out=out, listener=bars)
+            outcome = run_study(
+                recipe, entries, launcher, repeats=repeats, out=out, listener=bars, total_steps=facts.total_steps
+            )
     if outcome is None:
         return
     study, folder = outcome
@@ -62,7 +70,7 @@ def compare(
     )
     if any(result.get("split") for result in study["results"]):
         console.print("overlap: communication hidden under compute; waiting: of a step, for a peer that came later.")
-    for line in verdict_lines(study):
+    for line in [*verdict_lines(study), *measuring_lines(study)]:
         console.print(line)
     for result in study["results"]:
         for line in straggler_lines(result, result["label"]):
