@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import struct
+from typing import Any
 
 import psutil
 import torch
@@ -37,9 +38,15 @@ def loopback_bytes() -> int:
 
 def own_tcp_bytes() -> tuple[int, int]:
     """Bytes that peers acknowledged and that this process received, over all of its TCP connections."""
-    sent = received = 0
+    found = _connections().values()
+    return sum(sent for sent, _ in found), sum(received for _, received in found)
+
+
+def _connections() -> dict[str, tuple[int, int]]:
+    """Bytes acknowledged and received on every TCP connection of this process, by its two ports."""
+    found: dict[str, tuple[int, int]] = {}
     if not can_count_sockets():
-        return sent, received
+        return found
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -48,11 +55,32 @@ def own_tcp_bytes() -> tuple[int, int]:
                 if view.family not in (socket.AF_INET, socket.AF_INET6) or view.type != socket.SOCK_STREAM:
                     continue
                 info = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                ports = f"{view.getsockname()[1]}:{view.getpeername()[1]}"
         except OSError:
-            continue  # closed while we looked
-        sent += struct.unpack_from("Q", info, _BYTES_ACKED)[0]
-        received += struct.unpack_from("Q", info, _BYTES_RECEIVED)[0]
-    return sent, received
+            continue  # closed while we looked, or not connected
+        counts = (struct.unpack_from("Q", info, _BYTES_ACKED)[0], struct.unpack_from("Q", info, _BYTES_RECEIVED)[0])
+        found[ports] = counts
+    return found
+
+
+def bytes_by_connection(context: Context, operation: str) -> dict[str, Any]:
+    """What an operation sent on each connection of this worker, as the kernel counts it."""
+    comm, root = context.comm, 1 if operation in ("broadcast", "gather") else None
+    tensor = torch.ones(1_000_000)
+    comm.barrier()
+    before = _connections()
+    match operation:
+        case "all_reduce":
+            comm.all_reduce(tensor)
+        case "all_gather":
+            comm.all_gather(tensor)
+        case "broadcast":
+            comm.broadcast(tensor, 1)
+        case "gather":
+            comm.gather(tensor, 1)
+    comm.barrier()
+    sent = {ports: counts[0] - before.get(ports, (0, 0))[0] for ports, counts in _connections().items()}
+    return {"sent": sent, "root": root, "nbytes": tensor.numel() * tensor.element_size()}
 
 
 def traffic_of(context: Context, operation: str) -> dict[str, int]:
