@@ -31,6 +31,7 @@ MODELS = {
     "lenet5": {"model.name": "lenet5", "data.name": "mnist-mini"},
     "vgg11": {"model.name": "vgg11", "data.name": "synthetic:3x32x32x10", "optimizer.lr": 0.001},
 }
+BATCHES = {"lenet5": 24, "vgg11": 8}  # per worker
 EVEN = "even"
 INJECTIONS = (
     EVEN,
@@ -117,7 +118,7 @@ def recipe_of(arguments: argparse.Namespace, model: str, text: str) -> Recipe:
         {
             **MODELS[model],
             "workers": arguments.workers,
-            "train.worker_batch_size": arguments.worker_batch_size,
+            "train.worker_batch_size": arguments.worker_batch_size or BATCHES[model],
             "train.iterations": arguments.steps + WARMUP,
             "train.warmup_iterations": WARMUP,
             "data.test_samples": arguments.workers,
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument("--strategy", default="all-reduce")
     parser.add_argument("--comm", default="torch")
     parser.add_argument("--steps", type=int, default=60, help="timed steps of a run")
-    parser.add_argument("--worker-batch-size", type=int, default=8)
+    parser.add_argument("--worker-batch-size", type=int, default=0, help="0: as suits the model")
     parser.add_argument("--seconds", type=float, default=math.inf, help="for all; cases share what is left of it")
     arguments = parser.parse_args()
     cases = [Case(model, text) for model in arguments.models.split(",") for text in arguments.inject or INJECTIONS]
