@@ -117,7 +117,9 @@ def test_a_factor_does_not_grow_with_what_was_blocked(monkeypatch: pytest.Monkey
     sleeper = Sleeper(monkeypatch)
     heard: list[Any] = []
     settled: list[float] = []
-    other = SimpleNamespace(step=3, op=lambda *given: heard.append(given), blocked=lambda *given: heard.append(given))
+    other = SimpleNamespace(
+        step=3, op=lambda *given: heard.append(given), blocked=lambda *given, **_: heard.append(given)
+    )
     comm = SimpleNamespace(listener=other, settle=lambda end: settled.append(end))
     made = injector("slow:rank=0,factor=2", sleep=sleeper, comms=[comm])
     made.step_begins(3)

@@ -117,6 +117,14 @@ def test_nothing_overlaps_before_the_last_one_came() -> None:
     assert rows[0]["overlap_fraction"] == 0.0
 
 
+def test_a_worker_that_moves_numbers_itself_communicates_whoever_is_late() -> None:
+    """As above, but for the first half second after its call the early worker's own thread is busy in the comm."""
+    early = plain_step([op(0, 0, 4, 8), blocked(0, 0, 4, 4.5, busy=True), blocked(0, 0, 6, 8)], end=9.0)
+    late = plain_step([span(0, "backward", 6, 7), *both(0, 0, 7, 8)], end=9.0)
+    rows = split_of(early, late)
+    assert parts(rows[0]) == {"compute": 5.5, "waiting": 1.0, "communication": 1.5, "data": 1.0}
+
+
 def message(kind: str, peer: int, number: int, begin: float, end: float) -> list[Line]:
     return both(0, number, begin, end, op=kind, peer=peer)
 

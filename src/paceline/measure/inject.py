@@ -152,10 +152,12 @@ class _Ear:
         if step != UNWANTED:
             self.before.op(op, nbytes, peer, tag, begin, end, number, medium, step)
 
-    def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None:
+    def blocked(
+        self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
+    ) -> None:
         self._on_blocked((begin, end))
         if self._is_wanted:
-            self.before.blocked(op, peer, tag, begin, end, number)
+            self.before.blocked(op, peer, tag, begin, end, number, is_busy=is_busy)
 
 
 def _end(kind: str) -> None:

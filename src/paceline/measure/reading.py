@@ -45,11 +45,12 @@ class Op(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """The worker's own thread stood still inside the comm."""
+    """The worker's own thread was inside the comm: it stood still, or it was busy there itself."""
 
     key: Key
     begin_s: float
     end_s: float
+    is_busy: bool = False
 
 
 @dataclass
@@ -132,7 +133,7 @@ def _add(lines: StepLines, kind: str, line: Mapping[str, Any]) -> None:
     if kind == "op":
         lines.ops.append(Op(key, line["bytes"], begin_s, end_s))
     else:
-        lines.blocked.append(Blocked(key, begin_s, end_s))
+        lines.blocked.append(Blocked(key, begin_s, end_s, line.get("busy", False)))
 
 
 def together(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[int, StepLines]]:

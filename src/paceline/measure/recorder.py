@@ -100,12 +100,13 @@ class Recorder(Observer):
             )
         )
 
-    def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None:
+    def blocked(
+        self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
+    ) -> None:
         if self.step >= 0:
             self.blocked_s += end - begin
-            self._numbers.extend(
-                (BLOCKED, self.step, number, OP_CODES[op], NO_PEER if peer is None else peer, tag, begin, end)
-            )
+            peer = NO_PEER if peer is None else peer
+            self._numbers.extend((BLOCKED, self.step, number, OP_CODES[op], peer, tag, is_busy, begin, end))
 
     def step_ends(self, step: int, facts: Row) -> None:
         begin, iteration_s = facts["begin"], facts["iteration_s"]

@@ -1,8 +1,8 @@
 """Where a step's time goes: compute, communication, overlap, waiting and data. Pure, exact, linear in the lines.
 
 Every moment of a step belongs to one of them. While the worker's own thread is blocked it waits, as long as somebody
-whom the operation needs has not come, and communicates from then on. Otherwise it loads data, or it computes; when
-bytes move meanwhile, that is overlap. What no phase covers is the rest.
+whom the operation needs has not come, and communicates from then on; where it moves numbers itself, it communicates.
+Otherwise it loads data, or it computes; when bytes move meanwhile, that is overlap. What no phase covers is the rest.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
     """What the worker was blocked before the last one came whom the operation needed, clipped to the step."""
     found = []
     for blocked in lines.blocked:
+        if blocked.is_busy:
+            continue
         arrival = arrivals.last(blocked.key, rank, blocked.end_s)
         if arrival is None or arrival.rank == rank:
             continue
