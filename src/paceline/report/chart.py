@@ -86,6 +86,11 @@ class Chart:
         """What was chosen for a view."""
         return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
 
+    def title_of(self, number: int) -> str:
+        """The title with what was chosen for a view."""
+        joined = " over " if [choice.name for choice in self.choices] == ["over"] else ": "
+        return joined.join([self.title, *([", ".join(self.options_of(number))] if self.choices else [])])
+
     def _picks_of(self, number: int) -> list[int]:
         found = []
         for choice in reversed(self.choices):

@@ -55,7 +55,12 @@ def lines(
             hovertemplate=hover,
             meta=index,
             legendgroup=str(index),
+            showlegend=not dashes[index].endswith("px"),
         )
+        if dashes[index].endswith("px"):  # a striped line's own dash may not show in a legend at all
+            line = {"color": look.colour, "width": 2, "dash": look.dash}
+            name = label_of(result)
+            figure.add("scatter", x=[None], y=[None], mode="lines", line=line, name=name, legendgroup=str(index))
     return figure
 
 

@@ -105,7 +105,7 @@ def _named(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
             while name in used:
                 name, repeat = f"{base}-{repeat}", repeat + 1
             used.add(name)
-            yield name, chart, number, plain(": ".join([chart.title, *([", ".join(chosen)] if chosen else [])]))
+            yield name, chart, number, plain(chart.title_of(number))
 
 
 def _file_name(text: str) -> str:

@@ -154,4 +154,4 @@ def _line(cells: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Labels are the user's text: nothing in them may end a cell or become markup."""
-    return re.sub(r"([\\|<>`*\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\|<>`*_~&$@#\[\]])", r"\\\1", " ".join(text.split()))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.report import bars
-from paceline.report.chart import LEGEND_ABOVE, Chart, Choice, Figure, Table, new_figure
+from paceline.report.chart import LEGEND_ABOVE, Chart, Choice, Figure, Table, new_figure, plain
 from paceline.report.curves import Result
 from paceline.report.numbers import DASH, amount, byte_unit
 from paceline.report.styles import Style, styles
@@ -103,7 +103,9 @@ def _links_figure(given: Sequence[Mapping[str, Any]], look: Style) -> Figure:
     found.sort(key=lambda link: (link["from"], link["to"]))
     unit, size = byte_unit(max(max(link["bytes"], link.get("predicted_bytes") or 0) for link in found))
     names = [f"{link['from']} {ARROW} {link['to']}" for link in found]
-    details = [[amount(link["bytes"]), amount(link.get("predicted_bytes")), link["medium"]] for link in found]
+    details = [
+        [amount(link["bytes"]), amount(link.get("predicted_bytes")), plain(str(link["medium"]))] for link in found
+    ]
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE)
     shapes = ["/" if link["medium"] == "memory" else "" for link in found]
     figure.add(

@@ -4,7 +4,7 @@
   const root = document.documentElement;
   const specs = JSON.parse(document.getElementById("chart-specs").textContent);
   const figures = [...document.querySelectorAll("figure[data-chart]")];
-  const config = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
+  const config = {responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]]};
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const isTouch = matchMedia("(pointer: coarse)").matches; // dragging scrolls the page there
   const isNarrow = matchMedia("(max-width: 640px)");
@@ -116,6 +116,7 @@
     const length = Math.max(0, ...traces.map(({trace}) => trace.x.length));
     return Array.from({length}, (_, i) => traces.filter(({trace}) => i < trace.x.length).map(({curveNumber}) => ({curveNumber, pointNumber: i})));
   };
+  let speaking;
   const walk = (chart, event) => {
     const step = {ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity}[event.key];
     if (event.key === "Escape") Plotly.Fx.unhover(chart);
@@ -127,8 +128,11 @@
     const at = Math.min(all.length - 1, Math.max(0, before + step));
     chart.dataset.stop = at;
     Plotly.Fx.hover(chart, all[at]);
-    const texts = [...chart.querySelectorAll(".hoverlayer text")].map((text) => text.textContent);
-    document.getElementById("said").textContent = texts.join(", ");
+    clearTimeout(speaking);
+    speaking = setTimeout(() => { // plotly shows at most one label in 50 ms
+      const texts = [...chart.querySelectorAll(".hoverlayer text")].map((text) => text.textContent);
+      document.getElementById("said").textContent = texts.join(", ");
+    }, 100);
   };
 
   const listen = () => {
@@ -138,7 +142,7 @@
     });
     prefersDark.addEventListener("change", () => drawAll());
     isNarrow.addEventListener("change", () => drawAll());
-    for (const button of document.querySelectorAll(".legend button")) {
+    for (const button of document.querySelectorAll(".key button")) {
       button.addEventListener("click", () => {
         const strategy = Number(button.dataset.strategy);
         if (!hidden.delete(strategy)) hidden.add(strategy);
@@ -168,7 +172,8 @@
       before.closed.forEach((details) => { details.open = false; });
       if (before.theme) root.dataset.theme = before.theme;
       else delete root.dataset.theme;
-      drawAll();
+      drawAll({autosize: true});
+      specs.forEach((spec) => Plotly.Plots.resize(spec.id)); // from the sheet's width back to the screen's
     });
   };
 
