@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
 
 ORDER = 1
 
@@ -17,6 +17,7 @@ def compare(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
+    metrics_port: MetricsPort = None,  # noqa: ARG001
     num_nodes: NNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",
@@ -27,7 +28,7 @@ def compare(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, processes_of, verdict_lines
+    from paceline.cli.parts.view import comparison_table, measuring_lines, processes_of, verdict_lines
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
@@ -50,7 +51,9 @@ def compare(
             if entry.num_servers:
                 console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
         with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
-            outcome = run_study(recipe, entries, launcher, repeats=repeats, out=out, listener=bars)
+            outcome = run_study(
+                recipe, entries, launcher, repeats=repeats, out=out, listener=bars, total_steps=facts.total_steps
+            )
     if outcome is None:
         return
     study, folder = outcome
@@ -59,7 +62,7 @@ def compare(
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
     )
-    for line in verdict_lines(study):
+    for line in [*verdict_lines(study), *measuring_lines(study)]:
         console.print(line)
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:

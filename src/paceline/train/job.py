@@ -15,6 +15,7 @@ from paceline.recipe import Recipe
 from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
 from paceline.train.optimizers import build_optimizer
+from paceline.train.recording import observed
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
 from paceline.train.trainer import Trainer
@@ -47,10 +48,13 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
     )
 
 
-def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) -> dict[str, Any]:
+def train_job(
+    context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
+) -> dict[str, Any]:
     """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
 
-    Checkpoints on the way lie beside it.
+    Checkpoints on the way lie beside it. `folder` is the run's, where it is stored. With steps per block, every other
+    block of steps is not measured, to see what measuring costs.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
@@ -58,6 +62,14 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
+    result = observed(
+        trainer, lambda: _train(trainer, strategy, checkpoint), folder=folder, steps_per_block=steps_per_block
+    )
+    return {**result, "setup_s": setup_s}
+
+
+def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
+    context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_on_the_way(epoch: int) -> None:
         every = recipe.train.checkpoint_every
@@ -97,7 +109,6 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
         "num_answers": history.num_answers,
         "num_samples": history.num_samples,
         "evaluations": history.evaluations,
-        "setup_s": setup_s,
         "train_s": history.train_s,
         "evaluation_s": evaluation_s,
         "sent_bytes": wire.sent_bytes,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from paceline.data import Data, make_plan
+from paceline.measure.observer import Observer, Observers
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
@@ -27,16 +29,24 @@ from paceline.train.step import Arithmetic, Outcome, forward_backward
 PROGRESS_INTERVAL_S = 0.1
 
 
+def _numbers() -> array[float]:
+    return array("d")
+
+
+def _counts() -> array[int]:
+    return array("q")
+
+
 @dataclass
 class History:
-    """What a worker saw, step by step."""
+    """What a worker saw, step by step: 48 bytes each."""
 
-    iteration_s: list[float] = field(default_factory=list)  # all of a step, data included
-    data_s: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
-    num_right: list[int] = field(default_factory=list)
-    num_answers: list[int] = field(default_factory=list)
-    num_samples: list[int] = field(default_factory=list)
+    iteration_s: array[float] = field(default_factory=_numbers)  # all of a step, data included
+    data_s: array[float] = field(default_factory=_numbers)
+    loss: array[float] = field(default_factory=_numbers)
+    num_right: array[int] = field(default_factory=_counts)
+    num_answers: array[int] = field(default_factory=_counts)
+    num_samples: array[int] = field(default_factory=_counts)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
@@ -59,7 +69,16 @@ class History:
 class Trainer:
     """One worker: a replica, its share of the data, and a strategy to agree with its peers."""
 
-    def __init__(self, recipe: Recipe, strategy: Strategy, data: Data, context: Context, model: nn.Module) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        strategy: Strategy,
+        data: Data,
+        context: Context,
+        model: nn.Module,
+        *,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         train, comm = recipe.train, context.comm
         self.recipe, self.strategy, self.data, self.context = recipe, strategy, data, context
         self.plan = make_plan(
@@ -87,7 +106,13 @@ class Trainer:
         for parameter in strategy.watched:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
+        self.observe(observers)
         self._reported_at = 0.0
+
+    def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
+        """From now on the loop tells these; with steps per block, only of every other block of steps."""
+        synchronize = self._synchronize if self.context.device.type == "cuda" else None
+        self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
 
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
@@ -123,17 +148,21 @@ class Trainer:
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
+        begin = time.perf_counter()
         self._bring_together()
-        return evaluate(
+        score = evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
         )
+        self.observers.end_phase("evaluation", begin)
+        return score
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
+        begin = time.perf_counter()
         comm = None if self.strategy.is_asynchronous else self.context.comm
         if comm is not None:
             self._bring_together()
-        return evaluate(
+        score = evaluate(
             self.model,
             self.data.test,
             comm,
@@ -141,20 +170,24 @@ class Trainer:
             arithmetic=self.arithmetic,
             before_batch=self.strategy.keep_alive,
         )
+        self.observers.end_phase("evaluation", begin)
+        return score
 
     def _bring_together(self) -> None:
         bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
 
     def _step(self, step: int, epoch: int, index: int) -> None:
-        strategy, worker, context = self.strategy, self.worker, self.context
+        strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
         started = time.perf_counter()
+        observers.step_begins(step)
         counts = self.plan.counts(index)
         worker.weight = counts[context.rank] / sum(counts)
         has_samples = counts[context.rank] > 0
         inputs, target = self.data.train.batch(self._indices(epoch, index, has_samples=has_samples), epoch)
+        observers.end_phase("data", started)
         data_done = time.perf_counter()
         self._set_learning_rate(step)
-        worker.optimizer.zero_grad()
+        strategy.zero_grad()
         self.global_batch.has_samples = has_samples
         scale = strategy.loss_scale if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
@@ -171,20 +204,27 @@ class Trainer:
             micro_batch_size=self.recipe.train.micro_batch_size,
             least_pieces=strategy.num_micro_batches,
             before_last=self._no_sync,
+            observers=observers,
         )
         for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
             buffer.copy_(value)
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
         strategy.after_backward()
+        begin = time.perf_counter()
         strategy.step()
+        observers.end_phase("optimizer", begin)
         strategy.after_step()
         if context.device.type == "cuda":
-            torch.cuda.synchronize(context.device)
+            self._synchronize()
         if not has_samples:
             outcome = Outcome(0.0, 0, 0, 0)
-        finished = time.perf_counter()
-        self.history.add(outcome, iteration_s=finished - started, data_s=data_done - started)
+        times = {"iteration_s": time.perf_counter() - started, "data_s": data_done - started}
+        self.history.add(outcome, **times)
+        observers.step_ends(step, {"begin": started, **times, **vars(outcome)})
+
+    def _synchronize(self) -> None:
+        torch.cuda.synchronize(self.context.device)
 
     def _indices(self, epoch: int, index: int, *, has_samples: bool) -> torch.Tensor:
         if has_samples:
