@@ -82,8 +82,8 @@ class TestSentences:
         point = findings.time_of_a_step([named("ring")])
         assert point is not None
         assert point.text == (
-            "A step of ring, 18.2 ms: 61 % computing, 29 % communicating only, 7 % waiting for others and 2 % loading "
-            "data. Communication hidden under computing: next to nothing with ring."
+            "A step of ring, 18.2 ms: 61 % computing, 29 % communicating only, 7 % waiting for others, 2 % loading "
+            "data and 1 % between spans. Communication hidden under computing: next to nothing with ring."
         )
 
     def test_targets(self) -> None:

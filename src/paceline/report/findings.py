@@ -31,6 +31,7 @@ def time_of_a_step(results: Sequence[Result]) -> Point | None:
         step = mean["step_s"] or 1.0
         names = {"compute": "computing", "overlap": "computing and communicating at once"}
         names |= {"communication": "communicating only", "waiting": "waiting for others", "data": "loading data"}
+        names |= {"rest": "between spans"}
         parts = [
             f"{percent(mean[f'{key}_s'] / step)} % {words}"
             for key, words in names.items()

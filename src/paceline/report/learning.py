@@ -39,14 +39,13 @@ def accuracy_over(results: Sequence[Result]) -> Chart:
     return Chart("accuracy", "Accuracy", caption, views, table, choices=_choices(results))
 
 
-def accuracy_per_worker(results: Sequence[Result], *, is_wide: bool) -> Chart:
+def accuracy_per_worker(results: Sequence[Result]) -> Chart:
     keys = {"train": "train_accuracy", "test": "test_accuracy"}
     figure = bars.bars_per_worker(results, _workers, keys, accuracy)
     figure.y_axis("accuracy", tickformat=".0%", range=[0, 1.02])
     caption = "Two bars per worker, ranks from left to right: train (solid) and test (hatched), at the end."
     table = bars.table_of(results, _workers, {"Train": "train_accuracy", "Test": "test_accuracy"}, accuracy)
-    title = "Accuracy per strategy and worker"
-    return Chart("accuracy-workers", title, caption, [figure], table, is_wide=is_wide)
+    return Chart("accuracy-workers", "Accuracy per strategy and worker", caption, [figure], table)
 
 
 def to_target(results: Sequence[Result]) -> Chart | None:
@@ -228,7 +227,7 @@ def _loss_axis(figure: Figure, results: Sequence[Result]) -> Figure:
     is_log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
     figure.y_axis("loss, log scale" if is_log else "loss", type="log" if is_log else "linear")
     if is_log:
-        figure.y_axis(dtick=1, exponentformat="power")
+        figure.y_axis(dtick=1, tickformat="~g")
     return figure
 
 

@@ -51,7 +51,7 @@ def render(material: Material) -> str:
         tiles=tiles(results),
         points=words.points(results),
         cautions=facts.cautions(recipe, environment, results, is_study=is_study),
-        main_columns=MAIN_COLUMNS,
+        main_columns=[c for c in MAIN_COLUMNS if c.name != "Comm" or len({r["comm"] for r in results}) > 1],
         speed_columns=SPEED_COLUMNS,
         worker_columns=WORKER_COLUMNS,
         heads=_heads,

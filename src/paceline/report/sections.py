@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,23 @@ class Section:
 def make_sections(results: Sequence[Result]) -> list[Section]:
     """Every chart for which there are values; what is missing is said in its section."""
     first = shown_first(results)
-    return [_speed(results), _time(results, first), _learning(results), _traffic(results, first), _load(results, first)]
+    sections = [_speed(results), _time(results, first), _learning(results)]
+    sections += [_traffic(results, first), _load(results, first)]
+    return [dataclasses.replace(section, charts=without_holes(section.charts)) for section in sections]
+
+
+def without_holes(charts: Sequence[Chart]) -> list[Chart]:
+    """Narrow charts stand in pairs; one that is left over takes the whole width."""
+    found: list[Chart] = []
+    num_narrow = 0
+    for chart in charts:
+        if chart.is_wide and num_narrow % 2:
+            found[-1] = dataclasses.replace(found[-1], is_wide=True)
+        num_narrow = 0 if chart.is_wide else num_narrow + 1
+        found.append(chart)
+    if num_narrow % 2:
+        found[-1] = dataclasses.replace(found[-1], is_wide=True)
+    return found
 
 
 def all_charts(sections: Sequence[Section]) -> list[Chart]:
@@ -62,10 +79,9 @@ def _learning(results: Sequence[Result]) -> Section:
         section.missing.append("No accuracy: this task has none.")
     else:
         section.charts.append(learning.accuracy_over(results))
-        target = learning.to_target(results)
         if learning.has_worker_accuracy(results):
-            section.charts.append(learning.accuracy_per_worker(results, is_wide=target is None))
-        _add(section, target, "")
+            section.charts.append(learning.accuracy_per_worker(results))
+        _add(section, learning.to_target(results), "")
         _add(section, learning.trade_off(results), "")
     if not any(any(result["curve"].get("sent_bytes") or ()) for result in results):
         section.missing.append("Bytes over the run were not stored, so nothing is shown over bytes.")

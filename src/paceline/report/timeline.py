@@ -29,7 +29,7 @@ def timeline(results: Sequence[Result], initial: int) -> Chart | None:
     choice = Choice("strategy", tuple(str(r["label"]) for _, r in shown), is_list=True)
     first = next((position for position, (index, _) in enumerate(shown) if index == initial), 0)
     caption = (
-        "A lane per worker. Upper bars: what the training loop does; yellow within them: the worker stands still in "
+        "A lane per worker. Upper bars: what the training loop does; thin and yellow: the worker stands still in "
         "the comm. Lower bars: operations of the comm, from the call until they are complete. Drag to zoom in."
     )
     title = "Three steps, worker by worker"

@@ -94,8 +94,7 @@ def _sent_and_received(results: Sequence[Result]) -> Chart:
     figure.y_axis(f"{unit} over the run", rangemode="tozero")
     caption = "Two bars per worker, ranks from left to right: sent (solid) and received (hatched), over the whole run."
     table = bars.table_of(results, _workers, {"Sent": "sent_bytes", "Received": "received_bytes"}, amount)
-    title = "Bytes sent and received per worker"
-    return Chart("bytes-workers", title, caption, [figure], table, is_wide=True)
+    return Chart("bytes-workers", "Bytes sent and received per worker", caption, [figure], table)
 
 
 def _links_figure(given: Sequence[Mapping[str, Any]], look: Style) -> Figure:
