@@ -118,6 +118,12 @@ class TestSentences:
         assert all(subject(old) is None for subject in (*subjects, findings.measuring))
         assert findings.clauses(old) == []
 
+    def test_a_sentence_is_no_table(self) -> None:
+        many = [{**named("ring"), "label": f"s{number}", "stragglers": []} for number in range(12)]
+        point = findings.time_of_a_step(many)
+        assert point is not None
+        assert point.text.endswith("next to nothing with s0, s1, s2, s3, s4 and 7 others.")
+
     def test_tiles(self) -> None:
         found = {tile.name: tile.value for tile in tiles(RESULTS)}
         assert found["Time per iteration"] == "14.6 ms"

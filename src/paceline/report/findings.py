@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from paceline.report import numbers
-from paceline.report.numbers import amount, counted, duration, listed, percent, significant
+from paceline.report.numbers import amount, counted, duration, few, listed, percent, significant
 from paceline.report.points import Point, Result, fastest_row
 
 HIDES_FROM = 0.05  # of communication: less is no overlap to speak of
@@ -44,7 +44,7 @@ def time_of_a_step(results: Sequence[Result]) -> Point | None:
         much = [r for r in hiding if r["split"]["mean"]["overlap_fraction"] >= HIDES_FROM]
         shares = [f"{r['label']} {percent(r['split']['mean']['overlap_fraction'])} %" for r in much]
         little = [str(r["label"]) for r in hiding if r["split"]["mean"]["overlap_fraction"] < HIDES_FROM]
-        shares += [f"next to nothing with {listed(little)}"] if little else []
+        shares += [f"next to nothing with {few(little)}"] if little else []
         sentences.append(f"Communication hidden under computing: {listed(shares)}.")
     return Point("Time of a step", " ".join(sentences)) if sentences else None
 
@@ -63,14 +63,14 @@ def slow_workers(results: Sequence[Result]) -> Point | None:
         excess = _span([row["excess_percent"] / 100 for _, row in rows], percent)
         added = _span([row["excess_s"] for _, row in rows], numbers.milliseconds)
         bounds = [bound / 100 for _, row in rows for bound in row["interval95_percent"]]
-        where = f" under {listed([str(result['label']) for result, _ in rows])}" if len(looked) > 1 else ""
+        where = f" under {few([str(result['label']) for result, _ in rows])}" if len(looked) > 1 else ""
         sentences.append(
             f"Worker {rank} is slow in {_phase(phase)} by {excess} % ({added} ms per step, 95 % "
             f"interval{'s within' if len(rows) > 1 else ''} {percent(min(bounds))} to {percent(max(bounds))} %){where}."
         )
         others = [str(r["label"]) for r in looked if not any(r is slow for slow, _ in _rows_of(looked, rank, phase))]
         if others:
-            sentences.append(f"Not so under {listed(others)}.")
+            sentences.append(f"Not so under {few(others)}.")
     sentences.append("Own work is compared, so the others' waiting is not held against them.")
     return Point("Slow workers", " ".join(sentences), is_problem=True)
 
@@ -90,10 +90,10 @@ def target(results: Sequence[Result]) -> Point | None:
         text = f"{goal} reached first by {first['label']}, after {duration(given['train_s'])} "
         text += f"({counted(given['step'], 'step')}, {amount(given.get('sent_bytes'))} sent)"
         then = [f"{r['label']} ({duration(r['target']['train_s'])})" for r in later]
-        sentences.append(f"{text}{f', then by {listed(then)}' if then else ''}.")
+        sentences.append(f"{text}{f', then by {few(then)}' if then else ''}.")
     if never:
         parts = [f"{r['label']} (best {numbers.accuracy(r['target'].get('best'))})" for r in never]
-        sentences.append(f"{'Never reached' if reached else f'{goal} was never reached'} by {listed(parts)}.")
+        sentences.append(f"{'Never reached' if reached else f'{goal} was never reached'} by {few(parts)}.")
     return Point("Target accuracy", " ".join(sentences), is_problem=bool(never))
 
 

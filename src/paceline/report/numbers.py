@@ -73,5 +73,12 @@ def listed(words: Sequence[str], last: str = "and") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
+def few(words: Sequence[str], limit: int = 6) -> str:
+    """a, b and 7 others: a sentence is no table."""
+    if len(words) <= limit:
+        return listed(words)
+    return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"
+
+
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

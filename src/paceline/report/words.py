@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.report import findings, numbers
-from paceline.report.numbers import counted, duration, listed, percent, significant, times
+from paceline.report.numbers import counted, duration, few, listed, percent, significant, times
 from paceline.report.points import Point, Result, fastest_row
 
 MAX_ACCURACY_GROUPS = 4  # more would be a table, and there is one
@@ -61,15 +61,15 @@ def speed(results: Sequence[Result]) -> Point | None:
         first, rest = slower[0], slower[1:]
         parts = [f"{_less(first)} less time per iteration than {first['label']}{_less_bounds(first, '95 % interval ')}"]
         parts += [f"{_less(result)} less than {result['label']}{_less_bounds(result)}" for result in rest]
-        sentences.append(f"{name} took {listed(parts)}.")
+        sentences.append(f"{name} took {few(parts)}.")
     if ties := by_verdict.get("no difference", []) + by_verdict.get("faster", []):
         parts = [f"{result['label']} ({_ratio(result)} times as long{_bounds(result)})" for result in ties]
         repeats = counted(ties[0].get("repeats", 1), "repeat")
-        sentences.append(f"In {repeats} no difference from {name} could be told for {listed(parts)}.")
+        sentences.append(f"In {repeats} no difference from {name} could be told for {few(parts)}.")
     if unknown := by_verdict.get("one repeat cannot tell", []):
         parts = [f"{result['label']} {_ratio(result)} times as long" for result in unknown]
         sentences.append(
-            f"In this one repeat, per iteration and against {name}: {listed(parts)}. "
+            f"In this one repeat, per iteration and against {name}: {few(parts)}. "
             "One repeat cannot tell whether that would come again: repeat to find out."
         )
     return Point("Speed", " ".join(sentences)) if sentences else None
@@ -145,7 +145,7 @@ def replicas(results: Sequence[Result]) -> Point | None:
             f"(drift {significant(result['replica_drift'])}): do not trust its figures."
         )
     if same:
-        which = "every worker" if len(same) == len(several) else f"every worker of {listed(same)}"
+        which = "every worker" if len(same) == len(several) else f"every worker of {few(same)}"
         sentences.append(f"Replicas agree: {which} ended with the same parameters, bit for bit.")
     if joined:
         parts = [f"{result['label']} (drift {significant(result['replica_drift'])})" for result in joined]
