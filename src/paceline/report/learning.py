@@ -144,7 +144,7 @@ def _over(results: Sequence[Result], x: str, y: str, form: str) -> Figure:
 
 
 def _unit_of(results: Sequence[Result]) -> tuple[str, float]:
-    return byte_unit(max(max(result["curve"].get("sent_bytes") or [0]) for result in results))
+    return byte_unit(max(value or 0 for result in results for value in result["curve"].get("sent_bytes") or [0]))
 
 
 def _add_evaluations(figure: Figure, results: Sequence[Result], x: str) -> None:

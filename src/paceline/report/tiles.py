@@ -33,7 +33,11 @@ def tiles(results: Sequence[Result]) -> list[Tile]:
         found.append(Tile("Communication hidden", f"{mean['overlap_fraction'] * 100:.0f} %", "under computing"))
     if mean.get("step_s"):
         found.append(
-            Tile("Waiting", f"{mean['waiting_s'] / mean['step_s'] * 100:.0f} %", "of a step, for a late worker")
+            Tile(
+                "Waiting",
+                f"{(mean.get('waiting_s') or 0) / mean['step_s'] * 100:.0f} %",
+                "of a step, for a late worker",
+            )
         )
     if row["final"]["test_accuracy"] is not None:
         found.append(Tile("Test accuracy", accuracy(row["final"]["test_accuracy"]), "at the end"))
