@@ -199,6 +199,7 @@ def test_on_paper(report: Path) -> None:
             assert page.locator(f"#{name} svg.main-svg").first.bounding_box()["width"] <= 700
         assert not page.locator(".key").is_visible()
         assert page.locator("pre").is_visible()
+        assert "gather-scatter" in page.locator("#loss g.legend").text_content()
         page.emulate_media(media="screen", color_scheme="dark")
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert _is_dark(page) == (True, True)

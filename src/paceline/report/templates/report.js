@@ -80,6 +80,17 @@
     specs.forEach((spec) => draw(spec, changes));
   };
 
+  // Away from the page's own key of strategies, a chart of lines names them itself.
+  const isNamed = (view) => view.data.some((trace) => trace.type === "scatter" && trace.legendgroup !== undefined);
+  const legendOf = (view) => {
+    const own = view.layout.legend || {orientation: "h", x: 0, y: -0.22, yanchor: "top"};
+    return {showlegend: view.layout.showlegend || isNamed(view), legend: own};
+  };
+  const drawForPaper = () => {
+    readTheme();
+    specs.forEach((spec) => draw(spec, {width: printWidth, ...legendOf(spec.views[shown.get(spec.id)])}));
+  };
+
   // A choice that several charts offer is made in all of them.
   const choose = (name, option) => {
     for (const figure of figures) {
@@ -166,7 +177,7 @@
       before = {theme: root.dataset.theme, closed};
       closed.forEach((details) => { details.open = true; });
       root.dataset.theme = "light";
-      drawAll({width: printWidth});
+      drawForPaper();
     });
     addEventListener("afterprint", () => {
       before.closed.forEach((details) => { details.open = false; });
@@ -181,15 +192,12 @@
   const picture = (id, number, title, format, size) => {
     const view = specs.find((spec) => spec.id === id).views[number];
     const layout = layoutOf(view.layout);
-    const isNamed = view.data.some((trace) => trace.type === "scatter" && trace.legendgroup !== undefined);
-    const [family, height] = ["Helvetica, Arial, sans-serif", (layout.height || 320) + 70 + (isNamed ? 40 : 0)];
-    const below = {orientation: "h", x: 0, y: -0.22, yanchor: "top"};
+    const [family, height] = ["Helvetica, Arial, sans-serif", (layout.height || 320) + 70 + (isNamed(view) ? 40 : 0)];
     Object.assign(layout, {
       width: size, height, paper_bgcolor: "#ffffff", font: {...layout.font, family},
       title: {text: title, x: 0, xanchor: "left", xref: "paper", y: 1, yref: "container", yanchor: "top", pad: {t: 14}, font: {size: 16}},
       margin: {...layout.margin, t: 60 + (layout.showlegend ? 20 : 0), l: 20, r: Math.max(layout.margin.r, 24), b: 20},
-      showlegend: layout.showlegend || isNamed,
-      legend: layout.showlegend ? layout.legend : below,
+      ...legendOf(view),
     });
     return Plotly.toImage({data: view.data.map(traceOf), layout, config: {}}, {format, width: size, height, scale: format === "png" ? 2 : 1});
   };
