@@ -1,6 +1,6 @@
 """Memory of a worker over a long run: 100,000 steps against 1,000, measured all the time.
 
-`python benchmarks/long_run.py [--steps 1000,100000] [--json FILE]`
+`python benchmarks/long_run.py [--steps 1000,100000] [--workers 2] [--json FILE]`
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from paceline.launch.local import LocalLauncher
 from paceline.recipe import Recipe
 from paceline.train.job import train_job
 
-WORKERS = 2
 WARM_STEPS = 500  # allocators have what they need by then
 
 
@@ -43,7 +42,7 @@ class Memory:
             self.samples.append((event["step"], max(process.memory_info().rss for process in processes)))
 
 
-def measure(steps: int) -> dict[str, Any]:
+def measure(steps: int, workers: int) -> dict[str, Any]:
     recipe = Recipe().replace(
         {
             "model.name": f"{Path(__file__).resolve()}:tiny",
@@ -52,14 +51,14 @@ def measure(steps: int) -> dict[str, Any]:
             "data.test_samples": 2,
             "train.worker_batch_size": 1,
             "train.iterations": steps,
-            "workers": WORKERS,
+            "workers": workers,
         }
     )
-    with tempfile.TemporaryDirectory() as folder, LocalLauncher(WORKERS) as launcher:
+    with tempfile.TemporaryDirectory() as folder, LocalLauncher(workers) as launcher:
         memory = Memory(launcher)
         arguments = {"recipe": recipe, "strategy": "all-reduce", "checkpoint": "", "folder": folder}
         started = time.perf_counter()
-        results = launcher.run(Task(train_job, arguments, num_workers=WORKERS, comm="shm"), memory)
+        results = launcher.run(Task(train_job, arguments, num_workers=workers, comm="shm"), memory)
         total_s = time.perf_counter() - started
         file_bytes = (Path(folder) / "workers" / "0.jsonl").stat().st_size
     warm = min(rss for step, rss in memory.samples if step >= min(WARM_STEPS, steps // 2))
@@ -77,14 +76,18 @@ def measure(steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", default="1000,100000")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", default="")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(int(steps)) for steps in asked.steps.split(",")]
-    for row in rows:
+    rows = []
+    for steps in asked.steps.split(","):
+        row = measure(int(steps), asked.workers)
+        rows.append(row)
         print(
             f"{row['steps']:>8,} steps of {1e6 * row['step_s']:.0f} us: RSS {row['rss_warm_bytes'] / 1e6:.1f} MB when "
-            f"warm, {row['rss_end_bytes'] / 1e6:.1f} MB at the end; file {row['file_bytes'] / 1e6:.2f} MB"
+            f"warm, {row['rss_end_bytes'] / 1e6:.1f} MB at the end; file {row['file_bytes'] / 1e6:.2f} MB",
+            flush=True,
         )
     if asked.json:
         Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n")

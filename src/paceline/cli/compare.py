@@ -5,7 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import (
+    Json,
+    MasterAddr,
+    MasterPort,
+    MetricsHost,
+    MetricsPort,
+    NNodes,
+    NodeRank,
+    Out,
+    recipe_options,
+)
 
 ORDER = 1
 
@@ -17,7 +27,8 @@ def compare(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
-    metrics_port: MetricsPort = None,  # noqa: ARG001
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     num_nodes: NNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",
@@ -25,10 +36,17 @@ def compare(
 ) -> None:
     """Train one recipe under several strategies and compare them."""
     from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, measuring_lines, processes_of, verdict_lines
+    from paceline.cli.parts.view import (
+        comparison_table,
+        measuring_lines,
+        processes_of,
+        straggler_lines,
+        verdict_lines,
+    )
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
@@ -50,9 +68,13 @@ def compare(
         for entry in entries:
             if entry.num_servers:
                 console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
-        with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
+        with (
+            serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers,
+            Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars,
+        ):
+            told = Together([bars, *followers])
             outcome = run_study(
-                recipe, entries, launcher, repeats=repeats, out=out, listener=bars, total_steps=facts.total_steps
+                recipe, entries, launcher, repeats=repeats, out=out, listener=told, total_steps=facts.total_steps
             )
     if outcome is None:
         return
@@ -62,8 +84,13 @@ def compare(
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
     )
+    if any(result.get("split") for result in study["results"]):
+        console.print("overlap: communication hidden under compute; waiting: of a step, for a peer that came later.")
     for line in [*verdict_lines(study), *measuring_lines(study)]:
         console.print(line)
+    for result in study["results"]:
+        for line in straggler_lines(result, result["label"]):
+            console.print(line, markup=False)
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:
         from paceline.report import write_report

@@ -5,7 +5,17 @@ from typing import Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import (
+    Json,
+    MasterAddr,
+    MasterPort,
+    MetricsHost,
+    MetricsPort,
+    NNodes,
+    NodeRank,
+    Out,
+    recipe_options,
+)
 
 ORDER = 2
 
@@ -15,7 +25,8 @@ def run(
     recipe: Any,
     out: Out = Path("runs"),
     json_target: Json = "",
-    metrics_port: MetricsPort = None,  # noqa: ARG001
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
     num_nodes: NNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",
@@ -23,10 +34,11 @@ def run(
 ) -> None:
     """Train one recipe under one strategy and report on every worker."""
     from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import processes_of, run_lines, worker_table
+    from paceline.cli.parts.view import processes_of, run_lines, straggler_lines, worker_table
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry, settle_comm
@@ -47,15 +59,21 @@ def run(
             f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}",
             markup=False,
         )
-        folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
-        with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
-            bars.started(entry, 0)
-            result = execute(launcher, recipe, entry, folder=folder, on_event=lambda event: bars.event(entry, event))
-            if result is not None:
-                bars.done(entry, 0, result)
+        with serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers:
+            folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
+            with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
+                told = Together([bars, *followers])
+                told.started(entry, 0)
+                result = execute(
+                    launcher, recipe, entry, folder=folder, on_event=lambda event: told.event(entry, event)
+                )
+                if result is not None:
+                    told.done(entry, 0, result)
     if result is None or folder is None:
         return
     console.print(worker_table(result, console.width))
+    for line in straggler_lines(result):
+        console.print(line, style="bold")
     for line in run_lines(result):
         console.print(line)
     console.print(f"run             {folder.path}", markup=False, soft_wrap=True)

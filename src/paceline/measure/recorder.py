@@ -54,6 +54,7 @@ class Recorder(Observer):
         self._numbers: list[float] = []
         self._packed = array("d")
         self._handed_over = 0.0
+        self.blocked_s = self.heard_s = 0.0  # of all steps of which operations were heard: their time, and that blocked
 
     def run_begins(self, facts: RunFacts) -> None:
         del facts
@@ -101,6 +102,7 @@ class Recorder(Observer):
 
     def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None:
         if self.step >= 0:
+            self.blocked_s += end - begin
             self._numbers.extend(
                 (BLOCKED, self.step, number, OP_CODES[op], NO_PEER if peer is None else peer, tag, begin, end)
             )
@@ -121,6 +123,8 @@ class Recorder(Observer):
                 self._comms[0].wire().sent_bytes,
             )
         )
+        if self.step >= 0:
+            self.heard_s += iteration_s
         self.step = -1
         self._packed.fromlist(self._numbers)
         self._numbers.clear()

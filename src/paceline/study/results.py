@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
+from paceline.measure.resources import resource_results
 from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
 from paceline.study.entries import Entry
+from paceline.study.measured import agreed_stragglers
 
 CURVE_POINTS = 400
 
 Result = dict[str, Any]
 
 
-def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], total_s: float) -> Result:
-    """The result of one run, over its workers and for each of them."""
+def run_result(
+    recipe: Recipe,
+    entry: Entry,
+    workers: list[dict[str, Any]],
+    total_s: float,
+    measured: Mapping[str, Any] | None = None,
+) -> Result:
+    """The result of one run, over its workers and for each of them; `measured` is what their files say."""
     train = recipe.train
 
     def counted(values: list[Any]) -> list[Any]:
@@ -54,6 +63,8 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
         "curve": _curve(workers),
         "evaluations": workers[0]["evaluations"],
+        **resource_results(workers),
+        **(measured or {}),
     }
 
 
@@ -76,6 +87,7 @@ def combine(repeats: list[Result]) -> Result:
         "iteration_mean_s_repeats": means,
         "iteration_mean_s_interval95": list(bounds) if bounds else None,
         "repeats": len(repeats),
+        "stragglers": agreed_stragglers(repeats),
     }
 
 

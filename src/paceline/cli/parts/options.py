@@ -54,11 +54,14 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         "--metrics-port",
-        help="Serve the run's figures as Prometheus text on this port, while it lasts.",
+        help="Serve the run's figures as Prometheus text on this port, while it lasts; 0 takes a free one.",
         rich_help_panel="Measuring",
         min=0,
         max=65535,
     ),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", help="Address to serve them on.", rich_help_panel="Measuring")
 ]
 
 
@@ -204,6 +207,12 @@ def check_page_target(target: str) -> None:
     if target and not target.endswith((".html", ".htm")):
         raise UsageError(f"--plot {target!r}: a plot is an HTML page; name a file that ends in .html")
     _check_target("--plot", target)
+
+
+def check_trace_target(target: str) -> None:
+    if target and not target.endswith((".json", ".json.gz")):
+        raise UsageError(f"--output {target!r}: name a file that ends in .json or .json.gz; viewers go by that")
+    _check_target("--output", target)
 
 
 def _check_target(option: str, target: str) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from paceline.study.entries import Entry
 
 DASH = "\N{EN DASH}"
-FULL_WIDTH = 98  # columns that the widest table needs
+NAME_WIDTH = 20  # columns that a table leaves to names; longer ones go on in the next line
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -20,6 +20,10 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def share(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.0f} %"
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -46,12 +50,21 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
 
 
 def _fitted(rows: list[dict[str, str]], width: int, dispensable: tuple[str, ...]) -> Table:
-    """A table of rows; on a narrow terminal without the columns that can be missed."""
-    columns = [name for name in rows[0] if width >= FULL_WIDTH or name not in dispensable]
+    """A table of rows, without the first of the columns that can be missed until it fits."""
+    columns = list(rows[0])
+    for name in dispensable:
+        if _needed_width(rows, columns) <= width:
+            break
+        columns = [column for column in columns if column != name]
     table = make_table(*columns)
     for row in rows:
         table.add_row(*(row[column] for column in columns))
     return table
+
+
+def _needed_width(rows: list[dict[str, str]], columns: list[str]) -> int:
+    widths = [max(len(text) for text in (column, *(row[column] for row in rows))) for column in columns]
+    return min(widths[0], NAME_WIDTH) + sum(widths[1:]) + 2 * len(columns) + 1  # a space after each, and one between
 
 
 def processes_of(entry: Entry) -> str:
@@ -67,11 +80,13 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
     """One row per strategy."""
     results = study["results"]
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
+    has_split = any(result.get("split") for result in results)
     rows = []
     for result in results:
         row = {"strategy": escape(result["label"]), "ms/step": milliseconds(result["iteration_s"]["mean"])}
         row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
         row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
+        row |= _split_cells((result.get("split") or {}).get("mean")) if has_split else {}
         row |= {
             "samples/s": f"{result['samples_per_s']:,.0f}",
             "train s": f"{result['train_s']:.2f}",
@@ -81,7 +96,14 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
             "MB sent": megabytes(max(worker["sent_bytes"] for worker in result["per_worker"])),
         }
         rows.append(row)
-    return _fitted(rows, width, ("samples/s", "train s"))
+    return _fitted(rows, width, ("train s", "samples/s", "drift", "overlap"))
+
+
+def _split_cells(split: dict[str, Any] | None) -> dict[str, str]:
+    """How much of its communication a worker hides, and how much of a step it waits for others."""
+    if split is None:
+        return {"overlap": DASH, "waiting": DASH}
+    return {"overlap": share(split["overlap_fraction"]), "waiting": share(split["waiting_s"] / split["step_s"])}
 
 
 def _plus_minus(result: dict[str, Any]) -> str:
@@ -92,12 +114,14 @@ def _plus_minus(result: dict[str, Any]) -> str:
 
 def worker_table(result: dict[str, Any], width: int) -> Table:
     """One row per worker of one run."""
+    splits = {row["rank"]: row for row in (result.get("split") or {"per_worker": []})["per_worker"]}
     rows = [
         {
             "worker": str(worker["rank"]),
             "ms/step": milliseconds(worker["iteration_s"]),
             "p50": milliseconds(worker["iteration_p50_s"]),
             "p95": milliseconds(worker["iteration_p95_s"]),
+            **(_split_cells(splits.get(worker["rank"])) if splits else {}),
             "train loss": number(worker["train_loss"]),
             "train": percent(worker["train_accuracy"]),
             "test loss": number(worker["test_loss"]),
@@ -107,7 +131,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
         }
         for worker in result["per_worker"]
     ]
-    return _fitted(rows, width, ("p50", "parameters"))
+    return _fitted(rows, width, ("p50", "parameters", "overlap"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
@@ -123,6 +147,7 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"epoch           {result['epoch_s']:.3f} s, {result['epoch_without_data_s']:.3f} s without loading data"
         )
+    lines += _split_lines(result)
     lines += [
         f"training        {result['train_s']:.2f} s; evaluation {result['evaluation_s']:.2f} s; "
         f"total {result['total_s']:.2f} s with start-up",
@@ -133,6 +158,27 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         f"BatchNorm statistics {result['batchnorm']}",
     ]
     return lines
+
+
+def _split_lines(result: dict[str, Any]) -> list[str]:
+    """Where a step's time went, over all workers."""
+    if not result.get("split"):
+        return []
+    mean = result["split"]["mean"]
+    parts = ("compute", "communication", "overlap", "waiting", "data", "rest")
+    words = ", ".join(f"{part} {share(mean[f'{part}_s'] / mean['step_s'])}" for part in parts)
+    return [f"step            {words}"]
+
+
+def straggler_lines(result: dict[str, Any], label: str = "") -> list[str]:
+    """A sentence for everybody who is slow."""
+    return [
+        f"{f'{label}: worker' if label else 'Worker'} {one['rank']} is slow in "
+        f"{'all phases' if one['phase'] == 'all' else one['phase']}: {milliseconds(one['excess_s'])} ms "
+        f"({one['excess_percent']:.0f} %) more work of its own per step than the others "
+        f"(95 %: {one['interval95_percent'][0]:.0f} to {one['interval95_percent'][1]:.0f} %; {one['steps']} steps)."
+        for one in result.get("stragglers") or []
+    ]
 
 
 def _server_lines(result: dict[str, Any]) -> list[str]:
