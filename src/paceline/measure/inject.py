@@ -22,6 +22,7 @@ from paceline.measure.split import PHASES
 
 DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
 ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
+MOST_CREDIT_S = 0.0002
 UNWANTED = 1 << 62  # the step of operations that only we want to hear of
 SHOWN = "slow:rank=2,ms=200,phase=backward"
 
@@ -121,11 +122,14 @@ class Injector(Observer):
             comm.listener = ear.before
 
     def _pay(self, phase: str) -> None:
-        """Sleep what is owed. A sleep lasts a little longer than asked for: the next one of the phase is shorter."""
+        """Sleep what is owed. A sleep lasts a little longer than asked for: the next one of the phase is shorter.
+
+        What a busy machine adds to a sleep is not taken off: every step is to be slow, not every other one.
+        """
         if self._debt_s[phase] > 0:
             begin = time.perf_counter()
             self._sleep(self._debt_s[phase])
-            self._debt_s[phase] -= time.perf_counter() - begin
+            self._debt_s[phase] = max(self._debt_s[phase] - (time.perf_counter() - begin), -MOST_CREDIT_S)
 
 
 class _Ear:

@@ -3,15 +3,18 @@
 A worker's own work is what its phases last without what it was blocked. Steps are taken together in blocks, and a
 worker is compared with the median of the others block by block, so that what slows the machine for a while slows
 both sides, and a hiccup spoils one block alone. The typical excess is the median over blocks, and its interval comes
-from the order of the blocks: nothing is assumed of how times scatter. It holds for all workers of a run together, so
-that many workers do not make it likely that one of them is named by chance.
+from the order of the blocks: nothing is assumed of how times scatter.
+
+Blocks are looked at twice. Their median steps show who is slow in most steps, however long a worker now and then stands
+without a core; their mean steps show who is slow in some steps all through the run. Intervals hold for all workers and
+both looks together, so that many workers do not make it likely that one of them is named by chance.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,11 +24,14 @@ from paceline.measure.split import PHASES
 LEAST_STEPS = 50
 LEAST_EXCESS = 0.10  # of the others' own work
 BLOCKS = 20
-LEAST_BLOCK = 5  # steps
-EVEN = 0.5  # phases are slow alike when the others are at least this much as slow as the slowest
+LEAST_BLOCK = 3  # steps
+EVEN = 1 / 3  # phases are slow alike when the rest is at least this much as slow as the slowest one, in proportion
 ALL = "all"
 
+NUM_LOOKS = 2
+
 OwnWork = Mapping[str, float]  # seconds by phase, of one step
+Block = dict[str, float]  # the same of several steps, and in all
 
 
 @dataclass(frozen=True)
@@ -48,53 +54,61 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler]:
     num_steps = min((len(steps) for steps in own.values()), default=0)
     if len(own) < 2 or num_steps < LEAST_STEPS:
         return []
-    blocks = {rank: _block_means(steps[:num_steps]) for rank, steps in own.items()}
-    found = [_judge(rank, blocks, num_steps) for rank in blocks]
-    return sorted((one for one in found if one is not None), key=lambda one: -one.excess_s)
+    found: dict[int, Straggler] = {}
+    for typical in (statistics.median, statistics.fmean):
+        blocks = {rank: _blocks(steps[:num_steps], typical) for rank, steps in own.items()}
+        judged = [_judge(rank, blocks, num_steps) for rank in blocks if rank not in found]
+        found |= {one.rank: one for one in judged if one is not None}
+    return sorted(found.values(), key=lambda one: -one.excess_s)
 
 
-def _block_means(steps: Sequence[OwnWork]) -> list[dict[str, float]]:
-    """Mean own work by phase in blocks of steps that follow each other, as even as can be."""
+def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
+    """Typical own work, by phase and in all, in blocks of steps that follow each other, as even as can be."""
     count = min(BLOCKS, len(steps) // LEAST_BLOCK)
     bounds = [len(steps) * block // count for block in range(count + 1)]
     return [
-        {phase: statistics.fmean(step.get(phase, 0.0) for step in steps[begin:end]) for phase in PHASES}
+        {
+            **{phase: typical([step[phase] for step in steps[begin:end]]) for phase in PHASES},
+            ALL: typical([sum(step.values()) for step in steps[begin:end]]),
+        }
         for begin, end in pairwise(bounds)
     ]
 
 
-def _judge(rank: int, blocks: Mapping[int, list[dict[str, float]]], num_steps: int) -> Straggler | None:
+def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Straggler | None:
     others = [theirs for other, theirs in blocks.items() if other != rank]
-    own = [sum(block.values()) for block in blocks[rank]]
-    usual = [statistics.median(sum(theirs[i].values()) for theirs in others) for i in range(len(own))]
-    base_s = statistics.median(usual)
-    excess = [a - b for a, b in zip(own, usual, strict=True)]
+    usual_s, excess = _excess(blocks[rank], others, ALL)
     excess_s = statistics.median(excess)
-    low, high = interval95_of_median(excess, num_together=len(blocks))
-    if base_s <= 0 or excess_s <= LEAST_EXCESS * base_s or low <= 0:
+    low, high = interval95_of_median(excess, num_together=NUM_LOOKS * len(blocks))
+    if usual_s <= 0 or excess_s <= LEAST_EXCESS * usual_s or low <= 0:
         return None
     return Straggler(
         rank=rank,
         phase=_slow_phase(blocks[rank], others),
         excess_s=excess_s,
-        excess_percent=100 * excess_s / base_s,
-        interval95_percent=(100 * low / base_s, 100 * high / base_s),
+        excess_percent=100 * excess_s / usual_s,
+        interval95_percent=(100 * low / usual_s, 100 * high / usual_s),
         steps=num_steps,
     )
 
 
-def _slow_phase(own: list[dict[str, float]], others: list[list[dict[str, float]]]) -> str:
+def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
+    """What the others need, and what this worker needs beyond that in every block."""
+    usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
+    return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]
+
+
+def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
     """The phase with the largest excess; all of them where the rest is slow to a similar degree."""
-    base, excess = {}, {}
+    usual, excess = {}, {}
     for phase in PHASES:
-        usual = [statistics.median(theirs[i][phase] for theirs in others) for i in range(len(own))]
-        base[phase] = statistics.median(usual)
-        excess[phase] = statistics.median(block[phase] - b for block, b in zip(own, usual, strict=True))
+        usual[phase], in_blocks = _excess(own, others, phase)
+        excess[phase] = statistics.median(in_blocks)
     slowest = max(PHASES, key=lambda phase: excess[phase])
-    rest_s = sum(base.values()) - base[slowest]
+    rest_s = sum(usual.values()) - usual[slowest]
     rest_excess_s = sum(excess.values()) - excess[slowest]
     # Cross-multiplied, since a phase may be empty on the others.
-    if rest_s > 0 and rest_excess_s * base[slowest] >= EVEN * excess[slowest] * rest_s:
+    if rest_s > 0 and rest_excess_s * usual[slowest] >= EVEN * excess[slowest] * rest_s:
         return ALL
     return slowest
 

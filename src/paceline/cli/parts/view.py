@@ -174,9 +174,9 @@ def straggler_lines(result: dict[str, Any], label: str = "") -> list[str]:
     """A sentence for everybody who is slow."""
     return [
         f"{f'{label}: worker' if label else 'Worker'} {one['rank']} is slow in "
-        f"{'all phases' if one['phase'] == 'all' else one['phase']}: {milliseconds(one['excess_s'])} ms "
-        f"({one['excess_percent']:.0f} %) more work of its own per step than the others "
-        f"(95 %: {one['interval95_percent'][0]:.0f} to {one['interval95_percent'][1]:.0f} %; {one['steps']} steps)."
+        f"{'all phases' if one['phase'] == 'all' else one['phase']} by {milliseconds(one['excess_s'])} ms a step, "
+        f"{one['excess_percent']:.0f} % of the others' own work "
+        f"(95 %: {one['interval95_percent'][0]:.0f} to {one['interval95_percent'][1]:.0f})."
         for one in result.get("stragglers") or []
     ]
 
