@@ -10,7 +10,8 @@ from typing import Any
 
 Row = dict[str, Any]
 
-PHASES = ("data", "forward", "backward", "optimizer", "evaluation")
+COMMUNICATION = "communication"  # the loop waits for the strategy to agree, after backward or after the step
+PHASES = ("data", "forward", "backward", "optimizer", "evaluation", COMMUNICATION)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Where a step's time goes: compute, communication, overlap, waiting and data. Pure, exact, linear in the lines.
 
 Every moment of a step belongs to one of them. While the worker's own thread is blocked it waits, as long as somebody
-whom the operation needs has not come, and communicates from then on; where it moves numbers itself, it communicates.
-Otherwise it loads data, or it computes; when bytes move meanwhile, that is overlap. What no phase covers is the rest.
+whom the operation needs has not come, and communicates from then on. It communicates too where it moves numbers itself,
+and while the loop waits for the strategy to agree. Otherwise it loads data, or it computes; when bytes move meanwhile,
+that is overlap. What no phase covers is the rest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from paceline.measure.arrivals import Arrivals, transfer
 from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
+from paceline.measure.observer import COMMUNICATION
 from paceline.measure.reading import StepLines, stands_for
 
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -56,6 +58,7 @@ def split_step(
 
     phases = {phase: inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == phase) for phase in PHASES}
     covered = inside((s.begin_s, s.end_s) for s in lines.spans)
+    agreeing = inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == COMMUNICATION)
     blocked = inside((b.begin_s, b.end_s) for b in lines.blocked)
     waits = _waits(rank, lines, arrivals)
     waiting = intersection(inside((w.begin_s, w.end_s) for w in waits), blocked)
@@ -63,11 +66,11 @@ def split_step(
     transfers = [transfer(op, arrivals.last(op.key, rank, op.end_s)) for op in own_ops]
     moving = inside([*transfers, *from_before])
     busy = difference(covered, blocked)
-    computing = difference(busy, phases["data"])
+    computing = difference(difference(busy, phases["data"]), agreeing)
     overlap = intersection(computing, moving)
     parts = {
         "compute_s": length(computing) - length(overlap),
-        "communication_s": length(blocked) - length(waiting),
+        "communication_s": length(union([*blocked, *agreeing])) - length(waiting),
         "overlap_s": length(overlap),
         "waiting_s": length(waiting),
         "data_s": length(intersection(busy, phases["data"])),

@@ -24,7 +24,14 @@ PARTS = {
     "data": DATA,
     "rest": REST,
 }
-PHASES = {"data": DATA, "forward": "#7FA8D4", "backward": COMPUTE, "optimizer": "#7A6FB0", "evaluation": REST}
+PHASES = {
+    "data": DATA,
+    "forward": "#7FA8D4",
+    "backward": COMPUTE,
+    "optimizer": "#7A6FB0",
+    "evaluation": REST,
+    "communication": "#C9838B",
+}
 
 # Workers of one strategy: a ramp from blue to green of one lightness each, readable on white and on black.
 RAMP = ("#3B6FB6", "#2A9D8F", "#7CB342", "#B08D2F", "#8E5EA2", "#C2577A", "#5A7F94", "#A46A3F")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from paceline.data import Data, make_plan
-from paceline.measure.observer import Observer, Observers
+from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
@@ -209,11 +209,15 @@ class Trainer:
             buffer.copy_(value)
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
+        begin = observers.begin_phase(COMMUNICATION)
         strategy.after_backward()
+        observers.end_phase(COMMUNICATION, begin)
         begin = observers.begin_phase("optimizer")
         strategy.step()
         observers.end_phase("optimizer", begin)
+        begin = observers.begin_phase(COMMUNICATION)
         strategy.after_step()
+        observers.end_phase(COMMUNICATION, begin)
         if context.device.type == "cuda":
             self._synchronize()
         if not has_samples:
