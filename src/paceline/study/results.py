@@ -69,7 +69,9 @@ def combine(repeats: list[Result]) -> Result:
         **middle,
         **medians,
         "iteration_s": {
-            key: statistics.median(repeat["iteration_s"][key] for repeat in repeats) for key in ("mean", "p50", "p95")
+            key: statistics.median(repeat["iteration_s"][key] for repeat in repeats)
+            for key in repeats[0]["iteration_s"]
+            if all(key in repeat["iteration_s"] for repeat in repeats)  # runs of before have fewer percentiles
         },
         "replica_drift": max(repeat["replica_drift"] for repeat in repeats),
         "replicas_equal": all(repeat["replicas_equal"] for repeat in repeats),
@@ -154,7 +156,8 @@ def _worker_row(worker: dict[str, Any], times: list[float]) -> dict[str, Any]:
         "strategy_metrics",
     ]
     row = {key: worker[key] for key in same}
-    return {**row, "iteration_s": figures["mean"], "iteration_p50_s": figures["p50"], "iteration_p95_s": figures["p95"]}
+    percentiles = {f"iteration_{key}_s": value for key, value in figures.items() if key != "mean"}
+    return {**row, "iteration_s": figures["mean"], **percentiles}
 
 
 def _together(distributions: list[dict[str, Any] | None]) -> dict[str, Any] | None:
