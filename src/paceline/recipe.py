@@ -19,10 +19,27 @@ DEFAULT_RECIPE = "lenet5-mnist"
 
 
 def option(
-    default: Any, help: str, *, flag: str = "", choices: tuple[str, ...] = (), least: float | None = None
+    default: Any,
+    help: str,
+    *,
+    flag: str = "",
+    choices: tuple[str, ...] = (),
+    least: float | None = None,
+    most: float | None = None,
+    is_repeated: bool = False,
 ) -> Any:
-    """A recipe field: its default, and what the command line and the documentation say of it."""
-    metadata = {"help": help, "flag": flag, "choices": choices, "least": least}
+    """A recipe field: its default, and what the command line and the documentation say of it.
+
+    A list whose items hold commas themselves is repeated on the command line instead of being written as one word.
+    """
+    metadata = {
+        "help": help,
+        "flag": flag,
+        "choices": choices,
+        "least": least,
+        "most": most,
+        "is_repeated": is_repeated,
+    }
     if isinstance(default, list | tuple):
         return field(default_factory=lambda: tuple(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -36,7 +53,10 @@ class Section:
         hints = _hints(type(self))
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
             if not dataclasses.is_dataclass(hints[item.name]):
-                value = _coerce(f"{prefix}{item.name}", hints[item.name], getattr(self, item.name))
+                value = getattr(self, item.name)
+                if item.metadata.get("is_repeated") and isinstance(value, str):
+                    value = [value]
+                value = _coerce(f"{prefix}{item.name}", hints[item.name], value)
                 object.__setattr__(self, item.name, value)
                 _check_bounds(f"{prefix}{item.name}", value, item.metadata)
 
@@ -135,6 +155,27 @@ class ScheduleConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeasureConfig(Section):
+    section: typing.ClassVar[str] = "measure"
+    spans: bool = option(
+        True, "record where each worker's time goes; without, only its steps", flag="--measure/--no-measure"
+    )
+    sample_hz: float = option(
+        5.0, "samples of each worker's resources per second (0: none)", flag="--sample-hz", least=0
+    )
+    profile: str = option("", "steps to trace with torch's profiler, FIRST:LAST", flag="--profile")
+    inject: tuple[str, ...] = option(
+        (),
+        "slow down, kill or hang a worker on purpose, as slow:rank=2,ms=200,phase=backward; may be given again",
+        flag="--inject",
+        is_repeated=True,
+    )
+    target_accuracy: float | None = option(
+        None, "stop when the test set's accuracy reaches this fraction", flag="--target-accuracy", least=0, most=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
     """Everything needed to repeat a run."""
 
@@ -145,6 +186,7 @@ class Recipe(Section):
     train: TrainConfig = field(default_factory=TrainConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
     strategy: str = option(
         "all-reduce", "how workers agree: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
     )
@@ -275,6 +317,9 @@ SAME_STORY = {
     "data.download",
     "train.log_every",
     "train.checkpoint_every",
+    "measure.spans",
+    "measure.sample_hz",
+    "measure.profile",
 }
 
 
@@ -387,6 +432,9 @@ def _check_bounds(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
     least = metadata.get("least")
     if least is not None and value is not None and not value >= least:
         raise UsageError(f"{key} must be at least {least:g}, not {value}")
+    most = metadata.get("most")
+    if most is not None and value is not None and not value <= most:
+        raise UsageError(f"{key} must be at most {most:g}, not {value}")
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paceline.errors import UsageError
 from paceline.recipe import (
     DEFAULT_RECIPE,
+    MeasureConfig,
     OptimizerConfig,
     Recipe,
     TrainConfig,
@@ -184,3 +185,21 @@ def test_recipes_by_path(tmp_path: Path) -> None:
         load_recipe(str(file))
     with pytest.raises(UsageError, match="cannot be read"):
         load_recipe(str(tmp_path))
+
+
+def test_what_is_measured_is_part_of_a_recipe() -> None:
+    assert Recipe().measure == MeasureConfig(spans=True, sample_hz=5.0, profile="", inject=(), target_accuracy=None)
+    recipe = Recipe.from_toml('[measure]\nspans = false\ninject = ["slow:rank=2,ms=200", "kill:rank=3,step=50"]\n')
+    assert recipe.measure.inject == ("slow:rank=2,ms=200", "kill:rank=3,step=50")
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+def test_an_injection_on_the_command_line_keeps_its_commas() -> None:
+    changes = parse_set(["measure.inject=slow:rank=2,ms=200,phase=backward"])
+    assert Recipe().replace(changes).measure.inject == ("slow:rank=2,ms=200,phase=backward",)
+
+
+@pytest.mark.parametrize("accuracy", [-0.1, 1.5])
+def test_a_target_is_a_fraction(accuracy: float) -> None:
+    with pytest.raises(UsageError, match=r"measure\.target_accuracy must be at (least|most)"):
+        MeasureConfig(target_accuracy=accuracy)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
 
 ORDER = 1
 
@@ -17,6 +17,7 @@ def compare(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
+    metrics_port: MetricsPort = None,  # noqa: ARG001
     num_nodes: NNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",

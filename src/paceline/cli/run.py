@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
 
 ORDER = 2
 
@@ -15,6 +15,7 @@ def run(
     recipe: Any,
     out: Out = Path("runs"),
     json_target: Json = "",
+    metrics_port: MetricsPort = None,  # noqa: ARG001
     num_nodes: NNodes = 1,
     node_rank: NodeRank = 0,
     master_addr: MasterAddr = "127.0.0.1",

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from paceline.comm.listener import Listener
 from paceline.errors import RunError
 
 
@@ -110,6 +111,7 @@ class Comm(ABC):
         self.rank = rank
         self.world_size = world_size
         self.counter = Counter()
+        self.listener: Listener | None = None  # told of every counted operation
         self._counting = True
 
     # Point to point. Messages between two workers with one tag arrive in the order in which they were sent.

@@ -29,7 +29,7 @@ class Task:
     @property
     def shared_arguments(self) -> dict[str, Any]:
         """The arguments that must agree on all nodes: not where files go on each of them."""
-        return {name: value for name, value in self.arguments.items() if name != "checkpoint"}
+        return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 
     @property
     def num_processes(self) -> int:

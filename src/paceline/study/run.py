@@ -28,7 +28,12 @@ def execute(
         checkpoint = str((folder.make_inner("checkpoints") / "final.safetensors").resolve())
     task = Task(
         train_job,
-        {"recipe": recipe, "strategy": entry.spec, "checkpoint": checkpoint},
+        {
+            "recipe": recipe,
+            "strategy": entry.spec,
+            "checkpoint": checkpoint,
+            "folder": str(folder.path.resolve()) if folder is not None else "",
+        },
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
         serve=serve_job,

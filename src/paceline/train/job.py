@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 
 from paceline.data import load_data
+from paceline.measure.observer import Observer, RunFacts
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
+from paceline.train.observers import make_observers
 from paceline.train.optimizers import build_optimizer
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
@@ -22,12 +25,13 @@ from paceline.train.trainer import Trainer
 ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
 
 
-def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
+def make_trainer(context: Context, recipe: Recipe, strategy: str, observers: Sequence[Observer] = ()) -> Trainer:
     """A worker ready to train: data loaded, replicas equal, strategy set up."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     model = build_model(recipe.model.name, data)
-    return Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
+    built = StrategySpec.parse(strategy, recipe.codec).build()
+    return Trainer(recipe, built, data, context, model, observers=observers)
 
 
 def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
@@ -47,17 +51,37 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
     )
 
 
-def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) -> dict[str, Any]:
+def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "") -> dict[str, Any]:
     """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
 
-    Checkpoints on the way lie beside it.
+    Checkpoints on the way lie beside it. `folder` is the run's, where it is stored.
     """
     started = time.perf_counter()
-    trainer = make_trainer(context, recipe, strategy)
+    trainer = make_trainer(context, recipe, strategy, make_observers(recipe, context))
     comm = context.comm
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
+    origin = time.perf_counter()
+    trainer.observers.run_begins(
+        RunFacts(
+            rank=context.rank,
+            world_size=context.world_size,
+            total_steps=trainer.total_steps,
+            steps_per_epoch=trainer.plan.steps_per_epoch,
+            folder=folder,
+            write=lambda row: None,  # noqa: ARG005
+            run_time=lambda moment: moment - origin,
+        )
+    )
+    try:
+        return {**_train(trainer, strategy, checkpoint), "setup_s": setup_s}
+    finally:
+        trainer.observers.run_ends()
+
+
+def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
+    context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_on_the_way(epoch: int) -> None:
         every = recipe.train.checkpoint_every
@@ -97,7 +121,6 @@ def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str) 
         "num_answers": history.num_answers,
         "num_samples": history.num_samples,
         "evaluations": history.evaluations,
-        "setup_s": setup_s,
         "train_s": history.train_s,
         "evaluation_s": evaluation_s,
         "sent_bytes": wire.sent_bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from paceline.data.base import Tree
+from paceline.measure.observer import NOBODY, Observers
 from paceline.train.context import CPU
 from paceline.train.losses import Objective
 from paceline.train.trees import call_model, cast_floats, first_tensor, num_samples, slice_tree, to_device
@@ -68,6 +70,7 @@ def forward_backward(
     micro_batch_size: int | None = None,
     least_pieces: int = 1,
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    observers: Observers = NOBODY,
 ) -> Outcome:
     """Add the gradient of the batch's mean loss to the parameters, in pieces when asked.
 
@@ -79,6 +82,7 @@ def forward_backward(
     bounds = [total * piece // num_pieces for piece in range(num_pieces + 1)]
     loss_sum, num_right, num_answers = 0.0, 0, 0
     for piece, (start, stop) in enumerate(pairwise(bounds)):
+        begin = time.perf_counter()
         piece_inputs = arithmetic.prepare(slice_tree(inputs, start, stop))
         piece_target = arithmetic.prepare(slice_tree(target, start, stop))
         is_last = piece == num_pieces - 1
@@ -88,7 +92,10 @@ def forward_backward(
                 if arithmetic.precision == "bf16":
                     output = cast_floats(output, torch.float32)
                 loss = objective.loss(output, piece_target)
+            observers.end_phase("forward", begin)
+            begin = time.perf_counter()
             (loss * (loss_scale * (stop - start) / total)).backward()
+            observers.end_phase("backward", begin)
         loss_sum += float(loss.detach()) * (stop - start)
         right = objective.correct(output, piece_target)
         if right is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from paceline.data import Data, make_plan
+from paceline.measure.observer import Observer, Observers
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
@@ -59,7 +60,16 @@ class History:
 class Trainer:
     """One worker: a replica, its share of the data, and a strategy to agree with its peers."""
 
-    def __init__(self, recipe: Recipe, strategy: Strategy, data: Data, context: Context, model: nn.Module) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        strategy: Strategy,
+        data: Data,
+        context: Context,
+        model: nn.Module,
+        *,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         train, comm = recipe.train, context.comm
         self.recipe, self.strategy, self.data, self.context = recipe, strategy, data, context
         self.plan = make_plan(
@@ -87,6 +97,7 @@ class Trainer:
         for parameter in strategy.watched:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
+        self.observers = Observers(observers, self._synchronize if context.device.type == "cuda" else None)
         self._reported_at = 0.0
 
     def run(
@@ -123,17 +134,21 @@ class Trainer:
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
+        begin = time.perf_counter()
         self._bring_together()
-        return evaluate(
+        score = evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
         )
+        self.observers.end_phase("evaluation", begin)
+        return score
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
+        begin = time.perf_counter()
         comm = None if self.strategy.is_asynchronous else self.context.comm
         if comm is not None:
             self._bring_together()
-        return evaluate(
+        score = evaluate(
             self.model,
             self.data.test,
             comm,
@@ -141,17 +156,21 @@ class Trainer:
             arithmetic=self.arithmetic,
             before_batch=self.strategy.keep_alive,
         )
+        self.observers.end_phase("evaluation", begin)
+        return score
 
     def _bring_together(self) -> None:
         bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
 
     def _step(self, step: int, epoch: int, index: int) -> None:
-        strategy, worker, context = self.strategy, self.worker, self.context
+        strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
         started = time.perf_counter()
+        observers.step_begins(step)
         counts = self.plan.counts(index)
         worker.weight = counts[context.rank] / sum(counts)
         has_samples = counts[context.rank] > 0
         inputs, target = self.data.train.batch(self._indices(epoch, index, has_samples=has_samples), epoch)
+        observers.end_phase("data", started)
         data_done = time.perf_counter()
         self._set_learning_rate(step)
         worker.optimizer.zero_grad()
@@ -171,20 +190,27 @@ class Trainer:
             micro_batch_size=self.recipe.train.micro_batch_size,
             least_pieces=strategy.num_micro_batches,
             before_last=self._no_sync,
+            observers=observers,
         )
         for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
             buffer.copy_(value)
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
         strategy.after_backward()
+        begin = time.perf_counter()
         strategy.step()
+        observers.end_phase("optimizer", begin)
         strategy.after_step()
         if context.device.type == "cuda":
-            torch.cuda.synchronize(context.device)
+            self._synchronize()
         if not has_samples:
             outcome = Outcome(0.0, 0, 0, 0)
-        finished = time.perf_counter()
-        self.history.add(outcome, iteration_s=finished - started, data_s=data_done - started)
+        times = {"iteration_s": time.perf_counter() - started, "data_s": data_done - started}
+        self.history.add(outcome, **times)
+        observers.step_ends(step, {"begin": started, **times, **vars(outcome)})
+
+    def _synchronize(self) -> None:
+        torch.cuda.synchronize(self.context.device)
 
     def _indices(self, epoch: int, index: int, *, has_samples: bool) -> torch.Tensor:
         if has_samples:

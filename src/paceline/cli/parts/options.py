@@ -27,6 +27,7 @@ PANELS = {
     "train": "Training",
     "optimizer": "Optimiser and learning rate",
     "schedule": "Optimiser and learning rate",
+    "measure": "Measuring",
     "": "Workers and how they agree",
 }
 
@@ -48,6 +49,16 @@ NodeRank = Annotated[
 MasterAddr = Annotated[str, typer.Option("--master-addr", help="Address of host 0.", rich_help_panel="Several hosts")]
 MasterPort = Annotated[
     int, typer.Option("--master-port", help="Port that host 0 listens on.", rich_help_panel="Several hosts")
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Serve the run's figures as Prometheus text on this port, while it lasts.",
+        rich_help_panel="Measuring",
+        min=0,
+        max=65535,
+    ),
 ]
 
 
@@ -76,7 +87,8 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         def wrapper(**arguments: Any) -> None:
             given = {key: arguments.pop(name) for name, key in keys.items()}
             changes = parse_set(arguments.pop("assignments") or [])
-            changes |= {key: value for key, value in given.items() if value is not None}
+            # An option that may be repeated is an empty list where it was not given at all.
+            changes |= {key: value for key, value in given.items() if value is not None and value != []}
             base = load_recipe(arguments.pop("recipe"))
             command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
@@ -96,7 +108,7 @@ def _parameter(name: str, key: str) -> inspect.Parameter:
     if isinstance(hint, types.UnionType):
         hint = next(part for part in hint.__args__ if part is not type(None))
     if typing.get_origin(hint) is tuple:
-        hint = str
+        hint = list[str] if field.metadata["is_repeated"] else str
     section = key.partition(".")[0] if "." in key else ""
     choices = field.metadata["choices"]
     option = typer.Option(

@@ -1,0 +1,85 @@
+"""Who watches a worker's loop: observers are told what it does, and neither strategies nor models know of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+PHASES = ("data", "forward", "backward", "optimizer", "evaluation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What an observer may want to know when a run begins, and where it leaves what it found."""
+
+    rank: int
+    world_size: int
+    total_steps: int
+    steps_per_epoch: int
+    folder: str  # the run's folder while it is written; empty where there is none or this worker cannot reach it
+    write: Callable[[Row], None]  # puts a line into workers/RANK.jsonl; any thread may call it, and it never blocks
+    run_time: Callable[[float], float]  # this worker's perf_counter as seconds since the run's start, on rank 0's clock
+
+
+class Observer:
+    """Told about one worker's loop, in its own thread. Times are those of `time.perf_counter`."""
+
+    def run_begins(self, facts: RunFacts) -> None: ...
+
+    def step_begins(self, step: int) -> None: ...
+
+    def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
+        """What is done here belongs to the phase: it slows it down."""
+
+    def phase_ends(self, phase: str, begin: float, end: float) -> None: ...
+
+    def step_ends(self, step: int, facts: Row) -> None:
+        """`facts`: begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples."""
+
+    def run_ends(self) -> None:
+        """Also when training failed."""
+
+
+class Observers:
+    """All observers of one loop, told in order."""
+
+    def __init__(self, members: Sequence[Observer] = (), synchronize: Callable[[], None] | None = None) -> None:
+        """`synchronize` waits for a device that computes behind the loop's back, so that phases last as they should."""
+        self.members = tuple(members)
+        self._synchronize = synchronize
+
+    def run_begins(self, facts: RunFacts) -> None:
+        for member in self.members:
+            member.run_begins(facts)
+
+    def step_begins(self, step: int) -> None:
+        for member in self.members:
+            member.step_begins(step)
+
+    def end_phase(self, phase: str, begin: float) -> None:
+        """A phase that began then ends now, as soon as observers let it."""
+        if not self.members:
+            return
+        if self._synchronize is not None:
+            self._synchronize()
+        elapsed_s = time.perf_counter() - begin
+        for member in self.members:
+            member.before_phase_ends(phase, elapsed_s)
+        end = time.perf_counter()
+        for member in self.members:
+            member.phase_ends(phase, begin, end)
+
+    def step_ends(self, step: int, facts: Row) -> None:
+        for member in self.members:
+            member.step_ends(step, facts)
+
+    def run_ends(self) -> None:
+        for member in self.members:
+            member.run_ends()
+
+
+NOBODY = Observers()
