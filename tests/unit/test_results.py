@@ -8,8 +8,9 @@ import pytest
 
 from made_up import made_up_worker
 from paceline.recipe import Recipe
+from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
-from paceline.study.results import CURVE_POINTS, add_comparisons, combine, run_result
+from paceline.study.results import add_comparisons, combine, run_result
 
 RECIPE = Recipe().replace({"workers": 2})
 

@@ -18,6 +18,7 @@ from paceline.strategies.serving import (
     ANSWER,
     ANSWER_FIELDS,
     DONE,
+    ENOUGH,
     NOT_COUNTED,
     NOTE,
     NOTE_FIELDS,
@@ -122,6 +123,7 @@ class ParameterServer(Strategy):
         self._rooms = {peer: share.room() for peer, share in self._links}
         self._staleness: list[int] = []
         self._leads: list[int] = []
+        self._is_asked_to_stop = False
         if worker.comm.rank == 0:
             with self._comm.uncounted():
                 for peer, share in self._links:
@@ -163,8 +165,9 @@ class ParameterServer(Strategy):
             receive.wait()
         for peer, share in self._links:
             share.store(self._rooms[peer])
-            version, staleness, lead = (int(value) for value in answers[peer].tolist())
+            version, staleness, is_enough, lead = (int(value) for value in answers[peer].tolist())
             self._versions[peer] = version
+            self._is_asked_to_stop |= bool(is_enough)
             if staleness != NOT_COUNTED:
                 self._staleness.append(staleness)
                 self._leads.append(lead)
@@ -174,6 +177,14 @@ class ParameterServer(Strategy):
         if self.is_asynchronous or self._comm.rank == 0:
             with self._comm.uncounted():
                 self._tell(ALIVE)
+
+    def ask_all_to_stop(self) -> None:
+        with self._comm.uncounted():
+            self._tell(ENOUGH)
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return self._is_asked_to_stop
 
     def wait_for_others(self) -> None:
         if not self.is_asynchronous:

@@ -7,9 +7,8 @@ from typing import Any
 
 from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
+from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
-
-CURVE_POINTS = 400
 
 Result = dict[str, Any]
 
@@ -52,8 +51,9 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "replicas_equal": len({worker["parameter_digest"] for worker in workers}) == 1,
         "num_parameters": workers[0]["num_parameters"],
         "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
-        "curve": _curve(workers),
-        "evaluations": workers[0]["evaluations"],
+        "curve": curve_of(workers),
+        "evaluations": evaluations_of(workers),
+        "target": target_of(recipe.measure.target_accuracy, workers),
     }
 
 
@@ -78,16 +78,19 @@ def combine(repeats: list[Result]) -> Result:
         "iteration_mean_s_repeats": means,
         "iteration_mean_s_interval95": list(bounds) if bounds else None,
         "repeats": len(repeats),
+        "target": combined_targets([repeat.get("target") for repeat in repeats]),
     }
 
 
 def add_comparisons(results: list[Result]) -> None:
-    """How each result stands to the fastest synchronised one, and its speed-up over one worker.
+    """How each result stands to the fastest synchronised one, its speed-up over one worker, and how far it is from the
+    limit: as many workers that do not agree at all.
 
     Ratios are those of the times shown; intervals and verdicts come from repeats taken side by side.
     """
     fastest = fastest_of(results)
     alone = next((r for r in results if r["workers"] == 1), None)
+    limit = next((r for r in results if r["workers"] > 1 and r["guarantee"] == "NONE"), None)
     for result in results:
         ours = result["iteration_mean_s_repeats"]
         ratio = paired_ratio(ours, fastest["iteration_mean_s_repeats"])
@@ -102,6 +105,13 @@ def add_comparisons(results: list[Result]) -> None:
             result["speedup"] = alone["iteration_s"]["mean"] / result["iteration_s"]["mean"]
             result["speedup_interval95"] = [speedup.low, speedup.high] if speedup.low is not None else None
             result["efficiency"] = result["speedup"] / result["workers"]
+        if limit is not None and result["workers"] == limit["workers"]:
+            above = paired_ratio(ours, limit["iteration_mean_s_repeats"])
+            result["versus_none"] = {
+                "label": limit["label"],
+                "ratio": result["iteration_s"]["mean"] / limit["iteration_s"]["mean"],
+                "interval95": [above.low, above.high] if above.low is not None else None,
+            }
 
 
 def fastest_of(results: list[Result]) -> Result:
@@ -181,25 +191,3 @@ def _epoch_times(workers: list[dict[str, Any]]) -> tuple[float | None, float | N
     whole = max(sum(worker["iteration_s"][: num_epochs * length]) for worker in workers) / num_epochs
     data = max(sum(worker["data_s"][: num_epochs * length]) for worker in workers) / num_epochs
     return whole, whole - data
-
-
-def _curve(workers: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Loss, accuracy and time over steps, all workers together, thinned to what a chart can show."""
-    num_steps = len(workers[0]["loss"])
-    stride = max(-(-num_steps // CURVE_POINTS), 1)
-    curve: dict[str, list[Any]] = {"step": [], "train_s": [], "loss": [], "accuracy": [], "iteration_s": []}
-    elapsed_s = 0.0
-    for first in range(0, num_steps, stride):
-        steps = range(first, min(first + stride, num_steps))
-        times = [max(worker["iteration_s"][step] for worker in workers) for step in steps]
-        samples = sum(worker["num_samples"][step] for worker in workers for step in steps)
-        answers = sum(worker["num_answers"][step] for worker in workers for step in steps)
-        loss = sum(worker["loss"][step] * worker["num_samples"][step] for worker in workers for step in steps)
-        right = sum(worker["num_right"][step] for worker in workers for step in steps)
-        elapsed_s += sum(times)
-        curve["step"].append(steps[-1] + 1)
-        curve["train_s"].append(elapsed_s)
-        curve["loss"].append(loss / samples)
-        curve["accuracy"].append(right / answers if answers else None)
-        curve["iteration_s"].append(statistics.fmean(times))
-    return curve
