@@ -28,7 +28,8 @@ def compare(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, processes_of, verdict_lines
+    from paceline.cli.parts.stored import show_study
+    from paceline.cli.parts.view import processes_of
     from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
@@ -55,13 +56,7 @@ def compare(
     if outcome is None:
         return
     study, folder = outcome
-    console.print(comparison_table(study, console.width))
-    warmup = study["results"][0]["warmup_steps"]
-    console.print(
-        f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
-    )
-    for line in verdict_lines(study):
-        console.print(line)
+    show_study(console, study)
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:
         from paceline.report import write_report

@@ -26,7 +26,8 @@ def run(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import processes_of, run_lines, worker_table
+    from paceline.cli.parts.stored import show_run
+    from paceline.cli.parts.view import processes_of
     from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry, settle_comm
@@ -55,9 +56,7 @@ def run(
                 bars.done(entry, 0, result)
     if result is None or folder is None:
         return
-    console.print(worker_table(result, console.width))
-    for line in run_lines(result):
-        console.print(line)
+    show_run(console, result)
     console.print(f"run             {folder.path}", markup=False, soft_wrap=True)
     write_json({"schema": SCHEMA, "recipe": recipe.to_dict(), "results": [result]}, json_target)
 

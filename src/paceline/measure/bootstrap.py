@@ -37,7 +37,8 @@ def _mean(runs: Sequence[Sequence[float]]) -> float:
 
 def _resampled(runs: Sequence[Sequence[float]], generator: np.random.Generator) -> Numbers:
     """Means of a side, drawn again many times."""
-    return np.mean([_resampled_means(np.asarray(steps, dtype=np.float64), generator) for steps in runs], axis=0)
+    means: Numbers = np.mean([_resampled_means(np.asarray(steps), generator) for steps in runs], axis=0)
+    return means
 
 
 def _resampled_means(steps: Numbers, generator: np.random.Generator) -> Numbers:

@@ -44,10 +44,12 @@ def curve_of(workers: Sequence[Worker]) -> dict[str, list[Any]]:
 
 
 def _loss_sum(workers: Sequence[Worker], first: int, end: int) -> float:
-    return sum(
-        loss * count
-        for worker in workers
-        for loss, count in zip(worker["loss"][first:end], worker["num_samples"][first:end], strict=True)
+    return float(
+        sum(
+            loss * count
+            for worker in workers
+            for loss, count in zip(worker["loss"][first:end], worker["num_samples"][first:end], strict=True)
+        )
     )
 
 
@@ -55,7 +57,7 @@ def sent_until(workers: Sequence[Worker], step: int) -> int | None:
     """Bytes that all workers have sent after so many steps of each; None where nobody counted them."""
     if not all("step_sent_bytes" in worker for worker in workers):
         return None
-    return sum(worker["step_sent_bytes"][:step][-1] for worker in workers)
+    return sum(int(worker["step_sent_bytes"][min(step, len(worker["step_sent_bytes"])) - 1]) for worker in workers)
 
 
 def evaluations_of(workers: Sequence[Worker]) -> list[dict[str, Any]]:

@@ -206,6 +206,17 @@ def check_page_target(target: str) -> None:
     _check_target("--plot", target)
 
 
+def parse_percent(option: str, text: str) -> float:
+    """`5%` as 5.0; without the sign it would not be clear whether 0.05 is a share."""
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not text.endswith("%") or not 0 <= value < 1e6:
+        raise UsageError(f"{option} {text!r} is not a percentage such as 5%")
+    return value
+
+
 def _check_target(option: str, target: str) -> None:
     if not target:
         return

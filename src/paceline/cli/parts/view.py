@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from paceline.study.entries import Entry
 
 DASH = "\N{EN DASH}"
-FULL_WIDTH = 98  # columns that the widest table needs
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -45,12 +47,29 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _fitted(rows: list[dict[str, str]], width: int, dispensable: tuple[str, ...]) -> Table:
-    """A table of rows; on a narrow terminal without the columns that can be missed."""
-    columns = [name for name in rows[0] if width >= FULL_WIDTH or name not in dispensable]
-    table = make_table(*columns)
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
+def fitted(
+    rows: Sequence[Mapping[str, str]],
+    width: int,
+    *,
+    dispensable: tuple[str, ...] = (),
+    text: tuple[str, ...] = (),
+    name_share: float = 0.2,
+) -> Table:
+    """A table of rows. Where it is too wide, columns that can be missed go first, one by one; then names are folded.
+
+    Names that are longer than that share of the width do not cost a column: they are folded at once.
+    """
+    columns = list(rows[0])
+    longest = max(Text.from_markup(row[columns[0]]).cell_len for row in rows)
+    folded = max(longest - int(name_share * width), 0)
+    for name in (None, *dispensable):
+        if name in columns:
+            columns.remove(name)
+        table = make_table(*columns, text=text)
+        for row in rows:
+            table.add_row(*(row[column] for column in columns))
+        if Console(width=10_000, quiet=True).measure(table).maximum - folded <= width:
+            break
     return table
 
 
@@ -67,21 +86,29 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
     """One row per strategy."""
     results = study["results"]
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
+    aim = next((result["target"]["accuracy"] for result in results if result.get("target")), None)
     rows = []
     for result in results:
         row = {"strategy": escape(result["label"]), "ms/step": milliseconds(result["iteration_s"]["mean"])}
         row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
         row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
+        row |= {"samples/s": f"{result['samples_per_s']:,.0f}"}
+        row |= (
+            {f"s to {aim:.4g}": _time_to_target(result)} if aim is not None else {"train s": f"{result['train_s']:.2f}"}
+        )
         row |= {
-            "samples/s": f"{result['samples_per_s']:,.0f}",
-            "train s": f"{result['train_s']:.2f}",
             "loss": number(result["final"]["train_loss"], 3),
             "test": percent(result["final"]["test_accuracy"]),
             "drift": f"{result['replica_drift']:.0e}" if result["replica_drift"] else "0",
             "MB sent": megabytes(max(worker["sent_bytes"] for worker in result["per_worker"])),
         }
         rows.append(row)
-    return _fitted(rows, width, ("samples/s", "train s"))
+    return fitted(rows, width, dispensable=("train s", "samples/s", "95 %", "p95", "drift", "loss"))
+
+
+def _time_to_target(result: dict[str, Any]) -> str:
+    target = result.get("target")
+    return DASH if not target else f"{target['train_s']:.2f}" if target["reached"] else "never"
 
 
 def _plus_minus(result: dict[str, Any]) -> str:
@@ -97,6 +124,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
             "worker": str(worker["rank"]),
             "ms/step": milliseconds(worker["iteration_s"]),
             "p50": milliseconds(worker["iteration_p50_s"]),
+            "p90": milliseconds(worker.get("iteration_p90_s")),  # runs of before have none
             "p95": milliseconds(worker["iteration_p95_s"]),
             "train loss": number(worker["train_loss"]),
             "train": percent(worker["train_accuracy"]),
@@ -107,7 +135,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
         }
         for worker in result["per_worker"]
     ]
-    return _fitted(rows, width, ("p50", "parameters"))
+    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "train loss"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
@@ -115,8 +143,8 @@ def run_lines(result: dict[str, Any]) -> list[str]:
     iteration, final = result["iteration_s"], result["final"]
     lines = [
         f"iteration       mean {milliseconds(iteration['mean'])} ms, p50 {milliseconds(iteration['p50'])}, "
-        f"p95 {milliseconds(iteration['p95'])} (over {result['timed_steps']} steps; "
-        f"first {result['warmup_steps']} dropped as warm-up)",
+        f"p90 {milliseconds(iteration.get('p90'))}, p95 {milliseconds(iteration['p95'])} "
+        f"(over {result['timed_steps']} steps; first {result['warmup_steps']} dropped as warm-up)",
         f"throughput      {result['samples_per_s']:,.0f} samples/s",
     ]
     if result["epoch_s"] is not None:
@@ -128,6 +156,7 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         f"total {result['total_s']:.2f} s with start-up",
         f"last epoch      loss {number(final['train_loss'])}, accuracy {percent(final['train_accuracy'])}",
         f"test set        loss {number(final['test_loss'])}, accuracy {percent(final['test_accuracy'])}",
+        *([f"target          {target_words(result)}"] if result.get("target") else []),
         *_server_lines(result),
         f"replicas        drift {result['replica_drift']:.2g}, guarantee {result['guarantee'].lower()}; "
         f"BatchNorm statistics {result['batchnorm']}",
@@ -145,6 +174,53 @@ def _server_lines(result: dict[str, Any]) -> list[str]:
         more = ", ..." if len(late["counts"]) > 8 else ""
         lines.append(f"staleness       mean {number(late['mean'], 3)}, max {late['max']} updates ({shares}{more})")
     return lines
+
+
+def target_words(result: dict[str, Any]) -> str:
+    """Whether the target was reached, and what that took."""
+    target, final = result["target"], result["final"]["test_accuracy"]
+    aim = percent(target["accuracy"])
+    if target["reached"]:
+        sent = "" if target["sent_bytes"] is None else f", {megabytes(target['sent_bytes'])} MB sent by all workers"
+        return (
+            f"{aim} reached after {target['step']} steps (epoch {target['epoch']}), {target['train_s']:.2f} s of "
+            f"training{sent}"
+        )
+    some = (
+        f" in {target['repeats'] - target['repeats_reached']} of {target['repeats']} repeats"
+        if _is_split(target)
+        else ""
+    )
+    best = "nothing was evaluated" if target["best"] is None else f"best {percent(target['best'])}"
+    after = f"; {percent(final)} once replicas were brought together" if (final or 0) >= target["accuracy"] else ""
+    return f"{aim} never reached{some}: {best}{after}"
+
+
+def _is_split(target: dict[str, Any]) -> bool:
+    return bool(0 < target.get("repeats_reached", 0) < target.get("repeats", 1))
+
+
+def target_lines(study: dict[str, Any]) -> list[str]:
+    """Who was first at the target, and who never was."""
+    aimed = [result for result in study["results"] if result.get("target")]
+    first = min((r for r in aimed if r["target"]["reached"]), key=lambda r: r["target"]["train_s"], default=None)
+    lines = [f"First at the target: [bold]{escape(first['label'])}[/bold]: {target_words(first)}."] if first else []
+    never = [result for result in aimed if not result["target"]["reached"]]
+    return lines + [f"{escape(result['label'])}: {target_words(result)}." for result in never]
+
+
+def limit_lines(study: dict[str, Any]) -> list[str]:
+    """How far each way to agree is from not agreeing at all, where that was measured."""
+    several = [r for r in study["results"] if r.get("versus_none") and r["guarantee"] != "NONE"]
+    if not several:
+        return []
+    parts = []
+    for result in sorted(several, key=lambda r: r["versus_none"]["ratio"]):
+        bounds = result["versus_none"]["interval95"]
+        interval = f" ({bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else ""
+        parts.append(f"{escape(result['label'])} {result['versus_none']['ratio']:.2f}x{interval}")
+    limit = escape(several[0]["versus_none"]["label"])
+    return [f"Time per step over that of {limit}, the limit without any agreement: {', '.join(parts)}."]
 
 
 def verdict_lines(study: dict[str, Any]) -> list[str]:
