@@ -46,7 +46,7 @@ def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict
     return {
         "steps": len(history.loss),
         "evaluated_after": [row["step"] for row in history.evaluations],
-        "sent_bytes": history.sent_bytes,
+        "sent_bytes": list(history.sent_bytes),
         "counted": context.comm.wire().sent_bytes,
         "digest": parameter_digest(trainer.model),
     }

@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from paceline.comm.listener import Listener
+from paceline.comm.listener import Launched, Listener, Numbers, ObservedWork, Span, settle
 from paceline.errors import RunError
 
 
@@ -96,6 +97,7 @@ class Comm(ABC):
     name: ClassVar[str] = ""
     between_processes: ClassVar[bool] = True  # whether workers may be processes
     between_nodes: ClassVar[bool] = True  # whether they may be on several hosts
+    medium: ClassVar[str] = "network"  # or memory, where nothing leaves the host
 
     @classmethod
     def unavailable(cls) -> str:
@@ -112,17 +114,21 @@ class Comm(ABC):
         self.world_size = world_size
         self.counter = Counter()
         self.listener: Listener | None = None  # told of every counted operation
+        self.launched: list[Launched] = []  # what torch's own code has begun, and waits for by itself
+        self._numbers = Numbers()
         self._counting = True
 
     # Point to point. Messages between two workers with one tag arrive in the order in which they were sent.
 
     def isend(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
-        self._count("send", tensor, peer)
-        return self._isend(tensor, peer, tag)
+        span = self._begin("send", tensor, peer, tag)
+        work = self._isend(tensor, peer, tag)
+        return work if span is None else self._observed(work, span)
 
     def irecv(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
-        self._count("recv", tensor, peer)
-        return self._irecv(tensor, peer, tag)
+        span = self._begin("recv", tensor, peer, tag)
+        work = self._irecv(tensor, peer, tag)
+        return work if span is None else self._observed(work, span)
 
     def send(self, tensor: Tensor, peer: int, tag: int = 0) -> None:
         self.isend(tensor, peer, tag).wait()
@@ -132,21 +138,28 @@ class Comm(ABC):
 
     def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
         """Receive from whoever sends first; says who it was."""
+        begin = perf_counter()
         peer = self._recv_any(tensor, tag)
-        self._count("recv", tensor, peer)
+        span = self._begin("recv", tensor, peer, tag)
+        if span is not None:
+            span.begin = begin
+            span.end_here()
         return peer
 
     # Collectives. Every worker calls them in the same order.
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Sum over workers, in place."""
-        self._count("all_reduce", tensor)
+        span = self._begin("all_reduce", tensor)
         self._all_reduce(tensor)
+        if span is not None:
+            span.end_here()
 
     def iall_reduce(self, tensor: Tensor) -> Work:
         """The same, begun: the tensor is neither read nor written until the work was waited for."""
-        self._count("all_reduce", tensor)
-        return self._iall_reduce(tensor)
+        span = self._begin("all_reduce", tensor)
+        work = self._iall_reduce(tensor)
+        return work if span is None else self._observed(work, span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         """Begin to sum over workers; `output` receives this worker's of N equal parts of the sum.
@@ -154,36 +167,56 @@ class Comm(ABC):
         `output` may lie inside `tensor`, at this worker's own part of it.
         """
         assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
-        self._count("reduce_scatter", tensor)
-        return self._ireduce_scatter(output, tensor)
+        span = self._begin("reduce_scatter", tensor)
+        work = self._ireduce_scatter(output, tensor)
+        return work if span is None else self._observed(work, span)
 
     def reduce_scatter(self, output: Tensor, tensor: Tensor) -> None:
         self.ireduce_scatter(output, tensor).wait()
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
-        self._count("broadcast", tensor, root)
+        span = self._begin("broadcast", tensor, root)
         self._broadcast(tensor, root)
+        if span is not None:
+            span.end_here()
 
     def gather(self, tensor: Tensor, root: int = 0) -> list[Tensor]:
         """Everybody's tensor in order of rank on the root; an empty list elsewhere."""
-        self._count("gather", tensor, root)
-        return self._gather(tensor, root)
+        span = self._begin("gather", tensor, root)
+        gathered = self._gather(tensor, root)
+        if span is not None:
+            span.end_here()
+        return gathered
 
     def scatter(self, tensor: Tensor, pieces: list[Tensor], root: int = 0) -> None:
         """Fill everybody's tensor with its own piece of the root's list (empty elsewhere)."""
-        self._count("scatter", tensor, root)
+        span = self._begin("scatter", tensor, root)
         self._scatter(tensor, pieces, root)
+        if span is not None:
+            span.end_here()
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Everybody's tensor in order of rank."""
-        self._count("all_gather", tensor)
-        return self._all_gather(tensor)
+        span = self._begin("all_gather", tensor)
+        gathered = self._all_gather(tensor)
+        if span is not None:
+            span.end_here()
+        return gathered
 
     def barrier(self) -> None:
-        self._all_reduce(torch.zeros(1))
+        span = self._open("barrier", 0) if self._counting else None
+        self._barrier()
+        if span is not None:
+            span.end_here()
 
     def progress(self) -> None:
         """Drive what was begun, without waiting; for comms that move bytes in the workers' own threads."""
+
+    def settle(self, end: float) -> None:
+        """A backward has ended then: whatever torch's own code began in it, it has waited for."""
+        if self.launched:
+            launched, self.launched = self.launched, []
+            settle(launched, end)
 
     # Memory that the comm likes best. Every worker asks for it in the same order.
 
@@ -268,6 +301,9 @@ class Comm(ABC):
 
     # What it may replace.
 
+    def _barrier(self) -> None:
+        self._all_reduce(torch.zeros(1))
+
     def _all_reduce(self, tensor: Tensor) -> None:
         for piece in self._gather(tensor, 0)[1:]:
             tensor.add_(piece)
@@ -314,9 +350,31 @@ class Comm(ABC):
     def _others(self) -> list[int]:
         return [peer for peer in range(self.world_size) if peer != self.rank]
 
-    def _count(self, op: str, tensor: Tensor, peer: int | None = None) -> None:
-        if self._counting:
-            self.counter.add(Operation(op, tensor.numel() * tensor.element_size(), peer))
+    def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> Span | None:
+        """Count an operation; a span where somebody wants to hear of it."""
+        if not self._counting:
+            return None
+        nbytes = tensor.numel() * tensor.element_size()
+        self.counter.add(Operation(op, nbytes, peer))
+        return self._open(op, nbytes, peer, tag)
+
+    def _open(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> Span | None:
+        listener = self.listener
+        if listener is None:
+            return None
+        number = self._numbers.next(op, peer, tag)  # always, or workers at different steps would number differently
+        if listener.step < 0:
+            return None
+        return Span(listener, op, nbytes, peer, tag, number, self._medium(op, peer))
+
+    def _medium(self, op: str, peer: int | None) -> str:  # noqa: ARG002
+        return self.medium
+
+    def _observed(self, work: Work, span: Span) -> Work:
+        if isinstance(work, Done):  # all of it was done during the call
+            span.end_here()
+            return work
+        return ObservedWork(work, span)
 
 
 class Reduction:

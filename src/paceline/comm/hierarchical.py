@@ -98,7 +98,7 @@ class HierarchicalComm(Comm):
         """
         return ShmComm.wire_factors(op, peer, rank, world_size)
 
-    def barrier(self) -> None:
+    def _barrier(self) -> None:
         self._local.barrier()
         if self._leaders is not None:
             self._leaders.barrier()
@@ -256,6 +256,12 @@ class HierarchicalComm(Comm):
         """What a leader has, to its node."""
         if len(self._nodes) > 1:
             self._local._broadcast(tensor, 0)
+
+    def _medium(self, op: str, peer: int | None) -> str:
+        """Memory within a node; what several nodes take part in is called network, though only leaders use it."""
+        is_message = op in ("send", "recv")
+        is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._home)
+        return "memory" if is_local else "network"
 
     def _stack(self, tensor: Tensor, node: int) -> Tensor:
         return torch.empty(len(self._nodes[node]), *tensor.shape, dtype=tensor.dtype, device=tensor.device)

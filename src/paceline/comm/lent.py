@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import ClassVar
 
 import torch
@@ -18,6 +19,7 @@ from paceline.comm.base import Comm, CommError, Common, Reduction, Work
 from paceline.comm.bell import Bells
 from paceline.comm.counters import Counters
 from paceline.comm.crew import Crew, Division
+from paceline.comm.listener import Background, ObservedWork
 from paceline.comm.segment import Segment, in_lines
 
 CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
@@ -63,6 +65,7 @@ class ShmReduction(Reduction):
         self._num_filled = 0  # ranges that everybody was told of: of these, all before too
         self._told = 0
         self._added: set[int] = set()
+        self._added_at: dict[int, float] = {}  # by range, until it was waited for
         self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
         self._lock = threading.Lock()
 
@@ -71,23 +74,29 @@ class ShmReduction(Reduction):
         return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        self.comm._count("all_reduce", self.own[begin:end])
+        span = self.comm._begin("all_reduce", self.own[begin:end])
         bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
         rank = self.comm.rank
         mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
-        return self._begin(mine, slice(begin, end), fill)
+        work = self._begin(mine, slice(begin, end), fill)
+        return work if span is None else ObservedWork(work, span)
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        self.comm._count("reduce_scatter", self.own[begin:end])
+        span = self.comm._begin("reduce_scatter", self.own[begin:end])
         mine = self.part(begin, end)
-        return self._begin(mine, mine, fill)
+        work = self._begin(mine, mine, fill)
+        return work if span is None else ObservedWork(work, span)
 
     def progress(self) -> None:
         """Add the own parts of all ranges that everybody has started."""
         while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
             self._divide(self._ranges.popleft().adding)
 
-    def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> Work:
+    def completed_at(self, number: int) -> float | None:
+        """When the own part was added, if everybody's is by now: the last of them came then or a little later."""
+        return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
+
+    def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
         number, crew = self._number, self._crew
         blocks = self._blocks(mine)
@@ -137,6 +146,7 @@ class ShmReduction(Reduction):
             self._fail(error)
             return
         with self._lock:
+            self._added_at[number] = perf_counter()
             self._added.add(number)
             while self._told + 1 in self._added:
                 self._told += 1
@@ -148,6 +158,7 @@ class ShmReduction(Reduction):
         self.progress()  # earlier ranges first
         self._divide(work.adding)
         self._wait_all(Counters.SUMMED, work.number)
+        self._added_at.pop(work.number, None)
         if work.private is not None:
             self._copy_out(work.private)
 
@@ -191,18 +202,27 @@ class ShmCommon(Common):
     is_one_memory: ClassVar[bool] = True
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        for begin, end in ranges:
-            self.comm._count("all_gather", self.memory[begin : begin + (end - begin) // self.comm.world_size])
-        self.comm.barrier()
+        parts = [self.memory[begin : begin + (end - begin) // self.comm.world_size] for begin, end in ranges]
+        spans = [span for part in parts if (span := self.comm._begin("all_gather", part)) is not None]
+        self.comm._barrier()
+        end = perf_counter()
+        for span in spans:
+            span.end(end)
+        if spans:  # one meeting for all of them
+            spans[0].blocked(spans[0].begin, end)
 
 
-class _Range:
+class _Range(Background):
     """A range of a reduction under way."""
 
     def __init__(self, reduction: ShmReduction, number: int, adding: Division, private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
         self._is_done = False
+
+    @property
+    def completed(self) -> float | None:  # type: ignore[override]
+        return self._reduction.completed_at(self.number)
 
     def wait(self) -> None:
         if not self._is_done:

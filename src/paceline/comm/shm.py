@@ -40,6 +40,7 @@ class ShmComm(Comm):
 
     name: ClassVar[str] = "shm"
     between_nodes: ClassVar[bool] = False
+    medium: ClassVar[str] = "memory"
 
     @classmethod
     def unavailable(cls) -> str:
@@ -113,7 +114,7 @@ class ShmComm(Comm):
         }
         return factors[op]
 
-    def barrier(self) -> None:
+    def _barrier(self) -> None:
         piece, meeting = self._next_piece(), Meeting("barrier")
         self._counters.announce(piece, meeting)
         self._counters.meet(piece, meeting)

@@ -30,6 +30,7 @@ class ThreadsComm(Comm):
     name: ClassVar[str] = "threads"
     between_processes: ClassVar[bool] = False
     between_nodes: ClassVar[bool] = False
+    medium: ClassVar[str] = "memory"
 
     def __init__(self, rank: int, world_size: int, post: Post) -> None:
         super().__init__(rank, world_size)

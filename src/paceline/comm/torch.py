@@ -6,13 +6,15 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Counter, Operation, Place, Work
+from paceline.comm.base import Comm, CommError, Place, Work
+from paceline.comm.listener import Background, Launched, Span
 
 Store = Any  # torch.distributed.Store; its stubs are not exported
 
@@ -105,7 +107,9 @@ class TorchComm(Comm):
 
     def _iall_reduce(self, tensor: Tensor) -> Work:
         group, staged = self._group_for(tensor, copy_in=True)
-        return self._start("all_reduce", lambda: group.allreduce([staged]), _copy_back(staged, tensor))
+        return self._start(
+            "all_reduce", lambda: group.allreduce([staged]), _copy_back(staged, tensor), kind=_Collective
+        )
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         group, staged = self._group_for(tensor, copy_in=True)
@@ -146,9 +150,16 @@ class TorchComm(Comm):
             return self._nccl, tensor
         return self._gloo, tensor.cpu() if copy_in else torch.empty_like(tensor, device="cpu")
 
-    def _start(self, what: str, start: Callable[[], Any], after: Callable[[], None] | None = None) -> Work:
+    def _start(
+        self,
+        what: str,
+        start: Callable[[], Any],
+        after: Callable[[], None] | None = None,
+        *,
+        kind: type[_TorchWork] | None = None,
+    ) -> Work:
         try:
-            return _TorchWork(self, what, start(), after)
+            return (kind or _TorchWork)(self, what, start(), after)
         except RuntimeError as error:
             raise self._error(what, error) from error
 
@@ -173,11 +184,23 @@ class _TorchWork:
             self._after()
 
 
+class _Collective(_TorchWork, Background):
+    """Work of which torch says when it is complete; of messages it does not."""
+
+    def watch(self) -> None:
+        self._work.get_future().add_done_callback(self._note)
+
+    def _note(self, future: Any) -> None:
+        del future
+        self.completed = perf_counter()
+
+
 class CountedGroup(dist.ProcessGroup):
     """A process group for torch's own DistributedDataParallel that counts what passes through it.
 
     Counting here leaves DDP's one communication hook free. Integer tensors are DDP's own bookkeeping
-    (shapes, bucket order), not payload.
+    (shapes, bucket order), not payload. DDP waits by itself, in C++: what it began stays with the comm as launched
+    until the end of backward is known.
     """
 
     def __init__(self, comm: Comm, inner: Any) -> None:
@@ -186,17 +209,17 @@ class CountedGroup(dist.ProcessGroup):
         self._inner = inner
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        self._count("all_reduce", tensors)
-        return self._inner.allreduce(tensors, opts or dist.AllreduceOptions())
+        spans = self._begin("all_reduce", tensors)
+        return self._launched(self._inner.allreduce(tensors, opts or dist.AllreduceOptions()), spans)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.BroadcastOptions()
-        self._count("broadcast", tensors, opts.rootRank)
-        return self._inner.broadcast(tensors, opts)
+        spans = self._begin("broadcast", tensors, opts.rootRank)
+        return self._launched(self._inner.broadcast(tensors, opts), spans)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        self._count("all_gather", inputs)
-        return self._inner.allgather(outputs, inputs, opts or dist.AllgatherOptions())
+        spans = self._begin("all_gather", inputs)
+        return self._launched(self._inner.allgather(outputs, inputs, opts or dist.AllgatherOptions()), spans)
 
     def barrier(self, opts: Any = None) -> Any:
         return self._inner.barrier(opts or dist.BarrierOptions())
@@ -208,11 +231,14 @@ class CountedGroup(dist.ProcessGroup):
     def group_name(self) -> str:
         return "paceline-counted"
 
-    def _count(self, op: str, tensors: list[Tensor], root: int | None = None) -> None:
-        counter: Counter = self._comm.counter
-        for tensor in tensors:
-            if self._comm._counting and tensor.is_floating_point():
-                counter.add(Operation(op, tensor.numel() * tensor.element_size(), root))
+    def _begin(self, op: str, tensors: list[Tensor], root: int | None = None) -> list[Span]:
+        payload = [tensor for tensor in tensors if tensor.is_floating_point()]
+        return [span for tensor in payload if (span := self._comm._begin(op, tensor, root)) is not None]
+
+    def _launched(self, work: Any, spans: list[Span]) -> Any:
+        if spans:
+            self._comm.launched.append(Launched(work, spans))
+        return work
 
 
 def is_peer_failure(error: BaseException) -> bool:

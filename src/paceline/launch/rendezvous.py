@@ -97,7 +97,7 @@ def address_towards(host: str, port: int) -> str:
 
 def publish(store: Any, key: str, value: Any) -> None:
     """Put plain values into a store."""
-    data = json.dumps(value).encode()
+    data = json.dumps(value, default=list).encode()  # arrays of numbers as lists
     chunks = [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
     for index, chunk in enumerate(chunks):
         store.set(f"{key}/{index}", chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,23 +42,40 @@ class Observer:
         """`facts`: begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples,
         sent_bytes (so far, by the comm's own count)."""
 
+    def pause(self) -> None:
+        """Until `resume`, nothing is wanted: what measuring costs is found by leaving it out now and then."""
+
+    def resume(self) -> None: ...
+
     def run_ends(self) -> None:
         """Also when training failed."""
 
 
 class Observers:
-    """All observers of one loop, told in order."""
+    """All observers of one loop, told in order; of its end in reverse, so that the first may write for all."""
 
-    def __init__(self, members: Sequence[Observer] = (), synchronize: Callable[[], None] | None = None) -> None:
-        """`synchronize` waits for a device that computes behind the loop's back, so that phases last as they should."""
-        self.members = tuple(members)
+    def __init__(
+        self,
+        members: Sequence[Observer] = (),
+        synchronize: Callable[[], None] | None = None,
+        *,
+        steps_per_block: int = 0,
+    ) -> None:
+        """`synchronize` waits for a device that computes behind the loop's back, so that phases last as they should.
+
+        With steps per block, observers are told of one block of steps and not of another, see `is_measured`.
+        """
+        self.members = self._everybody = tuple(members)
         self._synchronize = synchronize
+        self._steps_per_block = steps_per_block
 
     def run_begins(self, facts: RunFacts) -> None:
         for member in self.members:
             member.run_begins(facts)
 
     def step_begins(self, step: int) -> None:
+        if self._steps_per_block and step % self._steps_per_block == 0:
+            self._switch(is_on=is_measured(step, self._steps_per_block))
         for member in self.members:
             member.step_begins(step)
 
@@ -79,8 +97,22 @@ class Observers:
             member.step_ends(step, facts)
 
     def run_ends(self) -> None:
-        for member in self.members:
-            member.run_ends()
+        with ExitStack() as stack:  # one that fails does not keep the others from ending
+            for member in self._everybody:
+                stack.callback(member.run_ends)
+
+    def _switch(self, *, is_on: bool) -> None:
+        for member in self._everybody:
+            (member.resume if is_on else member.pause)()
+        self.members = self._everybody if is_on else ()
+
+
+def is_measured(step: int, steps_per_block: int) -> bool:
+    """Whether a step is measured where blocks with and without take turns: on, off, off, on, over and over.
+
+    In that order neither comes first more often, so that a machine that gets slower or faster favours neither.
+    """
+    return step // steps_per_block % 4 in (0, 3)
 
 
 NOBODY = Observers()

@@ -122,7 +122,9 @@ def write_run(
     folder.write_text("recipe.toml", recipe.to_toml())
     folder.write_json("environment.json", environment)
     for worker in workers:
-        folder.write_text(f"workers/{worker['rank']}.jsonl", "".join(_step_lines(worker)))
+        name = f"workers/{worker['rank']}.jsonl"
+        if not (folder.path / name).exists():  # else the worker has written it itself
+            folder.write_text(name, "".join(_step_lines(worker)))
     folder.write_json(RUN_FILE, {"schema": SCHEMA, "kind": "run", **summary})
 
 
@@ -130,7 +132,7 @@ def _step_lines(worker: dict[str, Any]) -> Iterator[str]:
     """One JSON object per step."""
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
     for step in range(len(worker["iteration_s"])):
-        row = {"step": step, **{column: worker[column][step] for column in columns}}
+        row = {"kind": "step", "step": step, **{column: worker[column][step] for column in columns}}
         yield json.dumps(finite(row)) + "\n"
 
 

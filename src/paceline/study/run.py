@@ -10,8 +10,10 @@ from typing import Any
 from paceline.errors import WorkerError
 from paceline.launch.base import Launcher, Task
 from paceline.measure.environment import environment
+from paceline.measure.spool import recover
 from paceline.recipe import Recipe
 from paceline.runs import Folder, write_run
+from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
 from paceline.study.results import Result, run_result
 from paceline.train.context import Event
@@ -74,6 +76,8 @@ def _store_unfinished(folder: Folder, recipe: Recipe, summary: dict[str, Any], e
         folder.discard()
         return
     try:
+        with disk_errors(folder.path):
+            recover(folder.path / "workers")
         write_run(folder, recipe, environment(), {**summary, **status}, [])
         error.add_note(f"the run is kept, marked {status['status']}: {folder.commit()}")
     except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import torch
 from torch import nn
 
 from paceline.data import load_data
-from paceline.measure.observer import Observer, RunFacts
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
-from paceline.train.observers import make_observers
 from paceline.train.optimizers import build_optimizer
+from paceline.train.recording import observed
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
 from paceline.train.trainer import Trainer
@@ -25,13 +23,12 @@ from paceline.train.trainer import Trainer
 ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
 
 
-def make_trainer(context: Context, recipe: Recipe, strategy: str, observers: Sequence[Observer] = ()) -> Trainer:
+def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
     """A worker ready to train: data loaded, replicas equal, strategy set up."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     model = build_model(recipe.model.name, data)
-    built = StrategySpec.parse(strategy, recipe.codec).build()
-    return Trainer(recipe, built, data, context, model, observers=observers)
+    return Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
 
 
 def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
@@ -51,33 +48,24 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
     )
 
 
-def train_job(context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "") -> dict[str, Any]:
+def train_job(
+    context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
+) -> dict[str, Any]:
     """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
 
-    Checkpoints on the way lie beside it. `folder` is the run's, where it is stored.
+    Checkpoints on the way lie beside it. `folder` is the run's, where it is stored. With steps per block, every other
+    block of steps is not measured, to see what measuring costs.
     """
     started = time.perf_counter()
-    trainer = make_trainer(context, recipe, strategy, make_observers(recipe, context))
+    trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
-    origin = time.perf_counter()
-    trainer.observers.run_begins(
-        RunFacts(
-            rank=context.rank,
-            world_size=context.world_size,
-            total_steps=trainer.total_steps,
-            steps_per_epoch=trainer.plan.steps_per_epoch,
-            folder=folder,
-            write=lambda row: None,  # noqa: ARG005
-            run_time=lambda moment: moment - origin,
-        )
+    result = observed(
+        trainer, lambda: _train(trainer, strategy, checkpoint), folder=folder, steps_per_block=steps_per_block
     )
-    try:
-        return {**_train(trainer, strategy, checkpoint), "setup_s": setup_s}
-    finally:
-        trainer.observers.run_ends()
+    return {**result, "setup_s": setup_s}
 
 
 def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:

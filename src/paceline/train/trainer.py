@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -29,17 +30,25 @@ from paceline.train.target import Target
 PROGRESS_INTERVAL_S = 0.1
 
 
+def _numbers() -> array[float]:
+    return array("d")
+
+
+def _counts() -> array[int]:
+    return array("q")
+
+
 @dataclass
 class History:
-    """What a worker saw, step by step."""
+    """What a worker saw, step by step: 56 bytes each."""
 
-    iteration_s: list[float] = field(default_factory=list)  # all of a step, data included
-    data_s: list[float] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
-    num_right: list[int] = field(default_factory=list)
-    num_answers: list[int] = field(default_factory=list)
-    num_samples: list[int] = field(default_factory=list)
-    sent_bytes: list[int] = field(default_factory=list)  # by the comm's own count, from the start to after the step
+    iteration_s: array[float] = field(default_factory=_numbers)  # all of a step, data included
+    data_s: array[float] = field(default_factory=_numbers)
+    loss: array[float] = field(default_factory=_numbers)
+    num_right: array[int] = field(default_factory=_counts)
+    num_answers: array[int] = field(default_factory=_counts)
+    num_samples: array[int] = field(default_factory=_counts)
+    sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
@@ -101,8 +110,13 @@ class Trainer:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
         self.history = History()
         self.target = Target(recipe.measure.target_accuracy, strategy, comm)
-        self.observers = Observers(observers, self._synchronize if context.device.type == "cuda" else None)
+        self.observe(observers)
         self._reported_at = 0.0
+
+    def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
+        """From now on the loop tells these; with steps per block, only of every other block of steps."""
+        synchronize = self._synchronize if self.context.device.type == "cuda" else None
+        self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
 
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None

@@ -1,0 +1,143 @@
+"""The observer that writes a worker's file, and the listener that hears of its comm's operations."""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.measure.clock import Clock
+from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.spans import BLOCKED, MEDIUM_CODES, NO_PEER, OP, OP_CODES, PHASE_CODES, SPAN, STEP, is_kept
+from paceline.measure.spool import CHUNK_NUMBERS, Spool
+
+SCHEMA = 1
+HAND_OVER_S = 0.5  # what a worker that is killed can lose at most
+
+
+class Watched(Protocol):
+    """What is needed of a comm."""
+
+    listener: Any
+
+    def settle(self, end: float) -> None: ...
+
+    def wire(self) -> Any: ...
+
+
+class Recorder(Observer):
+    """Writes every step of one worker, and with spans also its phases and what its comm did.
+
+    During a step numbers are only appended to a list; after it they are packed, and now and then handed to the thread
+    that writes.
+    """
+
+    def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[Watched], *, has_spans: bool) -> None:
+        """`comms`: the workers' own first; it counts for all of them."""
+        self.clock = clock
+        self.step = -1  # of which operations are wanted now
+        head = {
+            "kind": "head",
+            "schema": SCHEMA,
+            "rank": rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "clock_offset_s": clock.first.seconds,
+            "clock_error_s": clock.first.error_s,
+        }
+        self.spool = Spool(path, head, clock.first.seconds - clock.origin)
+        self._comms, self._has_spans = comms, has_spans
+        self._last_step = 0
+        self._numbers: list[float] = []
+        self._packed = array("d")
+        self._handed_over = 0.0
+
+    def run_begins(self, facts: RunFacts) -> None:
+        del facts
+        if self._has_spans:
+            for comm in self._comms:
+                comm.listener = self
+
+    def step_begins(self, step: int) -> None:
+        self._last_step = step
+        self.step = step if self._has_spans and is_kept(step) else -1
+
+    def phase_ends(self, phase: str, begin: float, end: float) -> None:
+        if self.step >= 0 or (self._has_spans and phase == "evaluation"):
+            if phase == "backward":
+                for comm in self._comms:
+                    comm.settle(end)
+            self._numbers.extend((SPAN, self._last_step, PHASE_CODES[phase], begin, end))
+
+    def op(
+        self,
+        op: str,
+        nbytes: int,
+        peer: int | None,
+        tag: int,
+        begin: float,
+        end: float,
+        number: int,
+        medium: str,
+        step: int,
+    ) -> None:
+        self._numbers.extend(
+            (
+                OP,
+                step,
+                number,
+                OP_CODES[op],
+                nbytes,
+                NO_PEER if peer is None else peer,
+                tag,
+                MEDIUM_CODES[medium],
+                begin,
+                end,
+            )
+        )
+
+    def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None:
+        if self.step >= 0:
+            self._numbers.extend(
+                (BLOCKED, self.step, number, OP_CODES[op], NO_PEER if peer is None else peer, tag, begin, end)
+            )
+
+    def step_ends(self, step: int, facts: Row) -> None:
+        begin, iteration_s = facts["begin"], facts["iteration_s"]
+        self._numbers.extend(
+            (
+                STEP,
+                step,
+                begin,
+                iteration_s,
+                facts["data_s"],
+                facts["loss"],
+                facts["num_right"],
+                facts["num_answers"],
+                facts["num_samples"],
+                self._comms[0].wire().sent_bytes,
+            )
+        )
+        self.step = -1
+        self._packed.fromlist(self._numbers)
+        self._numbers.clear()
+        now = begin + iteration_s
+        if len(self._packed) >= CHUNK_NUMBERS or now - self._handed_over > HAND_OVER_S:
+            self._handed_over = now
+            self._hand_over()
+
+    def run_ends(self) -> None:
+        for comm in self._comms:
+            comm.listener = None
+        self.step = -1
+        self._packed.fromlist(self._numbers)
+        self._numbers.clear()
+        self._hand_over()
+        self.spool.close(self.clock.run_time)
+
+    def _hand_over(self) -> None:
+        packed, self._packed = self._packed, array("d")
+        self.spool.put(packed)
