@@ -64,7 +64,7 @@ class Side:
         """Timed steps of every run of a row, each the mean over its workers; empty where no worker's lines are left."""
         found = []
         for folder in run_folders(self.folder):
-            result = self.stored["result"] if folder == self.folder else read(folder).get("result")
+            result = (self.stored if folder == self.folder else read(folder)).get("result")
             if result is not None and result["label"] == label:
                 found.append(_step_times(folder, result))
         return [steps for steps in found if steps]
