@@ -205,7 +205,9 @@ def test_a_diff_as_json(tmp_path: Path) -> None:
 def test_a_diff_fits_and_shows_text_as_it_is(tmp_path: Path, width: int) -> None:
     label = "odd.py:[/b]Way:option=long"
     a = study(tmp_path / "a[bold]", {label: [0.01, 0.02], "gather-scatter": [0.01, 0.01]})
-    b = study(tmp_path / "b", {label: [0.01, 0.02], "gather-scatter": [0.01, 0.01]}, recipe=recipe(name="[i]").to_dict())
+    b = study(
+        tmp_path / "b", {label: [0.01, 0.02], "gather-scatter": [0.01, 0.01]}, recipe=recipe(name="[i]").to_dict()
+    )
     done = run_command("runs", "diff", str(a), str(b), width=width)
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= width
