@@ -70,10 +70,18 @@ def compare(
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
     settled = _recipe(recipe, changes)
-    entries, _ = study.prepare(settled)
+    entries, facts = study.prepare(settled)
     with LocalLauncher(max(entry.num_processes for entry in entries)) as local:
         launcher = _Giving(local, packed(given)) if given else local
-        outcome = study.compare(settled, entries, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
+        outcome = study.compare(
+            settled,
+            entries,
+            launcher,
+            repeats=repeats,
+            out=Path(out),
+            listener=_Quiet(),
+            total_steps=facts.total_steps,
+        )
     assert outcome is not None
     return Comparison(outcome[0], outcome[1])
 

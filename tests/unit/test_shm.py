@@ -285,8 +285,8 @@ def fail_to_fill(context: Context, what: str) -> str:
         if comm.rank == 1 and what == "fill":
             raise LookupError("no such number")
 
-    def add(block: slice) -> None:
-        raise LookupError(f"no such sum {block.start - block.start}")
+    def add(piece: tuple[torch.Tensor, torch.Tensor]) -> None:
+        raise LookupError(f"no such sum of {len(piece[0])}")
 
     if comm.rank == 1 and what == "add":
         reduction._add = add
@@ -308,7 +308,7 @@ def test_an_error_in_a_thread_is_raised_by_its_worker(monkeypatch: pytest.Monkey
             on_shm_threads(2, fail_to_fill, what=what, timeout_s=1)
         return
     peer, culprit = on_shm_threads_without_end(2, fail_to_fill, what=what)
-    assert culprit == {"fill": "LookupError: no such number", "add": "LookupError: no such sum 0"}[what]
+    assert culprit == {"fill": "LookupError: no such number", "add": "LookupError: no such sum of 2"}[what]
     assert peer.startswith("CommError: worker 0 heard nothing from worker 1 in 1 s")
 
 

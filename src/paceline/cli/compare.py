@@ -52,7 +52,9 @@ def compare(
             if entry.num_servers:
                 console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
         with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
-            outcome = run_study(recipe, entries, launcher, repeats=repeats, out=out, listener=bars)
+            outcome = run_study(
+                recipe, entries, launcher, repeats=repeats, out=out, listener=bars, total_steps=facts.total_steps
+            )
     if outcome is None:
         return
     study, folder = outcome

@@ -7,7 +7,7 @@ with a native one. A strategy predicts operations; the comm says how many bytes 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from paceline.comm.lending import Common, Reduction
 from paceline.comm.listener import Launched, Listener, Numbers, ObservedWork, Span, settle
 from paceline.errors import RunError
 
@@ -116,6 +117,7 @@ class Comm(ABC):
         self.listener: Listener | None = None  # told of every counted operation
         self.launched: list[Launched] = []  # what torch's own code has begun, and waits for by itself
         self._numbers = Numbers()
+        self._factors: dict[tuple[str, int | None], tuple[float, float]] = {}
         self._counting = True
 
     # Point to point. Messages between two workers with one tag arrive in the order in which they were sent.
@@ -251,8 +253,15 @@ class Comm(ABC):
             self._counting = before
 
     def wire(self) -> Wire:
-        """Bytes on the medium for everything counted so far."""
-        return self.predict(self.counter, self.rank, self.world_size)
+        """Bytes on the medium for everything counted so far. Cheap: it is asked for after every step."""
+        sent = received = 0.0
+        for key, nbytes in self.counter.nbytes.items():
+            factors = self._factors.get(key)
+            if factors is None:
+                factors = self._factors[key] = self.wire_factors(*key, self.rank, self.world_size)
+            sent += factors[0] * nbytes
+            received += factors[1] * nbytes
+        return Wire(round(sent), round(received))
 
     @classmethod
     def predict(cls, counter: Counter, rank: int, world_size: int) -> Wire:
@@ -351,10 +360,12 @@ class Comm(ABC):
         return [peer for peer in range(self.world_size) if peer != self.rank]
 
     def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> Span | None:
+        return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
+
+    def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> Span | None:
         """Count an operation; a span where somebody wants to hear of it."""
         if not self._counting:
             return None
-        nbytes = tensor.numel() * tensor.element_size()
         self.counter.add(Operation(op, nbytes, peer))
         return self._open(op, nbytes, peer, tag)
 
@@ -375,56 +386,6 @@ class Comm(ABC):
             span.end_here()
             return work
         return ObservedWork(work, span)
-
-
-class Reduction:
-    """A vector that every worker holds, summed over workers range by range: a range starts when it is complete."""
-
-    def __init__(self, comm: Comm, own: Tensor) -> None:
-        self.comm = comm
-        self.own = own  # what this worker adds
-        self.result = own  # where sums appear
-
-    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """Begin to sum a range. Every worker starts the same ranges in the same order.
-
-        `fill`, when given, puts this worker's numbers into `own` first; it may be called by another thread.
-        """
-        if fill is not None:
-            fill()
-        return self.comm.iall_reduce(self.own[begin:end])
-
-    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """As `start`, but only this worker's of N equal parts of the range is needed in the result."""
-        if fill is not None:
-            fill()
-        part = self.part(begin, end)
-        return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
-
-    def part(self, begin: int, end: int) -> slice:
-        """This worker's part of a range."""
-        size = (end - begin) // self.comm.world_size
-        return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
-
-
-class Common:
-    """A vector that is the same for all workers after each `gather`: one memory where the comm has it, else copies."""
-
-    is_one_memory: ClassVar[bool] = False
-
-    def __init__(self, comm: Comm, memory: Tensor) -> None:
-        self.comm = comm
-        self.memory = memory
-
-    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Every worker has written its of N equal parts of each range; bring them to everybody."""
-        for begin, end in ranges:
-            size = (end - begin) // self.comm.world_size
-            mine = begin + self.comm.rank * size
-            parts = self.comm.all_gather(self.memory[mine : mine + size])
-            for rank, part in enumerate(parts):
-                if rank != self.comm.rank:
-                    self.memory[begin + rank * size : begin + (rank + 1) * size].copy_(part)
 
 
 @dataclass

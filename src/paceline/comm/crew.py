@@ -9,7 +9,9 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
+Block = TypeVar("Block")
 Job = Callable[[], None]
 WhenDone = Callable[[BaseException | None], object]  # with what went wrong, if anything did
 MOST = 3  # more than this, and memory is the limit
@@ -51,10 +53,10 @@ class Crew:
             thread.join()
 
 
-class Division:
+class Division(Generic[Block]):
     """Something done block by block by whoever comes; the one that does the last block says so."""
 
-    def __init__(self, blocks: Sequence[slice], do: Callable[[slice], object], when_done: WhenDone) -> None:
+    def __init__(self, blocks: Sequence[Block], do: Callable[[Block], object], when_done: WhenDone) -> None:
         self._rest = iter(blocks)  # taking the next one is a single step of the interpreter: nobody takes it twice
         self._do = do
         self._lock = threading.Lock()

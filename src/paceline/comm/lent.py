@@ -10,19 +10,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from paceline.comm.adding import add_up, copy, part_bounds
-from paceline.comm.base import Comm, CommError, Common, Reduction, Work
+from paceline.comm.base import Comm, CommError, Work
 from paceline.comm.bell import Bells
 from paceline.comm.counters import Counters
 from paceline.comm.crew import Crew, Division
+from paceline.comm.lending import Common, Reduction
 from paceline.comm.listener import Background, ObservedWork
 from paceline.comm.segment import Segment, in_lines
 
 CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
+NEAR_BYTES = 1 << 20  # stays in a core's own cache
 BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
 
 
@@ -58,6 +61,8 @@ class ShmReduction(Reduction):
         self._is_shared = is_shared
         if is_shared:
             self.result = self._sum
+        self._plans: dict[tuple[int, int], _Plan] = {}  # of ranges seen before: they come again and again
+        self._scatter_plans: dict[tuple[int, int], _Plan] = {}
         self._number = 0
         self._crew = threads.crew if numel * dtype.itemsize >= CREW_BYTES else None
         self._helper_counters = Counters(segment, 0, threads.helper_bells)
@@ -74,18 +79,24 @@ class ShmReduction(Reduction):
         return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        span = self.comm._begin("all_reduce", self.own[begin:end])
-        bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
-        rank = self.comm.rank
-        mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
-        work = self._begin(mine, slice(begin, end), fill)
-        return work if span is None else ObservedWork(work, span)
+        plan = self._plans.get((begin, end))
+        if plan is None:
+            bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
+            rank = self.comm.rank
+            mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
+            plan = self._plans[begin, end] = self._plan(slice(begin, end), mine, slice(begin, end))
+        return self._begin("all_reduce", plan, fill)
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        span = self.comm._begin("reduce_scatter", self.own[begin:end])
-        mine = self.part(begin, end)
-        work = self._begin(mine, mine, fill)
-        return work if span is None else ObservedWork(work, span)
+        plan = self._scatter_plans.get((begin, end))
+        if plan is None:
+            mine = self.part(begin, end)
+            plan = self._scatter_plans[begin, end] = self._plan(slice(begin, end), mine, mine)
+        return self._begin("reduce_scatter", plan, fill)
+
+    def _plan(self, whole: slice, mine: slice, needed: slice) -> _Plan:
+        pieces = [(self._everybody[:, block], self._sum[block]) for block in self._blocks(mine)]
+        return _Plan(self.own[whole].nbytes, pieces, None if self._is_shared else needed)
 
     def progress(self) -> None:
         """Add the own parts of all ranges that everybody has started."""
@@ -96,12 +107,16 @@ class ShmReduction(Reduction):
         """When the own part was added, if everybody's is by now: the last of them came then or a little later."""
         return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
 
-    def _begin(self, mine: slice, needed: slice, fill: Callable[[], None] | None) -> _Range:
+    def _begin(self, op: str, plan: _Plan, fill: Callable[[], None] | None) -> Work:
+        span = self.comm._begin_bytes(op, plan.num_bytes)
+        work = self._launch(plan, fill)
+        return work if span is None else ObservedWork(work, span)
+
+    def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
         number, crew = self._number, self._crew
-        blocks = self._blocks(mine)
-        adding = Division(blocks, self._add, partial(self._tell_added, number))
-        work = _Range(self, number, adding, None if self._is_shared else needed)
+        adding = Division(plan.pieces, self._add, partial(self._tell_added, number))
+        work = _Range(self, number, adding, plan.private)
         if crew is None:
             if fill is not None:
                 fill()
@@ -133,8 +148,9 @@ class ShmReduction(Reduction):
             self._helper_counters.wait_all(Counters.READY, work.number)
             self._divide(work.adding)
 
-    def _add(self, block: slice) -> None:
-        add_up(self._everybody[:, block], self._sum[block])
+    @staticmethod
+    def _add(piece: tuple[Tensor, Tensor]) -> None:
+        add_up(*piece)
 
     def _fail(self, error: BaseException) -> None:
         self._error = error
@@ -179,7 +195,7 @@ class ShmReduction(Reduction):
         if error is not None:
             raise error
 
-    def _divide(self, division: Division) -> None:
+    def _divide(self, division: Division[Any]) -> None:
         """Do what is left of something, with those of the crew that are free."""
         if self._crew is not None:
             self._crew.call(division.lend_a_hand, division.num_left - 1)
@@ -202,20 +218,33 @@ class ShmCommon(Common):
     is_one_memory: ClassVar[bool] = True
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        parts = [self.memory[begin : begin + (end - begin) // self.comm.world_size] for begin, end in ranges]
-        spans = [span for part in parts if (span := self.comm._begin("all_gather", part)) is not None]
+        size = self.memory.element_size()
+        parts = [(end - begin) // self.comm.world_size * size for begin, end in ranges]
+        spans = [span for nbytes in parts if (span := self.comm._begin_bytes("all_gather", nbytes)) is not None]
         self.comm._barrier()
-        end = perf_counter()
+        if self.memory.nbytes <= NEAR_BYTES:
+            # Read in a row, what peers wrote comes faster than line by line when forward asks for it.
+            torch.sum(self.memory, 0)
+        end_s = perf_counter()
         for span in spans:
-            span.end(end)
+            span.end(end_s)
         if spans:  # one meeting for all of them
-            spans[0].blocked(spans[0].begin, end)
+            spans[0].blocked(spans[0].begin, end_s)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a worker does for a range: it depends on the range alone."""
+
+    num_bytes: int
+    pieces: list[tuple[Tensor, Tensor]]  # everybody's numbers, and where their sum goes
+    private: slice | None  # what is copied over the own numbers afterwards
 
 
 class _Range(Background):
     """A range of a reduction under way."""
 
-    def __init__(self, reduction: ShmReduction, number: int, adding: Division, private: slice | None) -> None:
+    def __init__(self, reduction: ShmReduction, number: int, adding: Division[Any], private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
         self._is_done = False

@@ -130,6 +130,11 @@ class Launched:
             work.get_future().add_done_callback(self._note)
         self.at = perf_counter()
 
+    def look(self) -> None:
+        """A small one that is seen to be complete was so by now at the latest."""
+        if self.completed is None and self.work.is_completed():
+            self.completed = perf_counter()
+
     def _note(self, future: Any) -> None:
         del future
         self.completed = perf_counter()
@@ -139,8 +144,9 @@ def settle(launched: list[Launched], end: float) -> None:
     """Tell of operations that DDP began and waited for during a backward that ended then.
 
     DDP begins its last bucket when the last gradient is there, and then waits for all of them in order. So the worker
-    is blocked from that last call on, for each in turn until it is complete. Small ones whose end nobody noted are
-    taken to end with the backward.
+    is blocked from that last call on, for each in turn until it is complete. Small ones, of which
+    no other thread sends word, are looked at when the next one begins; what was not complete then ends here with the
+    backward.
     """
     free = launched[-1].at
     for item in launched:

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from paceline.comm.adding import add_up, copy, part_bounds
-from paceline.comm.base import Comm, Common, Done, Place, Reduction, Work
+from paceline.comm.base import Comm, Done, Place, Work
 from paceline.comm.bell import Bells
 from paceline.comm.counters import Counters, Meeting
 from paceline.comm.crew import Crew, spare_cores
+from paceline.comm.lending import Common, Reduction
 from paceline.comm.lent import ShmCommon, ShmReduction, Threads
 from paceline.comm.mailbox import Mailbox
 from paceline.comm.segment import Segment

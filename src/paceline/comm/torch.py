@@ -237,6 +237,8 @@ class CountedGroup(dist.ProcessGroup):
 
     def _launched(self, work: Any, spans: list[Span]) -> Any:
         if spans:
+            for earlier in self._comm.launched:
+                earlier.look()
             self._comm.launched.append(Launched(work, spans))
         return work
 

@@ -52,7 +52,7 @@ class Attachment:
         self._listens = _overrides(strategy, "on_gradient")
         self._averages_gradients = self._listens or _overrides(strategy, "after_backward")
         # A replica that synchronises by itself, as DDP does: it has something to hold back or to scale.
-        self._is_wrapped = _overrides(strategy, "no_sync") or _overrides(strategy, "loss_scale")
+        self._is_wrapped = _overrides(strategy, "no_sync")
         self._asks_for_reach = self._averages_gradients and not strategy.carries_reach
         self._data = DataCheck(model) if check_data and not strategy.is_asynchronous else None
         self._known = set(self.worker.parameters)

@@ -63,7 +63,7 @@ def _receive_all(comm: Channel, rank: int, length: int, folder: Path) -> None:
             for begin in range(0, size, PIECE_BYTES):
                 piece = torch.zeros(min(PIECE_BYTES, size - begin), dtype=torch.uint8)
                 comm.recv(piece, rank, TAG)
-                file.write(memoryview(piece.numpy()))
+                file.write(piece.numpy().tobytes())
 
 
 def _tensor(data: bytes) -> torch.Tensor:

@@ -138,6 +138,10 @@ class Strategy(ABC):
         """The parameters for which `on_gradient` is called."""
         return [] if type(self).on_gradient is Strategy.on_gradient else self.worker.parameters
 
+    def zero_grad(self) -> None:
+        """Before a step's first backward, in our own loop."""
+        self.worker.optimizer.zero_grad()
+
     def on_gradient(self, parameter: nn.Parameter) -> None:
         """During the last backward of a step, as soon as a gradient is complete."""
 

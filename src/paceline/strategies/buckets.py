@@ -17,6 +17,7 @@ from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 
 MB = 1_000_000
 LARGE = 1 << 14  # numbers: from here a pass over memory costs more than a call
+LIVE_BYTES = 2 << 20  # as much stays in a core's cache from backward to the sum
 ALIGN = 16  # numbers: a bucket begins on a cache line
 
 
@@ -116,8 +117,19 @@ class GradientBuckets:
                 self.own[index] = like(parameter, reduction.own, offset)
                 self.results[index] = like(parameter, reduction.result, offset)
                 self._home[parameter] = (index, number)
+        num_bytes = sum(reduction.own.nbytes for reduction in self.reductions.values())
+        # Small gradients are best accumulated where they will be summed. Large ones are not: backward would add to
+        # zeros that it fetches from memory, while a gradient of its own is moved once, perhaps by another thread.
+        self.is_live = num_bytes <= LIVE_BYTES and cast is None and not self._is_encoded and not worker.is_library
         self.replaced: list[Tensor | None] = []
         self._reset()
+
+    def attach(self) -> None:
+        """Zeros in the comm's memory become the gradients that backward adds to."""
+        for reduction in self.reductions.values():
+            reduction.own.zero_()
+        for parameter, own in zip(self.parameters, self.own, strict=True):
+            parameter.grad = own
 
     def _reduction(self, length: int, dtype: torch.dtype, device: torch.device, *, is_shared: bool) -> Reduction:
         comm = self._worker.comm
@@ -157,6 +169,10 @@ class GradientBuckets:
 
     def give_back(self) -> None:
         """Sums become the parameters' gradients; None where nobody's batch reached a parameter."""
+        if self.is_live:
+            for parameter, result in zip(self.parameters, self.results, strict=True):
+                parameter.grad = result
+            return
         # Freed here, their memory would go back to the system, and come again page by page in the next backward.
         self.replaced = [parameter.grad for parameter in self.parameters]
         for parameter, result, is_reached in zip(self.parameters, self.results, self.is_reached, strict=True):
@@ -174,7 +190,8 @@ class GradientBuckets:
             reduction = self.reductions[bucket.kind]
             fill = self._filling(bucket, reduction)
             if self._is_encoded:
-                fill()
+                if fill is not None:
+                    fill()
                 self._sum_encoded(bucket, reduction)
                 self._works.append(Done())
                 continue
@@ -193,9 +210,11 @@ class GradientBuckets:
             with comm.uncounted():
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
-    def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None]:
+    def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
         """What puts a bucket's gradients, weighted, into the comm's memory; perhaps later, in another thread."""
-        weight = self._worker.weight
+        weight = 1.0 if self.is_live else self._worker.weight  # a loss that was weighted has weighted gradients
+        if self.is_live and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
+            return None
         gradients = [self.parameters[i].grad if self._arrived[i] else None for i in bucket.members]
         owns = [self.own[i] for i in bucket.members]
 
@@ -269,6 +288,17 @@ class Bucketed(Strategy):
         if self.worker.comm.world_size == 1:
             return []
         return self.worker.parameters if self.worker.is_library else self._buckets.early
+
+    @property
+    def loss_scale(self) -> float:
+        is_live = self.worker.comm.world_size > 1 and self._buckets.is_live
+        return self.worker.weight if is_live else 1.0
+
+    def zero_grad(self) -> None:
+        if self.worker.comm.world_size > 1 and self._buckets.is_live:
+            self._buckets.attach()
+        else:
+            super().zero_grad()
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
         self._buckets.arrived(parameter)

@@ -50,6 +50,12 @@ class Sharded(Bucketed):
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
+        # Sums appear in the same place in every step; only what a user's loop may do to gradients has to be looked at.
+        self._has_lasting_gradients = not worker.is_library and all(
+            self._buckets.reductions[shard.kind].result.dtype == shard.parameter.dtype for shard in self._shards
+        )
+        self._buckets.is_reached = [True] * len(worker.parameters)
+        self._set_gradients()
 
     def make_buckets(self) -> GradientBuckets:
         # A user's loop may look at all gradients, so there every worker gets every sum, in its own memory.
@@ -73,8 +79,8 @@ class Sharded(Bucketed):
             worker.comm.barrier()  # somebody may still be reading parameters that others are about to change
         for ours, theirs in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
             ours.update({key: value for key, value in theirs.items() if key != "params"})
-        for shard in self._shards:
-            shard.parameter.grad = self._gradient_of(shard)
+        if not self._has_lasting_gradients:
+            self._set_gradients()
         self._optimizer.step()
         for kind, common in self._common.items():
             common.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
@@ -165,6 +171,10 @@ class Sharded(Bucketed):
         inner = type(outer)([{"params": [nn.Parameter(torch.empty(0))]}], lr=1.0)  # type: ignore[call-arg]
         inner.param_groups = groups
         return inner
+
+    def _set_gradients(self) -> None:
+        for shard in self._shards:
+            shard.parameter.grad = self._gradient_of(shard)
 
     def _gradient_of(self, shard: _Shard) -> Tensor | None:
         if not self._buckets.is_reached[shard.index]:

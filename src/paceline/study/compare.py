@@ -12,6 +12,7 @@ from paceline.measure.environment import environment
 from paceline.recipe import Recipe
 from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
 from paceline.study.entries import Entry, make_entries
+from paceline.study.measuring import cost_of_measuring
 from paceline.study.preflight import Facts, preflight
 from paceline.study.results import Result, add_comparisons, combine
 from paceline.study.run import execute, run_folder
@@ -37,11 +38,19 @@ def prepare(recipe: Recipe) -> tuple[list[Entry], Facts]:
 
 
 def compare(
-    recipe: Recipe, entries: list[Entry], launcher: Launcher, *, repeats: int, out: Path, listener: Listener
+    recipe: Recipe,
+    entries: list[Entry],
+    launcher: Launcher,
+    *,
+    repeats: int,
+    out: Path,
+    listener: Listener,
+    total_steps: int = 0,
 ) -> tuple[dict[str, Any], Path] | None:
     """Run every entry `repeats` times, in turn; the study and its folder, or None where another process reports.
 
-    An interrupted or failed study keeps what was measured until then, and says so.
+    An interrupted or failed study keeps what was measured until then, and says so. With the steps that a run takes,
+    what measuring costs is found out too.
     """
     folder = run_folder(out, stamped(f"compare-{recipe.name}"), launcher)
     study: dict[str, Any] = {
@@ -73,6 +82,10 @@ def compare(
                 if result is not None:
                     measured[entry.label].append(result)
                     listener.done(entry, repeat, result)
+        cost = None
+        if total_steps:
+            num_steps = total_steps * len(entries) * repeats
+            cost = cost_of_measuring(launcher, recipe, entries, num_steps=num_steps, out=out)
     except BaseException as error:
         if folder is not None:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -83,17 +96,23 @@ def compare(
         raise
     if folder is None:
         return None
-    return _store(folder, study, measured, time.perf_counter() - started)
+    return _store(folder, study, measured, time.perf_counter() - started, cost)
 
 
 def _store(
-    folder: Folder, study: dict[str, Any], measured: dict[str, list[Result]], wall_s: float
+    folder: Folder,
+    study: dict[str, Any],
+    measured: dict[str, list[Result]],
+    wall_s: float,
+    cost: tuple[str, dict[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], Path]:
     rows = [values for values in measured.values() if values]
     common = min((len(values) for values in rows), default=0)
     results = [combine(values[:common]) for values in rows]
     if results:
         add_comparisons(results)
+    for result in results:
+        result["measuring"] = cost[1] if cost is not None and cost[0] == result["label"] else None
     study = {**study, "wall_s": wall_s, "results": results}
     try:
         folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())

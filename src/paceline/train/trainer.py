@@ -200,7 +200,7 @@ class Trainer:
         observers.end_phase("data", started)
         data_done = time.perf_counter()
         self._set_learning_rate(step)
-        worker.optimizer.zero_grad()
+        strategy.zero_grad()
         self.global_batch.has_samples = has_samples
         scale = strategy.loss_scale if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0

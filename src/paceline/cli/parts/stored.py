@@ -15,6 +15,7 @@ from paceline.cli.parts.view import (
     comparison_table,
     fitted,
     limit_lines,
+    measuring_lines,
     milliseconds,
     percent,
     run_lines,
@@ -40,7 +41,7 @@ def show_study(console: Console, study: dict[str, Any]) -> None:
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
     )
-    for line in [*verdict_lines(study), *limit_lines(study), *target_lines(study)]:
+    for line in [*verdict_lines(study), *limit_lines(study), *target_lines(study), *measuring_lines(study)]:
         console.print(line)
 
 

@@ -236,3 +236,18 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
     if study["repeats"] == 1:
         lines.append("One repeat cannot tell small differences from noise: --repeats 3 gives intervals.")
     return lines
+
+
+def measuring_lines(study: dict[str, Any]) -> list[str]:
+    """What it cost to find all this out, where that was measured."""
+    lines = []
+    for result in study["results"]:
+        cost = result.get("measuring")
+        if cost:
+            bounds = cost["interval95_percent"]
+            between = f" (95 %: {bounds[0]:+.1f} to {bounds[1]:+.1f} %)" if bounds else ""
+            lines.append(
+                f"Measuring: {cost['cost_percent']:+.1f} % of a step{between} under {escape(result['label'])}, "
+                "which it has most to do with."
+            )
+    return lines

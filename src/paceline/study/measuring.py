@@ -1,0 +1,101 @@
+"""What measuring costs: steps with and without it, in turns within one run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.codecs import TensorSpec
+from paceline.launch.base import Launcher, Task
+from paceline.measure.observer import is_measured
+from paceline.measure.stats import paired_ratio
+from paceline.recipe import Recipe
+from paceline.strategies import StrategySpec
+from paceline.study.entries import Entry
+from paceline.study.run import run_folder
+from paceline.train.job import serve_job, train_job
+
+LEAST_STEPS, MOST_STEPS = 48, 240
+STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this, within the limits above
+
+
+def cost_of_measuring(
+    launcher: Launcher, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
+) -> tuple[str, dict[str, Any]] | None:
+    """Train once more, a short while, under the strategy that is measured most; its label and what measuring cost.
+
+    `num_steps` are those of the whole study. None where nobody measures, and where another process reports. All
+    processes choose the same strategy and number of steps, because neither depends on what was measured.
+    """
+    if not recipe.measure.spans:
+        return None
+    entry = max(entries, key=_num_operations)
+    steps = min(max(num_steps // STUDY_SHARE, LEAST_STEPS), MOST_STEPS)
+    changes = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    quiet: dict[str, Any] = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
+    recipe = entry.recipe(recipe).replace({**changes, **quiet})
+    block = steps_per_block(steps)
+    folder = run_folder(out, "measuring", launcher)
+    try:
+        task = Task(
+            train_job,
+            {
+                "recipe": recipe,
+                "strategy": entry.spec,
+                "checkpoint": "",
+                "folder": str(folder.path.resolve()) if folder is not None else "",
+                "steps_per_block": block,
+            },
+            num_workers=entry.num_workers,
+            num_servers=entry.num_servers,
+            serve=serve_job,
+            comm=recipe.comm,
+            device=recipe.device,
+            threads=recipe.threads,
+            timeout_s=recipe.timeout_s,
+        )
+        workers = launcher.run(task, _ignore)
+    finally:
+        if folder is not None:
+            folder.discard()
+    if not launcher.is_main:
+        return None
+    cost = compare_blocks([worker["iteration_s"] for worker in workers], block)
+    return None if cost is None else (entry.label, cost)
+
+
+def steps_per_block(num_steps: int) -> int:
+    """Short blocks, so that what disturbs the machine disturbs both; some twenty pairs where there are steps enough."""
+    return min(max(num_steps // 48, 1), 5)
+
+
+def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> dict[str, Any] | None:
+    """From every worker's step times: how much longer a measured step takes, from neighbouring blocks.
+
+    The first four blocks are warm-up. None where nothing is left.
+    """
+    num_steps = min(len(times) for times in iteration_s)
+    steps = [statistics.fmean(times[step] for times in iteration_s) for step in range(num_steps)]
+    blocks = [
+        (is_measured(first, steps_per_block), statistics.median(steps[first : first + steps_per_block]))
+        for first in range(4 * steps_per_block, num_steps - steps_per_block + 1, steps_per_block)
+    ]
+    pairs = [sorted(blocks[index : index + 2], reverse=True) for index in range(0, len(blocks) - 1, 2)]
+    if not pairs:
+        return None
+    ratio = paired_ratio([measured[1] for measured, _ in pairs], [other[1] for _, other in pairs])
+    interval = None if ratio.low is None or ratio.high is None else [100 * (ratio.low - 1), 100 * (ratio.high - 1)]
+    return {"cost_percent": 100 * (ratio.value - 1), "interval95_percent": interval, "repeats": len(pairs)}
+
+
+def _num_operations(entry: Entry) -> int:
+    """Operations of a step, for a model of a few tensors: enough to see who has the most."""
+    strategy = StrategySpec.parse(entry.spec, entry.codec).build()
+    tensors = [TensorSpec(1000, 4)] * 8
+    return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    del event
