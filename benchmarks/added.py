@@ -5,6 +5,7 @@
 A case is a model and a batch per worker. All ways run in turn on the same processes, so that what slows the machine
 for a while slows all of them. Prints medians over repeats of a step's mean time, what each way adds to `none`, and that
 as a share of what ddp on gloo adds, with a 95 % interval from resampled repeats. The bar is 0.25 at 8 per worker.
+`none:meet=true` sends nothing, but its workers wait for each other in every step: what no agreement can go below.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from paceline.launch.local import LocalLauncher
 from paceline.recipe import Recipe
 from paceline.train.job import train_job
 
-WAYS = "none@torch,ddp@torch,overlap@torch,overlap@shm,sharded@shm"  # strategy@comm; the first two are the two ends
+WAYS = "none@torch,ddp@torch,none:meet=true@shm,overlap@torch,overlap@shm,sharded@shm"  # strategy@comm; first the two ends
 INPUT = {"lenet5": "synthetic:1x28x28x10"}
 STEPS = {("lenet5", 8): 300, ("lenet5", 64): 100, ("vgg11", 8): 24, ("vgg11", 64): 6}
 WARMUP = 3
@@ -76,9 +77,9 @@ def _run(launcher: LocalLauncher, way: str, model: str, batch: int, workers: int
 def _show(case: str, workers: int, ways: list[str], times: dict[str, list[float]]) -> None:
     none, ddp = ways[:2]
     print(f"\n{case} per worker, {workers} workers, {len(times[none])} repeats")
-    print(f"{'way':<16} {'ms/step':>9} {'added ms':>9} {'of ' + ddp:>12}  95 % interval")
+    print(f"{'way':<20} {'ms/step':>9} {'added ms':>9} {'of ' + ddp:>12}  95 % interval")
     for way in ways:
-        line = f"{way:<16} {1000 * statistics.median(times[way]):9.3f}"
+        line = f"{way:<20} {1000 * statistics.median(times[way]):9.3f}"
         if way != none:
             added = 1000 * statistics.median(_added(times, way, none))
             share, low, high = _share(_added(times, way, none), _added(times, ddp, none))

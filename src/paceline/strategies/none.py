@@ -15,6 +15,12 @@ class NoSynchronisation(Strategy):
 
     name: ClassVar[str] = "none"
 
+    meet: bool = False  # workers wait for each other in every step: the least that agreeing on time can cost
+
+    def after_backward(self) -> None:
+        if self.meet:
+            self.worker.comm.barrier()
+
     @property
     def guarantee(self) -> Guarantee:
         return Guarantee.NONE
