@@ -5,23 +5,21 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 1
 
 
 @recipe_options(leave_out=("strategy",))
+@host_options
 def compare(
     recipe: Any,
+    nodes: Any,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that every strategy runs, in turn.", min=1)] = 1,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
     metrics_port: MetricsPort = None,  # noqa: ARG001
-    num_nodes: NNodes = 1,
-    node_rank: NodeRank = 0,
-    master_addr: MasterAddr = "127.0.0.1",
-    master_port: MasterPort = 29400,
 ) -> None:
     """Train one recipe under several strategies and compare them."""
     from paceline.cli.parts.fetching import fetch_if_needed
@@ -30,14 +28,12 @@ def compare(
     from paceline.cli.parts.session import count_nodes, launched
     from paceline.cli.parts.stored import show_study
     from paceline.cli.parts.view import processes_of
-    from paceline.launch.local import Nodes
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
     from paceline.study.entries import settle_comm
 
     check_json_target(json_target)
     fetch_if_needed(recipe.data, console_for(json_target))
-    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     recipe = settle_comm(recipe, count_nodes(nodes))
     entries, facts = prepare(recipe)
     with launched(max(entry.num_processes for entry in entries), nodes) as launcher:

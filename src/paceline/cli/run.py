@@ -5,21 +5,19 @@ from typing import Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 2
 
 
 @recipe_options(leave_out=("strategies",))
+@host_options
 def run(
     recipe: Any,
+    nodes: Any,
     out: Out = Path("runs"),
     json_target: Json = "",
     metrics_port: MetricsPort = None,  # noqa: ARG001
-    num_nodes: NNodes = 1,
-    node_rank: NodeRank = 0,
-    master_addr: MasterAddr = "127.0.0.1",
-    master_port: MasterPort = 29400,
 ) -> None:
     """Train one recipe under one strategy and report on every worker."""
     from paceline.cli.parts.fetching import fetch_if_needed
@@ -28,7 +26,6 @@ def run(
     from paceline.cli.parts.session import count_nodes, launched
     from paceline.cli.parts.stored import show_run
     from paceline.cli.parts.view import processes_of
-    from paceline.launch.local import Nodes
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry, settle_comm
     from paceline.study.preflight import preflight
@@ -36,7 +33,6 @@ def run(
 
     check_json_target(json_target)
     fetch_if_needed(recipe.data, console_for(json_target))
-    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     recipe = settle_comm(recipe, count_nodes(nodes))
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])

@@ -173,14 +173,12 @@ def list_runs(out: Path) -> list[dict[str, Any]]:
     return sorted(found, key=_age)
 
 
-def _age(item: Mapping[str, Any]) -> tuple[float, int, str]:
-    """Sorts by time: seconds are in the value, the file's own time tells apart what started within one."""
-    file = Path(item["folder"]) / (STUDY_FILE if item["kind"] == "study" else RUN_FILE)
+def _age(item: Mapping[str, Any]) -> tuple[float, str]:
+    """Sorts by time, and by name within one second."""
     try:
-        started = datetime.fromisoformat(item["started"]).timestamp()
-        return started, file.stat().st_mtime_ns, item["folder"]
-    except (OSError, KeyError, TypeError, ValueError):
-        return 0.0, 0, item["folder"]
+        return datetime.fromisoformat(item["started"]).timestamp(), item["folder"]
+    except (KeyError, TypeError, ValueError):
+        return 0.0, item["folder"]
 
 
 def finite(value: Any) -> Any:
