@@ -1,24 +1,87 @@
 """What measuring costs: blocks of steps with and without it, in turns, for a small and for a large model.
 
-`python benchmarks/measuring.py [--models lenet5,vgg11] [--strategies ring,ddp] [--workers 4] [--json FILE]`
+`python benchmarks/measuring.py [--models lenet5,vgg11] [--strategies ring,ddp] [--workers 2] [--json FILE]`
+
+Before that, the work that is added to a worker's own thread, as processor time: it does not depend on what else the
+machine does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from paceline.comm import Done, Work
+from paceline.comm.threads import Post, ThreadsComm
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
+from paceline.measure.clock import Clock
+from paceline.measure.observer import Observers
+from paceline.measure.recorder import Recorder
 from paceline.recipe import Recipe
 from paceline.study.measuring import compare_blocks
 from paceline.train.job import train_job
 
 DATA = {"lenet5": "synthetic:1x28x28x10", "vgg11": "synthetic:3x32x32x10"}
+STEPS = {"lenet5": 960, "vgg11": 240}  # below 1,000, where every step's spans are kept
 BATCH = 8  # of each worker: small steps, so that what is added to them shows
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+class Nowhere(ThreadsComm):
+    """A comm that does nothing, so that only what is recorded about it takes time."""
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        del tensor
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        del tensor, peer, tag
+        return Done()
+
+    _irecv = _isend
+
+
+def empty_step(
+    observers: Observers, comm: Nowhere, tensor: Tensor, step: int, *, reductions: int, messages: int
+) -> int:
+    """Processor time of a step in which nothing is done but watched."""
+    begin_ns, begin = time.thread_time_ns(), time.perf_counter()
+    observers.step_begins(step)
+    for phase in PHASES:
+        observers.end_phase(phase, time.perf_counter())
+    for _ in range(reductions):
+        comm.all_reduce(tensor)
+    for _ in range(messages):
+        comm.send(tensor, 1)
+    facts = {"iteration_s": 0.003, "data_s": 0.0, "loss": 1.0, "num_right": 1, "num_answers": 8, "num_samples": 8}
+    observers.step_ends(step, {"begin": begin, **facts})
+    return time.thread_time_ns() - begin_ns
+
+
+def own_work(*, reductions: int, messages: int) -> float:
+    """Seconds of processor time that recording adds to a step with so many operations."""
+    comm, tensor = Nowhere(0, 2, Post(1.0)), torch.zeros(10)
+    operations = {"reductions": reductions, "messages": messages}
+
+    def typical_ns(observers: Observers) -> float:
+        return statistics.median(empty_step(observers, comm, tensor, step, **operations) for step in range(1000))
+
+    without = typical_ns(Observers())
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(Path(folder) / "0.jsonl", 0, Clock(0.0), [comm], has_spans=True)
+        comm.listener = recorder
+        observers = Observers([recorder])
+        measured = typical_ns(observers)
+        observers.run_ends()
+    return (measured - without) * 1e-9
 
 
 def measure(launcher: LocalLauncher, model: str, strategy: str, workers: int, steps: int, block: int) -> dict[str, Any]:
@@ -40,8 +103,8 @@ def measure(launcher: LocalLauncher, model: str, strategy: str, workers: int, st
         lines = sum(1 for _ in (Path(folder) / "workers" / "0.jsonl").open())
     times = [result["iteration_s"] for result in results]
     cost = compare_blocks(times, block) or {}
-    median_s = sorted(times[0])[len(times[0]) // 2]
-    return {"model": model, "strategy": strategy, "step_s": median_s, "lines_per_step": 2 * lines / steps, **cost}
+    step_s = statistics.median(times[0])
+    return {"model": model, "strategy": strategy, "step_s": step_s, "lines_per_step": 2 * lines / steps, **cost}
 
 
 def main() -> None:
@@ -52,12 +115,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="0: 960 for lenet5, 240 for vgg11")
     parser.add_argument("--json", default="")
     asked = parser.parse_args()
+    own = []
+    for reductions, messages in ((0, 0), (1, 0), (10, 0), (0, 12)):
+        seconds = own_work(reductions=reductions, messages=messages)
+        own.append({"reductions": reductions, "messages": messages, "seconds": seconds})
+        print(f"own thread, {reductions:2} reductions, {messages:2} messages: {1e6 * seconds:5.1f} us of CPU per step")
     rows = []
     with LocalLauncher(asked.workers) as launcher:
-        for model in asked.models.split(","):
-            steps = asked.steps or {"lenet5": 960, "vgg11": 240}[model]
+        for model in filter(None, asked.models.split(",")):
             for strategy in asked.strategies.split(","):
-                row = measure(launcher, model, strategy, asked.workers, steps, block=5 if model == "lenet5" else 2)
+                steps, block = asked.steps or STEPS[model], 5 if model == "lenet5" else 2
+                row = measure(launcher, model, strategy, asked.workers, steps, block)
                 rows.append(row)
                 low, high = row["interval95_percent"]
                 print(
@@ -66,7 +134,7 @@ def main() -> None:
                     flush=True,
                 )
     if asked.json:
-        Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n")
+        Path(asked.json).write_text(json.dumps({"own_thread": own, "steps": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
     with LocalLauncher(4) as launcher:
 
         def kill_a_server(event: dict[str, Any]) -> None:
-            if event["kind"] == "progress" and event["epoch"] >= 3 and not killed:
+            if event["kind"] == "progress" and event["rank"] == 0 and event["epoch"] >= 3 and not killed:
                 killed.append(launcher._processes[3].popen.pid)
                 os.kill(killed[0], signal.SIGKILL)
 

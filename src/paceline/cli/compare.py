@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MetricsPort, Out, host_options, recipe_options
+from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 1
 
@@ -19,10 +19,12 @@ def compare(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
-    metrics_port: MetricsPort = None,  # noqa: ARG001
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe under several strategies and compare them."""
     from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
@@ -47,9 +49,13 @@ def compare(
         for entry in entries:
             if entry.num_servers:
                 console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
-        with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
+        with (
+            serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers,
+            Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars,
+        ):
+            told = Together([bars, *followers])
             outcome = run_study(
-                recipe, entries, launcher, repeats=repeats, out=out, listener=bars, total_steps=facts.total_steps
+                recipe, entries, launcher, repeats=repeats, out=out, listener=told, total_steps=facts.total_steps
             )
     if outcome is None:
         return

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MetricsPort, Out, host_options, recipe_options
+from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 2
 
@@ -17,10 +17,12 @@ def run(
     nodes: Any,
     out: Out = Path("runs"),
     json_target: Json = "",
-    metrics_port: MetricsPort = None,  # noqa: ARG001
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe under one strategy and report on every worker."""
     from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
@@ -44,12 +46,16 @@ def run(
             f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}",
             markup=False,
         )
-        folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
-        with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
-            bars.started(entry, 0)
-            result = execute(launcher, recipe, entry, folder=folder, on_event=lambda event: bars.event(entry, event))
-            if result is not None:
-                bars.done(entry, 0, result)
+        with serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers:
+            folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
+            with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
+                told = Together([bars, *followers])
+                told.started(entry, 0)
+                result = execute(
+                    launcher, recipe, entry, folder=folder, on_event=lambda event: told.event(entry, event)
+                )
+                if result is not None:
+                    told.done(entry, 0, result)
     if result is None or folder is None:
         return
     show_run(console, result)

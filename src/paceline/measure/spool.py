@@ -87,15 +87,13 @@ class Spool:
 
     def _write(self) -> None:
         while (item := self._waiting.get()) is not None:
-            try:
-                if self.error:
-                    self._drop(1 if isinstance(item, bytes) else count_rows(item))
-                elif isinstance(item, bytes):
-                    self._lines.write(item)
-                else:
-                    _write_all(self._numbers, item)
-            except OSError as error:
-                self._fail(error)
+            if not self.error:
+                try:
+                    _write_all(self._lines if isinstance(item, bytes) else self._numbers, item)
+                    continue
+                except OSError as error:
+                    self._fail(error)
+            self._drop(1 if isinstance(item, bytes) else count_rows(item))
 
     def _fail(self, error: OSError) -> None:
         self.error = f"{self.path.name} is not complete: {error.strerror or error}"

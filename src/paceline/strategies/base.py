@@ -182,6 +182,10 @@ class Strategy(ABC):
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         """The operations of one worker in one step, predicted from sizes alone."""
 
+    def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
+        """After how many steps `traffic` begins again; a strategy that looks at the step's number says so here."""
+        return 1
+
     def metrics(self) -> dict[str, Any]:
         """What the strategy measured about itself, as plain values: shown with the run."""
         return {}

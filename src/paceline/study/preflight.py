@@ -12,6 +12,8 @@ from paceline.comm import comms
 from paceline.data import load_data, make_plan
 from paceline.data.base import Tree
 from paceline.errors import UsageError
+from paceline.measure.inject import check_injections
+from paceline.measure.steps import StepRange, check_within
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.study.entries import Entry, check_models
@@ -77,6 +79,10 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
             f"batch size {recipe.batch_size} is larger than the {num_samples} training samples; "
             f"use at most {num_samples}, or more samples (--train-samples)"
         )
+    total_steps = recipe.num_steps(num_samples)
+    if recipe.measure.profile:
+        check_within(StepRange.parse(recipe.measure.profile, "--profile"), total_steps, "--profile")
+    check_injections(recipe.measure.inject, num_workers=recipe.workers, total_steps=total_steps)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, data)
     check_models(
@@ -105,5 +111,5 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
         num_train_samples=num_samples,
         num_test_samples=len(data.test),
         steps_per_epoch=math.ceil(num_samples / recipe.batch_size),
-        total_steps=recipe.num_steps(num_samples),
+        total_steps=total_steps,
     )

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
+from paceline.measure.resources import resource_results
 from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
 from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
+from paceline.study.measured import agreed_stragglers
 
 Result = dict[str, Any]
 
 
-def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], total_s: float) -> Result:
-    """The result of one run, over its workers and for each of them."""
+def run_result(
+    recipe: Recipe,
+    entry: Entry,
+    workers: list[dict[str, Any]],
+    total_s: float,
+    measured: Mapping[str, Any] | None = None,
+) -> Result:
+    """The result of one run, over its workers and for each of them; `measured` is what their files say."""
     train = recipe.train
 
     def counted(values: list[Any]) -> list[Any]:
@@ -54,6 +63,8 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "curve": curve_of(workers),
         "evaluations": evaluations_of(workers),
         "target": target_of(recipe.measure.target_accuracy, workers),
+        **resource_results(workers),
+        **(measured or {}),
     }
 
 
@@ -79,6 +90,7 @@ def combine(repeats: list[Result]) -> Result:
         "iteration_mean_s_interval95": list(bounds) if bounds else None,
         "repeats": len(repeats),
         "target": combined_targets([repeat.get("target") for repeat in repeats]),
+        "stragglers": agreed_stragglers(repeats),
     }
 
 

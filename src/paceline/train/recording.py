@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from paceline.errors import RunError
 from paceline.measure.carrying import carry_to_root, told_by_root
-from paceline.measure.clock import agree_on_start, measured_again
+from paceline.measure.clock import Clock, agree_on_start, measured_again
 from paceline.measure.observer import Observer, Row, RunFacts
 from paceline.measure.recorder import Recorder
 from paceline.train.observers import make_observers
@@ -24,29 +24,20 @@ def observed(trainer: Trainer, work: Callable[[], Result], *, folder: str, steps
 
     A worker that cannot see that folder writes to one of its own, whose files travel to rank 0 when the work is done.
     """
-    context, recipe = trainer.context, trainer.recipe
-    comm = context.comm
+    context, comm = trainer.context, trainer.context.comm
     shared = told_by_root(comm, folder)
+    is_apart = bool(shared) and context.rank != 0 and not Path(shared).is_dir()
+    own = tempfile.mkdtemp(prefix=f"paceline-worker-{context.rank}-") if is_apart else shared
     clock = agree_on_start(comm)
-    local: Path | None = None
-    recorder: Recorder | None = None
-    if shared:
-        if not Path(shared).is_dir():
-            local = Path(tempfile.mkdtemp(prefix=f"paceline-worker-{context.rank}-"))
-        path = (local or Path(shared)) / "workers" / f"{context.rank}.jsonl"
-        comms = [comm] if context.servers is None else [comm, context.servers]
-        try:
-            recorder = Recorder(path, context.rank, clock, comms, has_spans=recipe.measure.spans)
-        except OSError as error:
-            raise RunError(f"worker {context.rank} cannot write its file: {error.strerror}") from error
+    recorder = _make_recorder(trainer, Path(own), clock) if own else None
     members: list[Observer] = [recorder] if recorder is not None else []
-    trainer.observe([*members, *make_observers(recipe, context)], steps_per_block=steps_per_block)
+    trainer.observe([*members, *make_observers(trainer.recipe, context, recorder)], steps_per_block=steps_per_block)
     facts = RunFacts(
         rank=context.rank,
         world_size=context.world_size,
         total_steps=trainer.total_steps,
         steps_per_epoch=trainer.plan.steps_per_epoch,
-        folder=str(local or shared),
+        folder=own,
         write=recorder.spool.write if recorder is not None else _forget,
         run_time=clock.run_time,
     )
@@ -58,12 +49,22 @@ def observed(trainer: Trainer, work: Callable[[], Result], *, folder: str, steps
     finally:
         trainer.observers.run_ends()
     if shared:
-        carry_to_root(comm, Path(shared), local)
-    if local is not None:
-        shutil.rmtree(local)
+        carry_to_root(comm, Path(shared), Path(own) if is_apart else None)
+    if is_apart:
+        shutil.rmtree(own)
     if recorder is not None and recorder.spool.error:
         context.emit({"kind": "warning", "text": f"worker {context.rank}: {recorder.spool.error}"})
     return result
+
+
+def _make_recorder(trainer: Trainer, folder: Path, clock: Clock) -> Recorder:
+    context = trainer.context
+    comms = [context.comm] if context.servers is None else [context.comm, context.servers]
+    path = folder / "workers" / f"{context.rank}.jsonl"
+    try:
+        return Recorder(path, context.rank, clock, comms, has_spans=trainer.recipe.measure.spans)
+    except OSError as error:
+        raise RunError(f"worker {context.rank} cannot write its file: {error.strerror}") from error
 
 
 def _forget(row: Row) -> None:

@@ -27,8 +27,6 @@ from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
 from paceline.train.target import Target
 
-PROGRESS_INTERVAL_S = 0.1
-
 
 def _numbers() -> array[float]:
     return array("d")
@@ -106,12 +104,10 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_piece = True
-        for parameter in strategy.watched:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in strategy.watched]
         self.history = History()
         self.target = Target(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
-        self._reported_at = 0.0
 
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
         """From now on the loop tells these; with steps per block, only of every other block of steps."""
@@ -134,7 +130,6 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
-            self._report(step, epoch)
             before = time.perf_counter()
             if self._is_judged_after(step):
                 self._judge(step, epoch, before - started - untimed_s)
@@ -145,11 +140,14 @@ class Trainer:
                 break
         self.history.train_s = time.perf_counter() - started - untimed_s
         self.strategy.wait_for_others()
+        for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
+            hook.remove()
+        self.observers.steps_end()
         return self.history
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
-        begin = time.perf_counter()
+        begin = self.observers.begin_phase("evaluation")
         self._bring_together()
         score = evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
@@ -171,7 +169,7 @@ class Trainer:
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
-        begin = time.perf_counter()
+        begin = self.observers.begin_phase("evaluation")
         comm = None if self.strategy.is_asynchronous else self.context.comm
         if comm is not None:
             self._bring_together()
@@ -193,6 +191,7 @@ class Trainer:
         strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
         started = time.perf_counter()
         observers.step_begins(step)
+        observers.begin_phase("data")
         counts = self.plan.counts(index)
         worker.weight = counts[context.rank] / sum(counts)
         has_samples = counts[context.rank] > 0
@@ -224,7 +223,7 @@ class Trainer:
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
         strategy.after_backward()
-        begin = time.perf_counter()
+        begin = observers.begin_phase("optimizer")
         strategy.step()
         observers.end_phase("optimizer", begin)
         strategy.after_step()
@@ -271,23 +270,3 @@ class Trainer:
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._is_last_piece:
             self.strategy.on_gradient(parameter)
-
-    def _report(self, step: int, epoch: int) -> None:
-        if self.context.rank != 0:
-            return
-        every, now = self.recipe.train.log_every, time.perf_counter()
-        is_log = bool(every) and (step + 1) % every == 0
-        if is_log or now - self._reported_at > PROGRESS_INTERVAL_S or step + 1 == self.total_steps:
-            self._reported_at = now
-            score = self.history.since(max(epoch * self.plan.steps_per_epoch, step - 100))
-            self.context.emit(
-                {
-                    "kind": "log" if is_log else "progress",
-                    "step": step + 1,
-                    "total_steps": self.total_steps,
-                    "epoch": epoch + 1,
-                    "iteration": step % self.plan.steps_per_epoch + 1,
-                    "loss": self.history.loss[-1],
-                    "accuracy": score.accuracy,
-                }
-            )

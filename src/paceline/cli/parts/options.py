@@ -54,11 +54,14 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         "--metrics-port",
-        help="Serve the run's figures as Prometheus text on this port, while it lasts.",
+        help="Serve the run's figures as Prometheus text on this port, while it lasts; 0 takes a free one.",
         rich_help_panel="Measuring",
         min=0,
         max=65535,
     ),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", help="Address to serve them on.", rich_help_panel="Measuring")
 ]
 
 
@@ -248,6 +251,12 @@ def parse_percent(option: str, text: str) -> float:
     if not text.endswith("%") or not 0 <= value < 1e6:
         raise UsageError(f"{option} {text!r} is not a percentage such as 5%")
     return value
+
+
+def check_trace_target(target: str) -> None:
+    if target and not target.endswith((".json", ".json.gz")):
+        raise UsageError(f"--output {target!r}: name a file that ends in .json or .json.gz; viewers go by that")
+    _check_target("--output", target)
 
 
 def _check_target(option: str, target: str) -> None:

@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli.parts.limits import limit_lines, target_lines, target_words
 from paceline.cli.parts.view import (
     DASH,
     comparison_table,
     fitted,
-    limit_lines,
     measuring_lines,
     milliseconds,
     percent,
     run_lines,
-    target_lines,
+    straggler_lines,
     verdict_lines,
     worker_table,
 )
@@ -30,7 +30,10 @@ from paceline.study.results import fastest_of
 def show_run(console: Console, result: dict[str, Any]) -> None:
     """The workers of a run, and what is to be said beyond them."""
     console.print(worker_table(result, console.width))
-    for line in run_lines(result):
+    for line in straggler_lines(result):
+        console.print(line, style="bold", markup=False)
+    target = [f"target          {target_words(result)}"] if result.get("target") else []
+    for line in [*run_lines(result), *target]:
         console.print(line)
 
 
@@ -41,8 +44,13 @@ def show_study(console: Console, study: dict[str, Any]) -> None:
     console.print(
         f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
     )
+    if any(result.get("split") for result in study["results"]):
+        console.print("overlap: communication hidden under compute; waiting: of a step, for a peer that came later.")
     for line in [*verdict_lines(study), *limit_lines(study), *target_lines(study), *measuring_lines(study)]:
         console.print(line)
+    for result in study["results"]:
+        for line in straggler_lines(result, result["label"]):
+            console.print(line, markup=False)
 
 
 def show_stored(console: Console, item: dict[str, Any]) -> None:

@@ -24,6 +24,10 @@ def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.1f} %"
 
 
+def share(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.0f} %"
+
+
 def milliseconds(seconds: float | None) -> str:
     return DASH if seconds is None else f"{1000 * seconds:.2f}"
 
@@ -86,12 +90,14 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
     """One row per strategy."""
     results = study["results"]
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
+    has_split = any(result.get("split") for result in results)
     aim = next((result["target"]["accuracy"] for result in results if result.get("target")), None)
     rows = []
     for result in results:
         row = {"strategy": escape(result["label"]), "ms/step": milliseconds(result["iteration_s"]["mean"])}
         row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
         row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
+        row |= _split_cells((result.get("split") or {}).get("mean")) if has_split else {}
         row |= {"samples/s": f"{result['samples_per_s']:,.0f}"}
         row |= (
             {f"s to {aim:.4g}": _time_to_target(result)} if aim is not None else {"train s": f"{result['train_s']:.2f}"}
@@ -103,12 +109,19 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
             "MB sent": megabytes(max(worker["sent_bytes"] for worker in result["per_worker"])),
         }
         rows.append(row)
-    return fitted(rows, width, dispensable=("train s", "samples/s", "95 %", "p95", "drift", "loss"))
+    return fitted(rows, width, dispensable=("train s", "samples/s", "drift", "overlap", "95 %", "p95", "loss"))
 
 
 def _time_to_target(result: dict[str, Any]) -> str:
     target = result.get("target")
     return DASH if not target else f"{target['train_s']:.2f}" if target["reached"] else "never"
+
+
+def _split_cells(split: dict[str, Any] | None) -> dict[str, str]:
+    """How much of its communication a worker hides, and how much of a step it waits for others."""
+    if split is None:
+        return {"overlap": DASH, "waiting": DASH}
+    return {"overlap": share(split["overlap_fraction"]), "waiting": share(split["waiting_s"] / split["step_s"])}
 
 
 def _plus_minus(result: dict[str, Any]) -> str:
@@ -119,6 +132,7 @@ def _plus_minus(result: dict[str, Any]) -> str:
 
 def worker_table(result: dict[str, Any], width: int) -> Table:
     """One row per worker of one run."""
+    splits = {row["rank"]: row for row in (result.get("split") or {"per_worker": []})["per_worker"]}
     rows = [
         {
             "worker": str(worker["rank"]),
@@ -126,6 +140,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
             "p50": milliseconds(worker["iteration_p50_s"]),
             "p90": milliseconds(worker.get("iteration_p90_s")),  # runs of before have none
             "p95": milliseconds(worker["iteration_p95_s"]),
+            **(_split_cells(splits.get(worker["rank"])) if splits else {}),
             "train loss": number(worker["train_loss"]),
             "train": percent(worker["train_accuracy"]),
             "test loss": number(worker["test_loss"]),
@@ -135,7 +150,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
         }
         for worker in result["per_worker"]
     ]
-    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "train loss"))
+    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "overlap", "train loss"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
@@ -151,17 +166,38 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         lines.append(
             f"epoch           {result['epoch_s']:.3f} s, {result['epoch_without_data_s']:.3f} s without loading data"
         )
+    lines += _split_lines(result)
     lines += [
         f"training        {result['train_s']:.2f} s; evaluation {result['evaluation_s']:.2f} s; "
         f"total {result['total_s']:.2f} s with start-up",
         f"last epoch      loss {number(final['train_loss'])}, accuracy {percent(final['train_accuracy'])}",
         f"test set        loss {number(final['test_loss'])}, accuracy {percent(final['test_accuracy'])}",
-        *([f"target          {target_words(result)}"] if result.get("target") else []),
         *_server_lines(result),
         f"replicas        drift {result['replica_drift']:.2g}, guarantee {result['guarantee'].lower()}; "
         f"BatchNorm statistics {result['batchnorm']}",
     ]
     return lines
+
+
+def _split_lines(result: dict[str, Any]) -> list[str]:
+    """Where a step's time went, over all workers."""
+    if not result.get("split"):
+        return []
+    mean = result["split"]["mean"]
+    parts = ("compute", "communication", "overlap", "waiting", "data", "rest")
+    words = ", ".join(f"{part} {share(mean[f'{part}_s'] / mean['step_s'])}" for part in parts)
+    return [f"step            {words}"]
+
+
+def straggler_lines(result: dict[str, Any], label: str = "") -> list[str]:
+    """A sentence for everybody who is slow."""
+    return [
+        f"{f'{label}: worker' if label else 'Worker'} {one['rank']} is slow in "
+        f"{'all phases' if one['phase'] == 'all' else one['phase']} by {milliseconds(one['excess_s'])} ms a step, "
+        f"{one['excess_percent']:.0f} % of the others' own work "
+        f"(95 %: {one['interval95_percent'][0]:.0f} to {one['interval95_percent'][1]:.0f})."
+        for one in result.get("stragglers") or []
+    ]
 
 
 def _server_lines(result: dict[str, Any]) -> list[str]:
@@ -174,53 +210,6 @@ def _server_lines(result: dict[str, Any]) -> list[str]:
         more = ", ..." if len(late["counts"]) > 8 else ""
         lines.append(f"staleness       mean {number(late['mean'], 3)}, max {late['max']} updates ({shares}{more})")
     return lines
-
-
-def target_words(result: dict[str, Any]) -> str:
-    """Whether the target was reached, and what that took."""
-    target, final = result["target"], result["final"]["test_accuracy"]
-    aim = percent(target["accuracy"])
-    if target["reached"]:
-        sent = "" if target["sent_bytes"] is None else f", {megabytes(target['sent_bytes'])} MB sent by all workers"
-        return (
-            f"{aim} reached after {target['step']} steps (epoch {target['epoch']}), {target['train_s']:.2f} s of "
-            f"training{sent}"
-        )
-    some = (
-        f" in {target['repeats'] - target['repeats_reached']} of {target['repeats']} repeats"
-        if _is_split(target)
-        else ""
-    )
-    best = "nothing was evaluated" if target["best"] is None else f"best {percent(target['best'])}"
-    after = f"; {percent(final)} once replicas were brought together" if (final or 0) >= target["accuracy"] else ""
-    return f"{aim} never reached{some}: {best}{after}"
-
-
-def _is_split(target: dict[str, Any]) -> bool:
-    return bool(0 < target.get("repeats_reached", 0) < target.get("repeats", 1))
-
-
-def target_lines(study: dict[str, Any]) -> list[str]:
-    """Who was first at the target, and who never was."""
-    aimed = [result for result in study["results"] if result.get("target")]
-    first = min((r for r in aimed if r["target"]["reached"]), key=lambda r: r["target"]["train_s"], default=None)
-    lines = [f"First at the target: [bold]{escape(first['label'])}[/bold]: {target_words(first)}."] if first else []
-    never = [result for result in aimed if not result["target"]["reached"]]
-    return lines + [f"{escape(result['label'])}: {target_words(result)}." for result in never]
-
-
-def limit_lines(study: dict[str, Any]) -> list[str]:
-    """How far each way to agree is from not agreeing at all, where that was measured."""
-    several = [r for r in study["results"] if r.get("versus_none") and r["guarantee"] != "NONE"]
-    if not several:
-        return []
-    parts = []
-    for result in sorted(several, key=lambda r: r["versus_none"]["ratio"]):
-        bounds = result["versus_none"]["interval95"]
-        interval = f" ({bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else ""
-        parts.append(f"{escape(result['label'])} {result['versus_none']['ratio']:.2f}x{interval}")
-    limit = escape(several[0]["versus_none"]["label"])
-    return [f"Time per step over that of {limit}, the limit without any agreement: {', '.join(parts)}."]
 
 
 def verdict_lines(study: dict[str, Any]) -> list[str]:
