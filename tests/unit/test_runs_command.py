@@ -175,11 +175,16 @@ def test_show_of_what_never_got_there(out: Path) -> None:
 def test_show_says_what_became_of_a_target(tmp_path: Path) -> None:
     reached = {"accuracy": 0.9, "reached": True, "step": 8, "epoch": 2, "train_s": 0.5, "sent_bytes": 4_000_000}
     never = {"accuracy": 0.9, "reached": False, "best": 0.7}
+    early = {**reached, "train_s": 0.1}
     rows = [[result("ring", 0.01, target=reached)], [result("ddp[b]", 0.02, target=never)]]
+    rows += [[result("none", 0.01, target=early, guarantee="NONE")]]  # a limit, not a rival
     write_study(tmp_path / "s", study_of(rows))
     text = " ".join(run_command("runs", "show", str(tmp_path / "s")).out.split())
     assert "s to 0.9" in text
-    assert "First at the target: ring: 90.0 % reached after 8 steps (epoch 2), 0.50 s of training, 4.00 MB" in text
+    assert (
+        "First at the target of those that agree: ring: 90.0 % reached after 8 steps (epoch 2), 0.50 s of training, 4.00 MB"
+        in text
+    )
     assert "ddp[b]: 90.0 % never reached: best 70.0 %." in text
     write_run(tmp_path / "r", result("ring", 0.01, target={**never, "best": None}))
     assert "90.0 % never reached: nothing was evaluated" in run_command("runs", "show", str(tmp_path / "r")).out

@@ -34,10 +34,16 @@ def _is_split(target: dict[str, Any]) -> bool:
 
 
 def target_lines(study: dict[str, Any]) -> list[str]:
-    """Who was first at the target, and who never was."""
+    """Who was first at the target, limits apart, and who never was."""
     aimed = [result for result in study["results"] if result.get("target")]
-    first = min((r for r in aimed if r["target"]["reached"]), key=lambda r: r["target"]["train_s"], default=None)
-    lines = [f"First at the target: [bold]{escape(first['label'])}[/bold]: {target_words(first)}."] if first else []
+    reached = [result for result in aimed if result["target"]["reached"]]
+    rivals = [result for result in reached if result["workers"] > 1 and result["guarantee"] != "NONE"]
+    first = min(rivals, key=lambda result: result["target"]["train_s"], default=None)
+    lines = (
+        [f"First at the target of those that agree: [bold]{escape(first['label'])}[/bold]: {target_words(first)}."]
+        if first
+        else []
+    )
     never = [result for result in aimed if not result["target"]["reached"]]
     return lines + [f"{escape(result['label'])}: {target_words(result)}." for result in never]
 
