@@ -42,7 +42,8 @@ class Observer:
     def phase_ends(self, phase: str, begin: float, end: float) -> None: ...
 
     def step_ends(self, step: int, facts: Row) -> None:
-        """`facts`: begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples."""
+        """`facts`: begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples,
+        sent_bytes (so far, by the comm's own count)."""
 
     def steps_end(self) -> None:
         """After the last step, before replicas are brought together and judged."""

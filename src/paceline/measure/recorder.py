@@ -121,7 +121,7 @@ class Recorder(Observer):
                 facts["num_right"],
                 facts["num_answers"],
                 facts["num_samples"],
-                self._comms[0].wire().sent_bytes,
+                facts["sent_bytes"],
             )
         )
         if self.step >= 0:

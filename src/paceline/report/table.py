@@ -67,6 +67,7 @@ COLUMNS = (
     Column("Iteration, ms", "mean", lambda r: milliseconds(r["iteration_s"]["mean"])),
     Column("Iteration, ms", "95 % interval", _interval),
     Column("Iteration, ms", "p50", lambda r: milliseconds(r["iteration_s"]["p50"])),
+    Column("Iteration, ms", "p90", lambda r: milliseconds(r["iteration_s"].get("p90"))),  # older runs have none
     Column("Iteration, ms", "p95", lambda r: milliseconds(r["iteration_s"]["p95"])),
     Column("", "To fastest", _versus),
     Column("", "Speed-up", lambda r: _optional(r.get("speedup"))),
@@ -127,6 +128,7 @@ WORKER_COLUMNS = (
     Column("", "Rank", lambda w: str(w["rank"])),
     Column("Iteration, ms", "mean", lambda w: milliseconds(w["iteration_s"])),
     Column("Iteration, ms", "p50", lambda w: milliseconds(w["iteration_p50_s"])),
+    Column("Iteration, ms", "p90", lambda w: milliseconds(w.get("iteration_p90_s"))),
     Column("Iteration, ms", "p95", lambda w: milliseconds(w["iteration_p95_s"])),
     Column("", "Sent, MB", lambda w: megabytes(w["sent_bytes"])),
     Column("", "Received, MB", lambda w: megabytes(w["received_bytes"])),

@@ -160,6 +160,15 @@ class Strategy(ABC):
     def keep_alive(self) -> None:
         """Between two batches of an evaluation amid the run: who waits for this worker may be told that it lives."""
 
+    def ask_all_to_stop(self) -> None:
+        """By rank 0, where workers run at their own pace: each is to stop after the next step at the latest."""
+        raise NotImplementedError(f"workers of strategy {self.name} cannot be asked to stop")
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Where workers run at their own pace: whether this one has heard of it."""
+        return False
+
     def wait_for_others(self) -> None:
         """After this worker's last step: where workers run at their own pace, the slowest is waited for here.
 

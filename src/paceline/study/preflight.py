@@ -92,7 +92,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
     inputs, target = data.train.batch(torch.arange(min(2, num_samples)), 0)
     try:
         _check_outputs(recipe, data.num_classes, arithmetic.place(model).eval(), arithmetic.prepare(inputs))
-        forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
+        tried = forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
     except UsageError:
         raise
     except Exception as error:
@@ -101,6 +101,11 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
             f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
             f"{type(error).__name__}: {reason}"
         ) from error
+    if recipe.measure.target_accuracy is not None and not tried.num_answers:
+        raise UsageError(
+            f"loss {recipe.train.loss!r} has no accuracy, so that no --target-accuracy can be reached; put an "
+            "accuracy(output, target) beside it, or leave the target out"
+        )
     return Facts(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_train_samples=num_samples,

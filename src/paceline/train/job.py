@@ -102,7 +102,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
     state = mean_state(trainer.model, comm)
     if comm.rank == 0 and checkpoint:
         save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
-    last_epoch = (trainer.total_steps - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
+    last_epoch = (len(history.loss) - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
     train = history.since(last_epoch)
     return {
         "rank": context.rank,
@@ -113,6 +113,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "num_right": history.num_right,
         "num_answers": history.num_answers,
         "num_samples": history.num_samples,
+        "step_sent_bytes": history.sent_bytes,
         "evaluations": history.evaluations,
         "train_s": history.train_s,
         "evaluation_s": evaluation_s,

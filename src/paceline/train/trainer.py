@@ -25,6 +25,7 @@ from paceline.train.optimizers import build_optimizer
 from paceline.train.replicas import make_equal
 from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
+from paceline.train.target import Target
 
 
 def _numbers() -> array[float]:
@@ -37,7 +38,7 @@ def _counts() -> array[int]:
 
 @dataclass
 class History:
-    """What a worker saw, step by step: 48 bytes each."""
+    """What a worker saw, step by step: 56 bytes each."""
 
     iteration_s: array[float] = field(default_factory=_numbers)  # all of a step, data included
     data_s: array[float] = field(default_factory=_numbers)
@@ -45,12 +46,14 @@ class History:
     num_right: array[int] = field(default_factory=_counts)
     num_answers: array[int] = field(default_factory=_counts)
     num_samples: array[int] = field(default_factory=_counts)
+    sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
-    def add(self, outcome: Outcome, *, iteration_s: float, data_s: float) -> None:
+    def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:
         self.iteration_s.append(iteration_s)
         self.data_s.append(data_s)
+        self.sent_bytes.append(sent_bytes)
         self.loss.append(outcome.loss)
         self.num_right.append(outcome.num_right)
         self.num_answers.append(outcome.num_answers)
@@ -103,6 +106,7 @@ class Trainer:
         self._is_last_piece = True
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in strategy.watched]
         self.history = History()
+        self.target = Target(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
 
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
@@ -113,9 +117,11 @@ class Trainer:
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
     ) -> History:
-        """Train to the end; `on_step` sees the replica after every step, `on_epoch` after every epoch, untimed."""
+        """Train to the end, or to the target.
+
+        `on_step` sees the replica after every step, `on_epoch` after every epoch, untimed.
+        """
         self.model.train()
-        eval_every = self.recipe.train.eval_every
         untimed_s = 0.0
         self.context.comm.barrier()
         started = time.perf_counter()
@@ -124,19 +130,14 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
-            is_epoch_end = index == self.plan.steps_per_epoch - 1
-            if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
-                before = time.perf_counter()
-                elapsed_s = before - started - untimed_s
-                score = self._evaluate_amid_the_run()
-                untimed_s += time.perf_counter() - before
-                self.history.evaluations.append(
-                    {"step": step + 1, "epoch": epoch + 1, "train_s": elapsed_s, **asdict(score)}
-                )
-            if on_epoch is not None and is_epoch_end:
-                before = time.perf_counter()
+            before = time.perf_counter()
+            if self._is_judged_after(step):
+                self._judge(step, epoch, before - started - untimed_s)
+            if on_epoch is not None and index == self.plan.steps_per_epoch - 1:
                 on_epoch(epoch)
-                untimed_s += time.perf_counter() - before
+            untimed_s += time.perf_counter() - before
+            if self.target.is_reached:
+                break
         self.history.train_s = time.perf_counter() - started - untimed_s
         self.strategy.wait_for_others()
         for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
@@ -153,6 +154,18 @@ class Trainer:
         )
         self.observers.end_phase("evaluation", begin)
         return score
+
+    def _is_judged_after(self, step: int) -> bool:
+        """Every so many epochs; with a target after every one, unless told otherwise, and at the end."""
+        has_target = self.target.accuracy is not None
+        every = self.recipe.train.eval_every or int(has_target)
+        is_due = every > 0 and (step + 1) % (every * self.plan.steps_per_epoch) == 0
+        return is_due or (has_target and step + 1 == self.total_steps)
+
+    def _judge(self, step: int, epoch: int, train_s: float) -> None:
+        score = self._evaluate_amid_the_run()
+        self.history.evaluations.append({"step": step + 1, "epoch": epoch + 1, "train_s": train_s, **asdict(score)})
+        self.target.judge(score.accuracy)
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
@@ -223,8 +236,9 @@ class Trainer:
         if not has_samples:
             outcome = Outcome(0.0, 0, 0, 0)
         times = {"iteration_s": time.perf_counter() - started, "data_s": data_done - started}
-        self.history.add(outcome, **times)
-        observers.step_ends(step, {"begin": started, **times, **vars(outcome)})
+        sent_bytes = context.comm.wire().sent_bytes
+        self.history.add(outcome, **times, sent_bytes=sent_bytes)
+        observers.step_ends(step, {"begin": started, **times, **vars(outcome), "sent_bytes": sent_bytes})
 
     def _synchronize(self) -> None:
         torch.cuda.synchronize(self.context.device)

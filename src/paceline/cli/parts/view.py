@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from paceline.study.entries import Entry
 
 DASH = "\N{EN DASH}"
-NAME_WIDTH = 20  # columns that a table leaves to names; longer ones go on in the next line
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -49,22 +51,30 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _fitted(rows: list[dict[str, str]], width: int, dispensable: tuple[str, ...]) -> Table:
-    """A table of rows, without the first of the columns that can be missed until it fits."""
+def fitted(
+    rows: Sequence[Mapping[str, str]],
+    width: int,
+    *,
+    dispensable: tuple[str, ...] = (),
+    text: tuple[str, ...] = (),
+    name_share: float = 0.2,
+) -> Table:
+    """A table of rows. Where it is too wide, columns that can be missed go first, one by one; then names are folded.
+
+    Names that are longer than that share of the width do not cost a column: they are folded at once.
+    """
     columns = list(rows[0])
-    for name in dispensable:
-        if _needed_width(rows, columns) <= width:
+    longest = max(Text.from_markup(row[columns[0]]).cell_len for row in rows)
+    folded = max(longest - int(name_share * width), 0)
+    for name in (None, *dispensable):
+        if name in columns:
+            columns.remove(name)
+        table = make_table(*columns, text=text)
+        for row in rows:
+            table.add_row(*(row[column] for column in columns))
+        if Console(width=10_000, quiet=True).measure(table).maximum - folded <= width:
             break
-        columns = [column for column in columns if column != name]
-    table = make_table(*columns)
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
     return table
-
-
-def _needed_width(rows: list[dict[str, str]], columns: list[str]) -> int:
-    widths = [max(len(text) for text in (column, *(row[column] for row in rows))) for column in columns]
-    return min(widths[0], NAME_WIDTH) + sum(widths[1:]) + 2 * len(columns) + 1  # a space after each, and one between
 
 
 def processes_of(entry: Entry) -> str:
@@ -81,22 +91,30 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
     results = study["results"]
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
     has_split = any(result.get("split") for result in results)
+    aim = next((result["target"]["accuracy"] for result in results if result.get("target")), None)
     rows = []
     for result in results:
         row = {"strategy": escape(result["label"]), "ms/step": milliseconds(result["iteration_s"]["mean"])}
         row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
         row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
         row |= _split_cells((result.get("split") or {}).get("mean")) if has_split else {}
+        row |= {"samples/s": f"{result['samples_per_s']:,.0f}"}
+        row |= (
+            {f"s to {aim:.4g}": _time_to_target(result)} if aim is not None else {"train s": f"{result['train_s']:.2f}"}
+        )
         row |= {
-            "samples/s": f"{result['samples_per_s']:,.0f}",
-            "train s": f"{result['train_s']:.2f}",
             "loss": number(result["final"]["train_loss"], 3),
             "test": percent(result["final"]["test_accuracy"]),
             "drift": f"{result['replica_drift']:.0e}" if result["replica_drift"] else "0",
             "MB sent": megabytes(max(worker["sent_bytes"] for worker in result["per_worker"])),
         }
         rows.append(row)
-    return _fitted(rows, width, ("train s", "samples/s", "drift", "overlap"))
+    return fitted(rows, width, dispensable=("train s", "samples/s", "drift", "overlap", "95 %", "p95", "loss"))
+
+
+def _time_to_target(result: dict[str, Any]) -> str:
+    target = result.get("target")
+    return DASH if not target else f"{target['train_s']:.2f}" if target["reached"] else "never"
 
 
 def _split_cells(split: dict[str, Any] | None) -> dict[str, str]:
@@ -120,6 +138,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
             "worker": str(worker["rank"]),
             "ms/step": milliseconds(worker["iteration_s"]),
             "p50": milliseconds(worker["iteration_p50_s"]),
+            "p90": milliseconds(worker.get("iteration_p90_s")),  # runs of before have none
             "p95": milliseconds(worker["iteration_p95_s"]),
             **(_split_cells(splits.get(worker["rank"])) if splits else {}),
             "train loss": number(worker["train_loss"]),
@@ -131,7 +150,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
         }
         for worker in result["per_worker"]
     ]
-    return _fitted(rows, width, ("p50", "parameters", "overlap"))
+    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "overlap", "train loss"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
@@ -139,8 +158,8 @@ def run_lines(result: dict[str, Any]) -> list[str]:
     iteration, final = result["iteration_s"], result["final"]
     lines = [
         f"iteration       mean {milliseconds(iteration['mean'])} ms, p50 {milliseconds(iteration['p50'])}, "
-        f"p95 {milliseconds(iteration['p95'])} (over {result['timed_steps']} steps; "
-        f"first {result['warmup_steps']} dropped as warm-up)",
+        f"p90 {milliseconds(iteration.get('p90'))}, p95 {milliseconds(iteration['p95'])} "
+        f"(over {result['timed_steps']} steps; first {result['warmup_steps']} dropped as warm-up)",
         f"throughput      {result['samples_per_s']:,.0f} samples/s",
     ]
     if result["epoch_s"] is not None:
