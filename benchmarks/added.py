@@ -22,8 +22,7 @@ from paceline.launch.local import LocalLauncher
 from paceline.recipe import Recipe
 from paceline.train.job import train_job
 
-# strategy@comm; first the two ends
-WAYS = "none@torch,ddp@torch,none:meet=true@shm,overlap@torch,overlap@shm,sharded@shm"
+WAYS = "none@torch,ddp@torch,none:meet=true@shm,overlap@torch,overlap@shm,sharded@shm"  # strategy@comm, both ends first
 INPUT = {"lenet5": "synthetic:1x28x28x10"}
 STEPS = {("lenet5", 8): 300, ("lenet5", 64): 100, ("vgg11", 8): 24, ("vgg11", 64): 6}
 WARMUP = 3

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from paceline.comm import Counter
+from paceline.measure.sampler import Sampler
 from paceline.strategies import StrategySpec, Worker
 from paceline.train.context import Context
 from paceline.train.job import serve as serve_with
@@ -169,3 +171,30 @@ def average_slopes(context: Context, strategy: str, steps: list[int], shares: li
         counted,
         dict(Counter.of(operation for operations in predicted for operation in operations).nbytes),
     )
+
+
+def sampled(context: Context, what: str, folder: str = "") -> list[dict[str, Any]]:
+    """Samples of a worker while the second of them does something and the others sleep."""
+    rows: list[dict[str, Any]] = []
+    context.comm.barrier()
+    sampler = Sampler(rows.append, hz=20)
+    sampler.start()
+    if context.rank != 1:
+        time.sleep(0.3)
+    elif what == "burn":
+        end = time.perf_counter() + 1.0
+        while time.perf_counter() < end:
+            pass
+    elif what == "write":
+        path = Path(folder, "written")
+        path.write_bytes(bytes(50_000_000))
+        path.unlink()
+    elif what == "send":
+        context.comm.send(torch.zeros(5_000_000), 0)
+    elif what == "allocate":
+        torch.ones(50_000_000).sum()
+    if what == "send" and context.rank == 0:
+        context.comm.recv(torch.zeros(5_000_000), 1)
+    sampler.stop()
+    context.comm.barrier()
+    return rows

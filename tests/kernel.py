@@ -6,24 +6,24 @@ import os
 import socket
 import stat
 import struct
+from typing import Any
 
 import psutil
 import torch
 
 from helpers import build_for
 from paceline.comm import Comm
+from paceline.measure.network import Connections, Traffic
 from paceline.train.context import Context
 
 NUM_NUMBERS = 9_231_114  # a VGG-11's gradients: 37 MB in float32
 LOOPBACK = "lo"
 ATTEMPTS = 3
-
-# Offsets in Linux's struct tcp_info, which only ever grows at its end.
-_BYTES_ACKED, _BYTES_RECEIVED = 120, 128
+BYTES_ACKED = 120  # where Linux's struct tcp_info has them
 
 
 def can_count_sockets() -> bool:
-    return hasattr(socket, "TCP_INFO") and os.path.isdir("/proc/self/fd") and _tcp_info_is_long_enough()
+    return Connections.open() is not None
 
 
 def can_count_loopback() -> bool:
@@ -35,11 +35,11 @@ def loopback_bytes() -> int:
     return int(counters[LOOPBACK].bytes_sent) if LOOPBACK in counters else 0
 
 
-def own_tcp_bytes() -> tuple[int, int]:
-    """Bytes that peers acknowledged and that this process received, over all of its TCP connections."""
-    sent = received = 0
+def _connections() -> dict[str, int]:
+    """Bytes that peers acknowledged on every TCP connection of this process, by its two ports."""
+    found: dict[str, int] = {}
     if not can_count_sockets():
-        return sent, received
+        return found
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -48,27 +48,48 @@ def own_tcp_bytes() -> tuple[int, int]:
                 if view.family not in (socket.AF_INET, socket.AF_INET6) or view.type != socket.SOCK_STREAM:
                     continue
                 info = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                ports = f"{view.getsockname()[1]}:{view.getpeername()[1]}"
         except OSError:
-            continue  # closed while we looked
-        sent += struct.unpack_from("Q", info, _BYTES_ACKED)[0]
-        received += struct.unpack_from("Q", info, _BYTES_RECEIVED)[0]
-    return sent, received
+            continue  # closed while we looked, or not connected
+        found[ports] = struct.unpack_from("Q", info, BYTES_ACKED)[0]
+    return found
+
+
+def bytes_by_connection(context: Context, operation: str) -> dict[str, Any]:
+    """What an operation sent on each connection of this worker, as the kernel counts it."""
+    comm, root = context.comm, 1 if operation in ("broadcast", "gather") else None
+    tensor = torch.ones(1_000_000)
+    comm.barrier()
+    before = _connections()
+    match operation:
+        case "all_reduce":
+            comm.all_reduce(tensor)
+        case "all_gather":
+            comm.all_gather(tensor)
+        case "broadcast":
+            comm.broadcast(tensor, 1)
+        case "gather":
+            comm.gather(tensor, 1)
+    comm.barrier()
+    sent = {ports: count - before.get(ports, 0) for ports, count in _connections().items()}
+    return {"sent": sent, "root": root, "nbytes": tensor.numel() * tensor.element_size()}
 
 
 def traffic_of(context: Context, operation: str) -> dict[str, int]:
     """What an operation moved, as the kernel counts it, and what was predicted for this worker."""
     comm = context.comm
+    connections = Connections.open()
     attempts = []
     for _ in range(ATTEMPTS):
         tensor = torch.ones(NUM_NUMBERS)
         comm.barrier()
-        loopback, before = loopback_bytes(), own_tcp_bytes()
+        loopback, before = loopback_bytes(), connections.read() if connections else Traffic()
         comm.barrier()
         comm.counter.clear()
         _move(comm, operation, tensor)
         comm.barrier()
-        after = own_tcp_bytes()
-        attempts.append((loopback_bytes() - loopback, after[0] - before[0], after[1] - before[1]))
+        moved = connections.read().since(before) if connections else Traffic()
+        attempts.append((loopback_bytes() - loopback, moved.sent_bytes, moved.received_bytes))
     # Others on this host only ever add to the interface's counter: the least is the nearest to what we moved.
     loopback, sent, received = min(attempts)
     predicted = comm.wire()
@@ -92,8 +113,3 @@ def _move(comm: Comm, operation: str, tensor: torch.Tensor) -> None:
         case "gather and scatter":
             pieces = comm.gather(tensor, 0)
             comm.scatter(tensor, pieces, 0)
-
-
-def _tcp_info_is_long_enough() -> bool:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return len(server.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)) >= _BYTES_RECEIVED + 8

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+import types
 import typing
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -84,6 +85,8 @@ def convert_options(
 
 
 def _convert(what: str, hint: Any, text: str) -> Any:
+    if isinstance(hint, types.UnionType):  # with None, for what was not given
+        hint = next(part for part in hint.__args__ if part is not type(None))
     if hint is bool:
         if text.lower() not in ("true", "false"):
             raise UsageError(f"{what} must be true or false, not {text!r}")
@@ -133,8 +136,10 @@ def _load_module(name: str, kind: str) -> ModuleType:
 class Registry(Generic[T]):
     """The concrete classes of one kind, found by walking their package: one file, one class."""
 
-    def __init__(self, kind: str, package: str, base: type[T]) -> None:
+    def __init__(self, kind: str, package: str, base: type[T], *, also: tuple[str, ...] = ()) -> None:
+        """`also`: words that users may say instead of a name; whoever asks here has understood them before."""
         self.kind = kind
+        self._also = also
         self._package = package
         self._base = base
 
@@ -169,7 +174,7 @@ class Registry(Generic[T]):
             if not (inspect.isclass(value) and issubclass(value, self._base)):
                 raise UsageError(f"{name!r} is not a {self._base.__name__} class")
             return value
-        raise unknown(self.kind, name, self.classes)
+        raise unknown(self.kind, name, [*self.classes, *self._also])
 
     def __iter__(self) -> Any:
         return iter(self.classes.values())

@@ -163,7 +163,9 @@ class MeasureConfig(Section):
     sample_hz: float = option(
         5.0, "samples of each worker's resources per second (0: none)", flag="--sample-hz", least=0
     )
-    profile: str = option("", "steps to trace with torch's profiler, FIRST:LAST", flag="--profile")
+    profile: str = option(
+        "", "steps to trace with torch's profiler: 10:15 is steps 10 to 14, the end is not among them", flag="--profile"
+    )
     inject: tuple[str, ...] = option(
         (),
         "slow down, kill or hang a worker on purpose, as slow:rank=2,ms=200,phase=backward; may be given again",

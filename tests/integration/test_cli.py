@@ -58,7 +58,7 @@ def test_compare_json_has_the_promised_keys(study: tuple[Path, subprocess.Comple
     assert len(found["results"]) == 7
     for result in found["results"]:
         assert result_keys | {"replica_drift", "per_worker"} <= set(result)
-        assert set(result["iteration_s"]) == {"mean", "p50", "p95"}
+        assert set(result["iteration_s"]) == {"mean", "p50", "p90", "p95"}
         assert set(result["final"]) == {"train_loss", "train_accuracy", "test_loss", "test_accuracy"}
         assert len(result["per_worker"]) == result["workers"]
         for worker in result["per_worker"]:
@@ -159,6 +159,9 @@ WRONG = [
     (["run", "--model", "bad.py:few"], "has 3 outputs"),
     (["run", "--strategy", "no:Star:x=1"], "'no:Star:x=1'"),
     (["compare", "--strategies", ""], "no strategies"),
+    (["run", "--comm", "nothing-like-it"], "known: auto, hierarchical, shm, threads, torch"),
+    (["run", "--strategy", "parameter-server:max_staleness=3"], "bounds nothing with mode=sync"),
+    (["run", "--target-accuracy", "90"], "must be at most 1"),
     (["verify", "--strategies", ""], "empty"),
     (["compare", "--strategies", "ring,ring"], "named twice"),
     (["report", "."], "neither a run nor a study"),

@@ -20,6 +20,7 @@ from paceline.train.job import train_job
 from recorded import assert_complete, assert_matching, assert_nested, of_kind, read_workers
 
 STEPS = 5
+LOOP = ["data", "forward", "backward", "communication", "optimizer", "communication"]
 SMALL = {"data.train_samples": 60, "data.test_samples": 100, "train.batch_size": 30, "train.iterations": STEPS}
 NBYTES = 4 * 61_706  # of all parameters of lenet5
 
@@ -51,8 +52,8 @@ def test_every_worker_tells_the_same_story(pool: LocalLauncher, tmp_path: Path, 
         assert_complete(lines, rank, STEPS)
         assert_nested(lines)
         phases = [line["phase"] for line in of_kind(lines, "span")]
-        assert phases[: STEPS * 4] == ["data", "forward", "backward", "optimizer"] * STEPS
-        assert set(phases[STEPS * 4 :]) == {"evaluation"}
+        assert phases[: STEPS * len(LOOP)] == LOOP * STEPS
+        assert set(phases[STEPS * len(LOOP) :]) == {"evaluation"}
         assert {line["medium"] for line in of_kind(lines, "op")} == {"network" if comm == "torch" else "memory"}
         assert of_kind(lines, "blocked")
         steps = of_kind(lines, "step")
@@ -92,7 +93,7 @@ def test_micro_batches_have_phases_of_their_own(pool: LocalLauncher, tmp_path: P
     for lines in read_workers(tmp_path):
         assert_nested(lines)
         phases = [line["phase"] for line in of_kind(lines, "span") if line["step"] == 0]
-        assert phases == ["data", *["forward", "backward"] * 3, "optimizer"]
+        assert phases == ["data", *["forward", "backward"] * 3, "communication", "optimizer", "communication"]
 
 
 def test_evaluations_amid_the_run_and_after_it(pool: LocalLauncher, tmp_path: Path) -> None:

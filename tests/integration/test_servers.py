@@ -41,7 +41,7 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalLauncher
     assert len(result["evaluations"]) == 2
     # Note and gradient; 61,706 numbers in ten tensors, over two servers, in each of eight steps.
     assert {w["sent_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
-    assert {w["received_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * 2 * 3)}
+    assert {w["received_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * 2 * 4)}
     late = result["staleness_updates"]
     if mode == "sync":
         assert late is None
@@ -66,7 +66,7 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
     with LocalLauncher(4) as launcher:
 
         def kill_a_server(event: dict[str, Any]) -> None:
-            if event["kind"] == "progress" and event["epoch"] >= 3 and not killed:
+            if event["kind"] == "progress" and event["rank"] == 0 and event["epoch"] >= 3 and not killed:
                 killed.append(launcher._processes[3].popen.pid)
                 os.kill(killed[0], signal.SIGKILL)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,22 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> 
     ):
         train(launcher, recipe, "all-reduce", str(missing))
     assert list(tmp_path.iterdir()) == []
+
+
+def forgets(context: Context, strategy: str) -> int:
+    """How many parameters of a finished run are still in memory."""
+    trainer = Trainer(
+        toy_recipe(context.world_size), StrategySpec.parse(strategy).build(), toy_data(), context, toy_model("plain")
+    )
+    trainer.run()
+    trainer.strategy.finish()
+    context.comm.barrier()
+    parameters = [weakref.ref(parameter) for parameter in trainer.model.parameters()]
+    del trainer
+    gc.collect()
+    return sum(parameter() is not None for parameter in parameters)
+
+
+@pytest.mark.parametrize("strategy", ["overlap:first_bucket_mb=1e-5:bucket_mb=1e-5", "sharded", "ring"])
+def test_what_a_run_has_used_is_freed(strategy: str) -> None:
+    assert on_threads(2, forgets, strategy=strategy) == [0, 0]

@@ -14,6 +14,7 @@ from made_up import made_up_bench_rows
 from paceline.cli import make_app
 from paceline.cli.parts import session
 from paceline.comm import comms
+from paceline.comm.choose import choose_comm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import RunError, UsageError
 from paceline.launch.local import LocalLauncher
@@ -164,6 +165,9 @@ def test_all_means_every_operation() -> None:
 
 def test_by_default_all_comms_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     usable, missing = find_comms(None)
+    chosen = choose_comm(num_workers=4)
+    assert find_comms("auto", num_workers=4) == ((chosen,), {})
+    assert find_comms(f"auto,{chosen}", num_workers=4)[0] == (chosen,)  # whoever names it beside auto wants it once
     assert "torch" in usable
     assert "threads" not in {*usable, *missing}
     monkeypatch.setitem(comms.classes, "elsewhere", Elsewhere)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -25,12 +26,13 @@ class Ear:
         self.step = step
         self.ops: list[tuple[Any, ...]] = []
         self.waits: list[tuple[Any, ...]] = []
+        self.busy: list[tuple[Any, ...]] = []
 
     def op(self, *values: Any) -> None:
         self.ops.append(values)
 
-    def blocked(self, *values: Any) -> None:
-        self.waits.append(values)
+    def blocked(self, *values: Any, is_busy: bool = False) -> None:
+        (self.busy if is_busy else self.waits).append(values)
 
 
 def every_operation(context: Context) -> Ear:
@@ -155,3 +157,22 @@ def test_torch_says_when_large_ones_are_complete_and_small_ones_are_looked_at() 
     assert small.completed is None
     small.look()
     assert small.completed is not None
+
+
+FILL_S = 0.02
+
+
+def fill_slowly(context: Context) -> Ear:
+    comm, ear = context.comm, Ear()
+    reduction = comm.reduction(4, torch.float32, torch.device("cpu"))
+    comm.listener = ear
+    reduction.start(0, 4, lambda: time.sleep(FILL_S)).wait()
+    comm.listener = None
+    return ear
+
+
+def test_what_the_workers_own_thread_does_for_the_comm_is_neither_waiting_nor_overlap() -> None:
+    for ear in on_shm_threads(2, fill_slowly):
+        (_, _, _, begin, end, number), *_ = ear.busy
+        assert number == ear.ops[0][6]
+        assert end - begin >= FILL_S

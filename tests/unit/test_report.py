@@ -15,9 +15,11 @@ import paceline.report
 from paceline.errors import RunError, UsageError
 from paceline.recipe import Recipe
 from paceline.report import facts, markdown_table, numbers, words, write_report
+from paceline.report.chart import wrapped
 from paceline.report.collect import collect, notices
+from paceline.report.points import Point
+from paceline.report.styles import PALETTE, styles
 from paceline.report.table import COLUMNS
-from paceline.report.traces import PALETTE, colours, wrapped
 from report_samples import recipe, result, study_of, usual_study, write_run, write_study
 
 
@@ -93,7 +95,7 @@ class TestHeadline:
 class TestSpeed:
     def test_slower_ones_and_ties(self) -> None:
         point = words.speed([ALONE, ALL_REDUCE, GATHER, RING, DDP])
-        assert point == words.Point(
+        assert point == Point(
             "Speed",
             "ring took 41 % less time per iteration than gather-scatter (95 % interval 35 to 46 %) and 67 % less than "
             "all-reduce (66 to 68 %). In 3 repeats no difference from ring could be told for ddp "
@@ -200,7 +202,7 @@ class TestOtherPoints:
     def test_a_loss_that_is_not_finite(self) -> None:
         lost = row("ring", 20, final={"train_loss": None, "test_accuracy": None})
         point = words.learning([lost])
-        assert point == words.Point("Learning", "The training loss of ring was not a finite number at the end.", True)
+        assert point == Point("Learning", "The training loss of ring was not a finite number at the end.", True)
 
 
 def _scored(label: str, accuracy: float) -> Any:
@@ -238,7 +240,7 @@ def test_markdown_table() -> None:
     lines = markdown_table(usual_study()["results"]).splitlines()
     assert len(lines) == 2 + 4
     assert all(len(re.split(r"(?<!\\)\|", line)) == len(COLUMNS) + 2 for line in lines)
-    assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | 15.3 | 15.5 | fastest | 2.67 |")
+    assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | 15.3 | 15.5 | 15.5 | fastest | 2.67 |")
     assert r"\<script\>" in lines[5]
     assert markdown_table([result("a|b", 0.02, epoch_s=None)]).count(numbers.DASH) >= 3
 
@@ -256,15 +258,27 @@ def test_servers_and_staleness_have_their_place_in_the_table() -> None:
 
 def test_colours_stay_with_strategies() -> None:
     rows = [{"strategy": name} for name in ("one-worker", "ring", "none", "ddp")]
-    found = colours(rows)
+    found = [look.colour for look in styles(rows)]
     assert len(set(found)) == 4
     assert found[1] == PALETTE[0]
     assert found[3] == PALETTE[1]
 
 
+def test_strategies_beyond_the_palette_differ_in_dash_and_marker() -> None:
+    found = styles([{"strategy": f"s{number}"} for number in range(3 * len(PALETTE))])
+    assert len(set(found)) == len(found)
+    again = [look for look in found if look.colour == PALETTE[0]]
+    assert len({look.dash for look in again}) == len({look.symbol for look in again}) == 3
+
+
 def test_long_labels_are_wrapped_as_plain_text() -> None:
     assert wrapped({"label": "overlap:bucket_mb=5+int8"}) == "overlap<br>:bucket_mb=5<br>+int8"
     assert wrapped({"label": "<b>%{y}"}) == "&lt;b&gt;%\N{ZERO WIDTH SPACE}{y}"
+
+
+def _leaves(address: str | None) -> bool:
+    """Whether an address leads out of the page."""
+    return bool(address) and address != "data:," and not str(address).startswith("#")
 
 
 class _Reader(HTMLParser):
@@ -281,7 +295,7 @@ class _Reader(HTMLParser):
         given = dict(attrs)
         self.tags.append(tag)
         self.scripts += [given] if tag == "script" else []
-        self.loaded += [value for key, value in attrs if key in ("src", "href") and value and value != "data:,"]
+        self.loaded += [value for key, value in attrs if key in ("src", "href") and _leaves(value)]
 
 
 class TestPage:
@@ -292,7 +306,7 @@ class TestPage:
         assert output == tmp_path / "new" / "report.html"
         assert os.listdir(output.parent) == ["report.html"]
         assert page.loaded == []
-        assert [script.get("type") for script in page.scripts] == ["application/json", None, None]
+        assert [script.get("type") for script in page.scripts] == ["application/json", "text/plain", None]
         assert page.tags.count("h1") == 1
 
     def test_shows_what_a_reader_asks(self, tmp_path: Path) -> None:
@@ -315,9 +329,10 @@ class TestPage:
     def test_regression_has_no_chart_of_accuracy(self, tmp_path: Path) -> None:
         rows = [[result(label, 0.02, has_accuracy=False)] for label in ("ring", "ddp")]
         text = _page(tmp_path, study_of(rows))
-        assert 'id="accuracy-steps"' not in text
+        assert 'id="accuracy"' not in text
         assert 'id="accuracy-workers"' not in text
-        assert 'id="loss-steps"' in text
+        assert "No accuracy: this task has none." in text
+        assert 'id="loss"' in text
         assert f'<td class="number">{numbers.DASH}</td>' in text
 
     def test_an_unfinished_study_says_so_first(self, tmp_path: Path) -> None:
@@ -396,10 +411,12 @@ class TestCollect:
         (broken / "environment.json").unlink()
         with pytest.raises(UsageError, match="'broken' is damaged"):
             collect([broken])
+        whole = write_run(tmp_path / "whole", result("ring", 0.01))
+        assert "broken is left out: 'broken' is damaged" in collect([broken, whole]).left_out[0]
 
 
 def test_public_names() -> None:
-    assert paceline.report.__all__ == ["markdown_table", "write_report"]
+    assert paceline.report.__all__ == ["markdown_of", "markdown_table", "write_figures", "write_report"]
 
 
 def test_facts_name_the_choice_of_batchnorm() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from made_up import made_up_worker
 from paceline.recipe import Recipe
+from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
-from paceline.study.results import CURVE_POINTS, add_comparisons, combine, run_result
+from paceline.study.results import add_comparisons, combine, run_result
 
 RECIPE = Recipe().replace({"workers": 2})
 
@@ -105,6 +106,91 @@ def test_a_curve_of_few_steps_is_whole() -> None:
     assert curve["train_s"] == [1.0, 3.0, 6.0]
     assert curve["loss"] == [3.0, 2.0, 1.0]
     assert curve["accuracy"] == [None, None, None]
+
+
+def test_bytes_over_steps_are_those_of_all_workers() -> None:
+    workers = [made_up_worker(rank, [1.0] * 3, step_sent_bytes=[10, 20, 30 + rank]) for rank in range(2)]
+    assert result_of(workers)["curve"]["sent_bytes"] == [20, 40, 61]
+    assert "sent_bytes" not in result_of([made_up_worker(rank, [1.0] * 3) for rank in range(2)])["curve"]
+
+
+def test_a_curve_of_workers_that_stopped_at_different_steps() -> None:
+    workers = [
+        made_up_worker(0, [1.0, 1.0, 1.0], step_sent_bytes=[5, 10, 15], loss=[4.0, 2.0, 1.0]),
+        made_up_worker(1, [2.0], step_sent_bytes=[7], loss=[6.0]),
+    ]
+    curve = result_of(workers)["curve"]
+    assert curve["step"] == [1, 2, 3]
+    assert curve["train_s"] == [2.0, 3.0, 4.0]
+    assert curve["loss"] == [5.0, 2.0, 1.0]
+    assert curve["sent_bytes"] == [12, 17, 22]
+
+
+def evaluation(step: int, accuracy: float | None) -> dict[str, Any]:
+    return {"step": step, "epoch": step // 2, "train_s": float(step), "loss": 1.0, "accuracy": accuracy}
+
+
+def aimed(*evaluations: dict[str, Any], steps: tuple[int, int] = (4, 4)) -> dict[str, Any]:
+    workers = [
+        made_up_worker(rank, [1.0] * count, step_sent_bytes=[100 * (step + 1) for step in range(count)])
+        for rank, count in enumerate(steps)
+    ]
+    workers[0]["evaluations"] = list(evaluations)
+    return result_of(workers, **{"measure.target_accuracy": 0.5})
+
+
+def test_a_target_that_was_reached() -> None:
+    result = aimed(evaluation(2, 0.4), evaluation(4, 0.5))
+    assert result["target"] == {
+        "accuracy": 0.5,
+        "reached": True,
+        "step": 4,
+        "epoch": 2,
+        "train_s": 4.0,
+        "sent_bytes": 800,
+    }
+    assert [row["sent_bytes"] for row in result["evaluations"]] == [400, 800]
+    # At their own pace: what all had sent when they stopped.
+    assert aimed(evaluation(2, 0.6), steps=(2, 5))["target"]["sent_bytes"] == 200 + 500
+
+
+def test_a_target_that_was_not_reached() -> None:
+    assert aimed(evaluation(2, 0.4), evaluation(4, 0.3))["target"] == {"accuracy": 0.5, "reached": False, "best": 0.4}
+    assert aimed()["target"] == {"accuracy": 0.5, "reached": False, "best": None}
+    assert result_of([made_up_worker(0, [1.0])], "one-worker")["target"] is None
+
+
+def test_targets_of_repeats() -> None:
+    early, late, never = aimed(evaluation(2, 0.6)), aimed(evaluation(4, 0.6)), aimed(evaluation(4, 0.45))
+    both = combine([early, late])["target"]
+    assert (both["reached"], both["train_s"], both["repeats_reached"], both["repeats"]) == (True, 3.0, 2, 2)
+    assert (both["step"], both["sent_bytes"]) == (2, 400)  # whole numbers stay what some repeat had
+    some = combine([early, never])["target"]
+    assert some == {"accuracy": 0.5, "reached": False, "best": 0.45, "repeats_reached": 1, "repeats": 2}
+    assert combine([result_of([made_up_worker(0, [1.0])], "one-worker")])["target"] is None
+
+
+def test_how_far_each_is_from_no_agreement_at_all() -> None:
+    results = [
+        repeats_of("ring", [3.0, 3.0, 3.0]),
+        repeats_of("none", [2.0, 2.0, 2.0], "none"),
+        repeats_of("one-worker", [9.0, 9.0, 9.0], "one-worker"),
+    ]
+    add_comparisons(results)
+    assert results[0]["versus_none"] == {"label": "none", "ratio": 1.5, "interval95": pytest.approx([1.5, 1.5])}
+    assert results[1]["versus_none"]["ratio"] == 1.0
+    assert "versus_none" not in results[2]
+    alone = [repeats_of("ring", [3.0])]
+    add_comparisons(alone)
+    assert "versus_none" not in alone[0]
+
+
+def test_percentiles_that_every_repeat_has() -> None:
+    run = result_of([made_up_worker(0, [1.0, 2.0, 3.0])], "one-worker")
+    assert set(run["iteration_s"]) == {"mean", "p50", "p90", "p95"}
+    assert run["per_worker"][0]["iteration_p90_s"] == pytest.approx(2.9)
+    old = {**run, "iteration_s": {key: run["iteration_s"][key] for key in ("mean", "p50", "p95")}}
+    assert set(combine([run, old])["iteration_s"]) == {"mean", "p50", "p95"}
 
 
 def test_combining_takes_medians() -> None:

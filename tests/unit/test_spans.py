@@ -28,7 +28,7 @@ NUMBERS = [
     *(SPAN, 7, 1, 101.5, 101.75),
     *(OP, 7, 3, OP_CODES["all_reduce"], 4000, NO_PEER, 0, 0, 102.0, 102.5),
     *(OP, 7, 0, OP_CODES["send"], 1 << 40, 2, 31745, 1, 102.0, 102.5),
-    *(BLOCKED, 7, 3, OP_CODES["all_reduce"], NO_PEER, 0, 102.25, 102.5),
+    *(BLOCKED, 7, 3, OP_CODES["all_reduce"], NO_PEER, 0, True, 102.25, 102.5),
     *(STEP, 7, 101.0, 1.75, 0.125, 2.3, 3, 8, 8, 123),
 ]
 
@@ -74,6 +74,7 @@ def test_numbers_become_lines() -> None:
         "op": "all_reduce",
         "peer": None,
         "tag": 0,
+        "busy": True,
         "begin_s": 2.25,
         "end_s": 2.5,
     }

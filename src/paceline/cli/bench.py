@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, NNodes, NodeRank
+from paceline.cli.parts.options import Json, host_options
 
 ORDER = 4
 WORKERS = 4
@@ -16,7 +16,9 @@ An iteration's time is that of its slowest worker; all fill their input and meet
 algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes: of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes that each worker copies per second)."""  # noqa: E501
 
 
+@host_options
 def bench(
+    nodes: Any,
     op: Annotated[
         str,
         typer.Option(
@@ -49,10 +51,6 @@ def bench(
         str, typer.Option("--plot", help="Write a page with busbw over bytes, per comm.", metavar="FILE.html")
     ] = "",
     json_target: Json = "",
-    num_nodes: NNodes = 1,
-    node_rank: NodeRank = 0,
-    master_addr: MasterAddr = "127.0.0.1",
-    master_port: MasterPort = 29400,
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -60,15 +58,14 @@ def bench(
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
     from paceline.cli.parts.session import count_nodes, launched
     from paceline.errors import RunError
-    from paceline.launch.local import Nodes
     from paceline.study.bench import Plan, find_comms, find_ops, listed, parse_bytes, sizes_between
     from paceline.study.bench import bench as measure
 
     check_json_target(json_target)
     check_page_target(plot)
-    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
-    usable, missing = find_comms(comm, count_nodes(nodes))
     settled = settle_workers(workers)
+    num_workers = WORKERS if settled is None else settled
+    usable, missing = find_comms(comm, count_nodes(nodes), num_workers=num_workers)
     plan = Plan(
         ops=find_ops(op),
         comms=usable,
@@ -76,7 +73,7 @@ def bench(
         if sizes is not None
         else sizes_between(parse_bytes(min_bytes), parse_bytes(max_bytes), factor),
         dtype=dtype,
-        workers=WORKERS if settled is None else settled,
+        workers=num_workers,
         warmup=warmup,
         iterations=iterations,
         check=check,

@@ -5,38 +5,37 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 1
 
 
 @recipe_options(leave_out=("strategy",))
+@host_options
 def compare(
     recipe: Any,
+    nodes: Any,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that every strategy runs, in turn.", min=1)] = 1,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
-    metrics_port: MetricsPort = None,  # noqa: ARG001
-    num_nodes: NNodes = 1,
-    node_rank: NodeRank = 0,
-    master_addr: MasterAddr = "127.0.0.1",
-    master_port: MasterPort = 29400,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe under several strategies and compare them."""
     from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import comparison_table, measuring_lines, processes_of, verdict_lines
-    from paceline.launch.local import Nodes
+    from paceline.cli.parts.stored import show_study
+    from paceline.cli.parts.view import processes_of
     from paceline.study.compare import compare as run_study
     from paceline.study.compare import prepare
     from paceline.study.entries import settle_comm
 
     check_json_target(json_target)
     fetch_if_needed(recipe.data, console_for(json_target))
-    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     recipe = settle_comm(recipe, count_nodes(nodes))
     entries, facts = prepare(recipe)
     with launched(max(entry.num_processes for entry in entries), nodes) as launcher:
@@ -50,20 +49,18 @@ def compare(
         for entry in entries:
             if entry.num_servers:
                 console.print(f"{entry.label}: {processes_of(entry)}", markup=False)
-        with Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars:
+        with (
+            serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers,
+            Bars(entries, repeats=repeats, total_steps=facts.total_steps, console=console) as bars,
+        ):
+            told = Together([bars, *followers])
             outcome = run_study(
-                recipe, entries, launcher, repeats=repeats, out=out, listener=bars, total_steps=facts.total_steps
+                recipe, entries, launcher, repeats=repeats, out=out, listener=told, total_steps=facts.total_steps
             )
     if outcome is None:
         return
     study, folder = outcome
-    console.print(comparison_table(study, console.width))
-    warmup = study["results"][0]["warmup_steps"]
-    console.print(
-        f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
-    )
-    for line in [*verdict_lines(study), *measuring_lines(study)]:
-        console.print(line)
+    show_study(console, study)
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:
         from paceline.report import write_report

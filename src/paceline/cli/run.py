@@ -5,29 +5,29 @@ from typing import Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MasterAddr, MasterPort, MetricsPort, NNodes, NodeRank, Out, recipe_options
+from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 2
 
 
 @recipe_options(leave_out=("strategies",))
+@host_options
 def run(
     recipe: Any,
+    nodes: Any,
     out: Out = Path("runs"),
     json_target: Json = "",
-    metrics_port: MetricsPort = None,  # noqa: ARG001
-    num_nodes: NNodes = 1,
-    node_rank: NodeRank = 0,
-    master_addr: MasterAddr = "127.0.0.1",
-    master_port: MasterPort = 29400,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe under one strategy and report on every worker."""
     from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import processes_of, run_lines, worker_table
-    from paceline.launch.local import Nodes
+    from paceline.cli.parts.stored import show_run
+    from paceline.cli.parts.view import processes_of
     from paceline.runs import SCHEMA, stamped
     from paceline.study.entries import make_entry, settle_comm
     from paceline.study.preflight import preflight
@@ -35,7 +35,6 @@ def run(
 
     check_json_target(json_target)
     fetch_if_needed(recipe.data, console_for(json_target))
-    nodes = Nodes(num_nodes, node_rank, master_addr, master_port if num_nodes > 1 else 0)
     recipe = settle_comm(recipe, count_nodes(nodes))
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
@@ -47,17 +46,19 @@ def run(
             f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}",
             markup=False,
         )
-        folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
-        with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
-            bars.started(entry, 0)
-            result = execute(launcher, recipe, entry, folder=folder, on_event=lambda event: bars.event(entry, event))
-            if result is not None:
-                bars.done(entry, 0, result)
+        with serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers:
+            folder = run_folder(out, stamped(f"{recipe.name}-{entry.label}"), launcher)
+            with Bars([entry], repeats=1, total_steps=facts.total_steps, console=console) as bars:
+                told = Together([bars, *followers])
+                told.started(entry, 0)
+                result = execute(
+                    launcher, recipe, entry, folder=folder, on_event=lambda event: told.event(entry, event)
+                )
+                if result is not None:
+                    told.done(entry, 0, result)
     if result is None or folder is None:
         return
-    console.print(worker_table(result, console.width))
-    for line in run_lines(result):
-        console.print(line)
+    show_run(console, result)
     console.print(f"run             {folder.path}", markup=False, soft_wrap=True)
     write_json({"schema": SCHEMA, "recipe": recipe.to_dict(), "results": [result]}, json_target)
 

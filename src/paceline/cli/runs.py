@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -8,39 +10,168 @@ from paceline.cli.parts.options import Json, Out
 
 ORDER = 4
 
+runs = typer.Typer(
+    help="List stored runs and studies; show, compare or delete them.",
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+)
 
-def runs(out: Out = Path("runs"), json_target: Json = "") -> None:
-    """List stored runs and studies."""
-    from rich.markup import escape
+Name = Annotated[str, typer.Argument(help="A name in --out, a folder, or last, last~1, ...", metavar="NAME")]
+OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder that results are in.", show_default=False)]
+DEFAULT_OUT = Path("runs")
 
+
+@runs.callback()
+def list_stored(
+    context: typer.Context,
+    out: Out = DEFAULT_OUT,
+    model: Annotated[str, typer.Option("--model", help="Only of this model; * and ? stand for anything.")] = "",
+    strategy: Annotated[str, typer.Option("--strategy", help="Only with this strategy, by name or label.")] = "",
+    status: Annotated[str, typer.Option("--status", help="Only done, failed, interrupted or unreadable.")] = "",
+    kind: Annotated[str, typer.Option("--kind", help="Only run, or only study.")] = "",
+    since: Annotated[str, typer.Option("--since", help="Only since 2026-01-31, 2026-01-31T12:00, 12h, 7d.")] = "",
+    last: Annotated[int | None, typer.Option("--last", help="Only the newest N of them.", metavar="N")] = None,
+    json_target: Json = "",
+) -> None:
+    context.obj = out
+    wanted = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
+    if context.invoked_subcommand is not None:
+        from paceline.errors import UsageError
+
+        for name in [name for name, value in {**wanted, "json": json_target}.items() if value]:
+            raise UsageError(f"--{name} before {context.invoked_subcommand!r} is an option of the list alone")
+        return
     from paceline.cli.parts.options import console_for, write_json
-    from paceline.cli.parts.view import DASH, make_table, milliseconds, percent
-    from paceline.runs import SCHEMA, list_runs
-    from paceline.study.results import fastest_of
+    from paceline.cli.parts.stored import stored_table
+    from paceline.runs import SCHEMA, Filter, list_runs
 
     console = console_for(json_target)
-    found = list_runs(out)
-    table = make_table("folder", "kind", "status", "fastest", "ms/step", "test", text=("fastest",))
-    for item in found:
-        results = item.get("results") or ([item["result"]] if item.get("result") else [])
-        best = fastest_of(results) if results else None
-        figures = [DASH] * 3
-        if best is not None:
-            figures = [
-                escape(best["label"]),
-                milliseconds(best["iteration_s"]["mean"]),
-                percent(best["final"]["test_accuracy"]),
-            ]
-        table.add_row(escape(Path(item["folder"]).name), item.get("kind", ""), item.get("status", DASH), *figures)
+    everything = list_runs(out)
+    found = Filter(**wanted).apply(everything)  # type: ignore[arg-type]
     if found:
-        console.print(table)
+        console.print(stored_table(found, console.width))
+    elif everything:
+        console.print(f"None of {len(everything)} runs and studies in {out} is like that.", markup=False)
     else:
-        console.print(f"No runs in {out}: `paceline compare` makes some.")
+        console.print(f"No runs in {out}: `paceline compare` makes some.", markup=False)
     for item in found:
         if item["kind"] == "unreadable":
             console.print(item["reason"], style="yellow", markup=False)
     write_json({"schema": SCHEMA, "runs": found}, json_target)
 
 
+@runs.command()
+def show(context: typer.Context, name: Name, out: OutOrParents = None, json_target: Json = "") -> None:
+    """Print the table of a stored run or study again."""
+    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cli.parts.stored import show_stored
+    from paceline.runs import find
+
+    item = find(name, out or context.obj)
+    show_stored(console_for(json_target), item)
+    write_json(item, json_target)
+
+
+@runs.command()
+def diff(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(help="What was: a name in --out, a folder, or last~1.", metavar="A")],
+    b: Annotated[str, typer.Argument(help="What is now.", metavar="B")],
+    limit: Annotated[
+        str, typer.Option("--fail-if-slower", help="Exit with 1 when B is surely slower by more.", metavar="5%")
+    ] = "",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="With --fail-if-slower: fail also where it cannot be told.")
+    ] = False,
+    out: OutOrParents = None,
+    json_target: Json = "",
+) -> None:
+    """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
+    from paceline.cli.parts.differences import gate_lines, show_diff
+    from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
+    from paceline.errors import RunError, UsageError
+    from paceline.runs import find
+    from paceline.study.diff import CANNOT_TELL, FAILED
+    from paceline.study.diff import diff as compare_stored
+
+    check_json_target(json_target)
+    most_percent = parse_percent("--fail-if-slower", limit) if limit else None
+    if strict and most_percent is None:
+        raise UsageError("--strict says what --fail-if-slower does: give that as well")
+    place = out or context.obj
+    found = compare_stored(find(a, place), find(b, place), most_percent=most_percent)
+    console = console_for(json_target)
+    show_diff(console, found)
+    write_json(found, json_target)
+    if most_percent is None:
+        return
+    for line in gate_lines(found):
+        console.print(line, markup=False)
+    fatal = (FAILED, CANNOT_TELL) if strict else (FAILED,)
+    failed = [row["label"] for row in found["rows"] if row["gate"] in fatal]
+    if failed:
+        unsure = " or cannot be told to be as fast" if strict else ""
+        raise RunError(f"slower by more than {most_percent:g} %{unsure}: {', '.join(failed)}")
+
+
+@runs.command()
+def delete(
+    context: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Names in --out, or folders.", metavar="[NAME]...")] = None,
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Those of them, or of all, that are older: 30d, 12h.", metavar="AGE")
+    ] = "",
+    failed: Annotated[bool, typer.Option("--failed", help="Those that failed or were interrupted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    out: OutOrParents = None,
+) -> None:
+    """Delete runs and studies, after asking."""
+    from paceline.cli.parts.options import console_for
+    from paceline.errors import UsageError
+    from paceline.runs import delete as delete_folder
+    from paceline.runs import size_bytes
+
+    place, console = out or context.obj, console_for("")
+    if not names and not older_than and not failed:
+        raise UsageError("what is to be deleted? Give names, --older-than AGE or --failed")
+    folders = _chosen(names or [], place, older_than=older_than, failed=failed)
+    if not folders:
+        console.print("Nothing is like that: nothing was deleted.")
+        return
+    for folder in folders:
+        console.print(f"{folder}  {size_bytes(folder) / 1e6:,.1f} MB", markup=False, soft_wrap=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError("there is no terminal to ask at, so nothing was deleted; --yes deletes without asking")
+        if not typer.confirm(f"Delete {'this' if len(folders) == 1 else f'these {len(folders)}'} for good?"):
+            console.print("Nothing was deleted.")
+            return
+    for folder in folders:
+        delete_folder(folder)
+    console.print(f"Deleted: {len(folders)}.")
+
+
+def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
+    """The folders that are meant, each checked to be a run or a study; nothing is touched before all of them are."""
+    from paceline.runs import age_s, check_deletable, find, list_runs, place, started_at
+
+    age = age_s(older_than) if older_than else None
+    if names:
+        folders = [Path(find(name, out)["folder"]) if name.startswith("last") else place(name, out) for name in names]
+    else:
+        folders = [Path(item["folder"]) for item in list_runs(out) if item["kind"] != "unreadable"]
+        folders = [folder for folder in folders if not folder.is_symlink()]
+    stored = {folder: check_deletable(folder, out) for folder in dict.fromkeys(folders)}
+    return [folder for folder, item in stored.items() if _is_meant(item, started_at(item), age, failed=failed)]
+
+
+def _is_meant(item: dict[str, Any], started: float | None, age: float | None, *, failed: bool) -> bool:
+    import time
+
+    if failed and item.get("status") not in ("failed", "interrupted"):
+        return False
+    return age is None or (started is not None and started < time.time() - age)
+
+
 def register(app: typer.Typer) -> None:
-    app.command()(runs)
+    app.add_typer(runs, name="runs")

@@ -36,7 +36,7 @@ def strategies(
         if row["unavailable"]:
             console.print(f"    unavailable: {row['unavailable']}", markup=False)
         for name, value in row["options"].items():
-            console.print(f"    option {name}={str(value).lower()}")
+            console.print(f"    option {name}" if value is None else f"    option {name}={str(value).lower()}")
         if row["paper"]:
             console.print(f"    {row['paper']}", markup=False)
     console.print("Codecs, which join a strategy by a plus:")

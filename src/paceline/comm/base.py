@@ -290,6 +290,22 @@ class Comm(ABC):
         }
         return factors[op]
 
+    @classmethod
+    def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
+        """Whom a worker sends to in an operation: bytes per byte of the tensor by rank, together those sent."""
+        sent, _ = cls.wire_factors(op, peer, rank, world_size)
+        root = peer or 0
+        if op == "send":
+            return {root: sent}
+        if op in ("gather", "all_reduce") and rank != root:
+            return {root: sent}
+        return cls.spread_evenly(sent, rank, world_size)
+
+    @staticmethod
+    def spread_evenly(sent: float, rank: int, world_size: int) -> dict[int, float]:
+        """The same to each of the others."""
+        return {other: sent / (world_size - 1) for other in range(world_size) if other != rank} if sent else {}
+
     def process_group(self) -> Any:
         """A torch.distributed process group on this comm, counted; raises where there can be none."""
         raise NotImplementedError(f"comm {self.name} has no torch process group")

@@ -98,6 +98,10 @@ class HierarchicalComm(Comm):
         """
         return ShmComm.wire_factors(op, peer, rank, world_size)
 
+    @classmethod
+    def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
+        return ShmComm.sent_to(op, peer, rank, world_size)
+
     def _barrier(self) -> None:
         self._local.barrier()
         if self._leaders is not None:

@@ -21,7 +21,7 @@ from paceline.comm.bell import Bells
 from paceline.comm.counters import Counters
 from paceline.comm.crew import Crew, Division
 from paceline.comm.lending import Common, Reduction
-from paceline.comm.listener import Background, ObservedWork
+from paceline.comm.listener import Background, ObservedWork, Span
 from paceline.comm.segment import Segment, in_lines
 
 CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
@@ -73,6 +73,7 @@ class ShmReduction(Reduction):
         self._added_at: dict[int, float] = {}  # by range, until it was waited for
         self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
         self._lock = threading.Lock()
+        self._is_waiting = False
 
     @staticmethod
     def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
@@ -101,7 +102,11 @@ class ShmReduction(Reduction):
     def progress(self) -> None:
         """Add the own parts of all ranges that everybody has started."""
         while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
-            self._divide(self._ranges.popleft().adding)
+            work = self._ranges.popleft()
+            begin = perf_counter()
+            self._divide(work.adding)
+            if work.span is not None and not self._is_waiting:
+                work.span.blocked(begin, perf_counter(), is_busy=True)
 
     def completed_at(self, number: int) -> float | None:
         """When the own part was added, if everybody's is by now: the last of them came then or a little later."""
@@ -110,7 +115,10 @@ class ShmReduction(Reduction):
     def _begin(self, op: str, plan: _Plan, fill: Callable[[], None] | None) -> Work:
         span = self.comm._begin_bytes(op, plan.num_bytes)
         work = self._launch(plan, fill)
-        return work if span is None else ObservedWork(work, span)
+        if span is None:
+            return work
+        work.span = span
+        return ObservedWork(work, span)
 
     def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
@@ -170,6 +178,13 @@ class ShmReduction(Reduction):
             self._counters.tell(Counters.SUMMED, self._told)
 
     def _finish(self, work: _Range) -> None:
+        self._is_waiting = True  # all of this is told as one
+        try:
+            self._finish_waiting(work)
+        finally:
+            self._is_waiting = False
+
+    def _finish_waiting(self, work: _Range) -> None:
         self._wait_all(Counters.READY, work.number)
         self.progress()  # earlier ranges first
         self._divide(work.adding)
@@ -247,6 +262,7 @@ class _Range(Background):
     def __init__(self, reduction: ShmReduction, number: int, adding: Division[Any], private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
+        self.span: Span | None = None  # where somebody listens
         self._is_done = False
 
     @property

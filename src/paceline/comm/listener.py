@@ -12,6 +12,7 @@ from typing import Any, Protocol
 BACKGROUND_BYTES = 512 << 10  # from here on, a word from the comm's own thread is cheap beside the operation itself
 
 NO_TIME_S = 2e-6  # a wait that found everything done
+LAUNCH_S = 20e-6  # a call that began something and came back at once
 
 
 class Listener(Protocol):
@@ -36,7 +37,10 @@ class Listener(Protocol):
         step: int,  # in which it began
     ) -> None: ...
 
-    def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None: ...
+    def blocked(
+        self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
+    ) -> None:
+        """`is_busy`: the thread did not stand still for anybody, it moved or added numbers itself."""
 
 
 class Numbers:
@@ -74,8 +78,14 @@ class Span:
             self.op, self.nbytes, self.peer, self.tag, self.begin, end, self.number, self.medium, self.step
         )
 
-    def blocked(self, begin: float, end: float) -> None:
-        self.listener.blocked(self.op, self.peer, self.tag, begin, end, self.number)
+    def blocked(self, begin: float, end: float, *, is_busy: bool = False) -> None:
+        self.listener.blocked(self.op, self.peer, self.tag, begin, end, self.number, is_busy=is_busy)
+
+    def launched(self) -> None:
+        """The call that began it returns now: if that took long, the worker's own thread did a part of the work."""
+        now = perf_counter()
+        if now - self.begin > LAUNCH_S:
+            self.blocked(self.begin, now, is_busy=True)
 
     def end_here(self) -> None:
         """Complete now; the worker's own thread was inside all the time."""
@@ -102,6 +112,7 @@ class ObservedWork:
         self._work = work
         self._span: Span | None = span
         self._background = isinstance(work, Background)
+        span.launched()
         if self._background and span.nbytes >= BACKGROUND_BYTES:
             work.watch()
 
@@ -126,6 +137,7 @@ class Launched:
     def __init__(self, work: Any, spans: list[Span]) -> None:
         self.work, self.spans = work, spans
         self.completed: float | None = None
+        spans[0].launched()
         if sum(span.nbytes for span in spans) >= BACKGROUND_BYTES:
             work.get_future().add_done_callback(self._note)
         self.at = perf_counter()

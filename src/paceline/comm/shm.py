@@ -115,6 +115,13 @@ class ShmComm(Comm):
         }
         return factors[op]
 
+    @classmethod
+    def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
+        """In an all_reduce everybody reads what a worker wrote once: each of the others has its share of it."""
+        if op == "all_reduce":
+            return cls.spread_evenly(cls.wire_factors(op, peer, rank, world_size)[0], rank, world_size)
+        return super().sent_to(op, peer, rank, world_size)
+
     def _barrier(self) -> None:
         piece, meeting = self._next_piece(), Meeting("barrier")
         self._counters.announce(piece, meeting)

@@ -77,10 +77,19 @@ class TorchComm(Comm):
             share = 2 * (world_size - 1) / world_size
             return share, share
         if op == "broadcast":
-            distance = (rank - (peer or 0)) % world_size
-            children = [1 << k for k in range(world_size.bit_length()) if distance < 1 << k]
-            return sum(distance + step < world_size for step in children), float(distance != 0)
+            return len(_children(peer or 0, rank, world_size)), float(rank != (peer or 0))
         return super().wire_factors(op, peer, rank, world_size)
+
+    @classmethod
+    def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
+        """Round the ring, an all_reduce to the left and an all_gather to the right; down the tree in a broadcast."""
+        sent, _ = cls.wire_factors(op, peer, rank, world_size)
+        if op in ("all_reduce", "all_gather") and sent:
+            step = -1 if op == "all_reduce" else 1
+            return {(rank + step) % world_size: sent}
+        if op == "broadcast":
+            return dict.fromkeys(_children(peer or 0, rank, world_size), 1.0)
+        return super().sent_to(op, peer, rank, world_size)
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         group, staged = self._group_for(tensor, copy_in=True)
@@ -313,3 +322,10 @@ def _copy_back(staged: Tensor, tensor: Tensor) -> Callable[[], None] | None:
         tensor.copy_(staged)
 
     return copy
+
+
+def _children(root: int, rank: int, world_size: int) -> list[int]:
+    """To whom a worker passes a broadcast on, in a binomial tree."""
+    distance = (rank - root) % world_size
+    steps = [1 << k for k in range(world_size.bit_length()) if distance < 1 << k]
+    return [(root + distance + step) % world_size for step in steps if distance + step < world_size]

@@ -5,6 +5,7 @@ Started as `python -m paceline.launch.process FD`; the parent's own pipe is the 
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -51,6 +52,7 @@ def _work(order: dict[str, Any], pipe: Connection, store: Any) -> tuple[Any, dic
     from paceline.launch.rendezvous import MoreComms, connect, device_for, part
     from paceline.train.context import Context
 
+    gc.collect()  # what the last task has left in circles
     task, local_rank = order["task"], order["local_rank"]
     try:
         torch.set_num_threads(task.threads)

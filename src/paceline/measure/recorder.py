@@ -54,6 +54,7 @@ class Recorder(Observer):
         self._numbers: list[float] = []
         self._packed = array("d")
         self._handed_over = 0.0
+        self.blocked_s = self.heard_s = 0.0  # of all steps of which operations were heard: their time, and that blocked
 
     def run_begins(self, facts: RunFacts) -> None:
         del facts
@@ -99,11 +100,13 @@ class Recorder(Observer):
             )
         )
 
-    def blocked(self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int) -> None:
+    def blocked(
+        self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
+    ) -> None:
         if self.step >= 0:
-            self._numbers.extend(
-                (BLOCKED, self.step, number, OP_CODES[op], NO_PEER if peer is None else peer, tag, begin, end)
-            )
+            self.blocked_s += end - begin
+            peer = NO_PEER if peer is None else peer
+            self._numbers.extend((BLOCKED, self.step, number, OP_CODES[op], peer, tag, is_busy, begin, end))
 
     def step_ends(self, step: int, facts: Row) -> None:
         begin, iteration_s = facts["begin"], facts["iteration_s"]
@@ -118,9 +121,11 @@ class Recorder(Observer):
                 facts["num_right"],
                 facts["num_answers"],
                 facts["num_samples"],
-                self._comms[0].wire().sent_bytes,
+                facts["sent_bytes"],
             )
         )
+        if self.step >= 0:
+            self.heard_s += iteration_s
         self.step = -1
         self._packed.fromlist(self._numbers)
         self._numbers.clear()

@@ -36,8 +36,8 @@ STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row
 # STEP, step, begin, iteration_s, data_s, loss, num_right, num_answers, num_samples, sent_bytes
 # SPAN, step, phase, begin, end
 # OP, step, number, op, bytes, peer, tag, medium, begin, end
-# BLOCKED, step, number, op, peer, tag, begin, end
-WIDTHS = (10, 5, 10, 8)
+# BLOCKED, step, number, op, peer, tag, is_busy, begin, end
+WIDTHS = (10, 5, 10, 9)
 
 
 def is_kept(step: int) -> bool:
@@ -102,10 +102,10 @@ def _op_line(row: Sequence[float], run_time: Callable[[float], float]) -> str:
 
 
 def _blocked_line(row: Sequence[float], run_time: Callable[[float], float]) -> str:
-    step, number, op, peer, tag, begin, end = row
+    step, number, op, peer, tag, is_busy, begin, end = row
     return (
         f'{{"kind":"blocked","step":{int(step)},"number":{int(number)},"op":"{OPS[int(op)]}",'
-        f'"peer":{_peer(peer)},"tag":{int(tag)},'
+        f'"peer":{_peer(peer)},"tag":{int(tag)},"busy":{"true" if is_busy else "false"},'
         f'"begin_s":{run_time(begin):.7f},"end_s":{run_time(end):.7f}}}\n'
     )
 

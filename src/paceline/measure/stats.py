@@ -11,10 +11,13 @@ from dataclasses import dataclass
 _T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228]
 _T95 += [2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086]
 
+PERCENTILES = (50, 90, 95)
+
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Mean, median and 95th percentile."""
-    return {"mean": statistics.fmean(values), "p50": percentile(values, 50), "p95": percentile(values, 95)}
+    """Mean, median, 90th and 95th percentile."""
+    ordered = sorted(values)
+    return {"mean": statistics.fmean(values), **{f"p{share}": percentile(ordered, share) for share in PERCENTILES}}
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -43,16 +46,20 @@ def interval95(values: Sequence[float]) -> tuple[float, float] | None:
     if len(values) < 2:
         return None
     mean = statistics.fmean(values)
-    freedom = len(values) - 1
-    # Beyond the table, Fisher's expansion around the normal value: right to four digits there.
-    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.95996 + 2.3723 / freedom + 2.8225 / freedom**2
-    half = t * statistics.stdev(values) / math.sqrt(len(values))
+    half = student_t95(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return mean - half, mean + half
+
+
+def student_t95(freedom: float) -> float:
+    """Student's t, two-sided 95 %; a fraction of a degree of freedom counts as none, which widens."""
+    whole = max(math.floor(freedom), 1)
+    # Beyond the table, Fisher's expansion around the normal value: right to four digits there.
+    return _T95[whole - 1] if whole <= len(_T95) else 1.95996 + 2.3723 / whole + 2.8225 / whole**2
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one thing takes as another, from repeats taken side by side."""
+    """How many times as long one thing takes as another."""
 
     value: float
     low: float | None
@@ -74,3 +81,17 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     if bounds is None:
         return Ratio(value, None, None)
     return Ratio(value, math.exp(bounds[0]), math.exp(bounds[1]))
+
+
+def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Ours over theirs, from repeats that were not taken side by side: Welch's interval, on a logarithmic scale."""
+    logs = [[math.log(value) for value in values] for values in (ours, theirs)]
+    means = [statistics.fmean(values) for values in logs]
+    difference = means[0] - means[1]
+    if min(len(values) for values in logs) < 2:
+        return Ratio(math.exp(difference), None, None)
+    errors = [statistics.variance(values) / len(values) for values in logs]
+    shares = sum(error**2 / (len(values) - 1) for error, values in zip(errors, logs, strict=True))
+    freedom = sum(errors) ** 2 / shares if shares else math.inf
+    half = student_t95(min(freedom, 1e9)) * math.sqrt(sum(errors))
+    return Ratio(math.exp(difference), math.exp(difference - half), math.exp(difference + half))

@@ -1,6 +1,7 @@
-"""What was measured, for people: one self-contained HTML page, and the main table in Markdown."""
+"""What was measured, for people: one self-contained HTML page, pictures of its charts, the main table in Markdown."""
 
-from paceline.report.page import write_report
+from paceline.report.page import markdown_of, write_report
+from paceline.report.pictures import write_figures
 from paceline.report.table import markdown_table
 
-__all__ = ["markdown_table", "write_report"]
+__all__ = ["markdown_of", "markdown_table", "write_figures", "write_report"]

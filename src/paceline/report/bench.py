@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from paceline.report import facts
-from paceline.report.charts import Chart
-from paceline.report.html import policy_for, template_file, templates, write_whole
+from paceline.report.chart import Chart, Table, compact, new_figure, plain
+from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
 from paceline.report.numbers import duration, significant, times
-from paceline.report.traces import PALETTE, REFERENCES, new_figure, plain
-from paceline.runs import finite
+from paceline.report.styles import PALETTE, REFERENCES, Style
 from paceline.study.bench import human_bytes, short_name
 
 Row = Mapping[str, Any]
@@ -33,7 +31,8 @@ def render_bench(outcome: Mapping[str, Any]) -> str:
     results: Sequence[Row] = outcome["results"]
     series = series_of(results)
     charts = [make_chart(op, results, series) for op in dict.fromkeys(row["op"] for row in results)]
-    scripts = [Markup(get_plotlyjs()), Markup(template_file("report.js"))]
+    plotly, plotly_script = packed_plotly()
+    script = Markup(template_file("report.js"))
     first = results[0]
     return (
         templates()
@@ -41,12 +40,12 @@ def render_bench(outcome: Mapping[str, Any]) -> str:
         .render(
             started=outcome["started"],
             names=[*series.values(), COPY],
-            colours=_colours(series),
+            looks=[Style(colour) for colour in _colours(series)],
             charts=charts,
-            chart_specs=finite([chart.spec for chart in charts]),
+            chart_specs=compact([chart.spec for chart in charts]),
             results=results,
             cells=_cells,
-            colour_of=lambda row: _colours(series)[list(series).index(key_of(row))],
+            look_of=lambda row: Style(_colours(series)[list(series).index(key_of(row))]),
             short_name=short_name,
             reference=short_name(outcome["reference"]),
             num_workers=first["world_size"],
@@ -56,8 +55,9 @@ def render_bench(outcome: Mapping[str, Any]) -> str:
             unavailable=outcome["unavailable"],
             machine=facts.machine(outcome["environment"]),
             style=Markup(template_file("report.css")),
-            scripts=scripts,
-            policy=policy_for(scripts),
+            plotly=plotly,
+            script=script,
+            policy=policy_for([plotly_script, script]),
         )
     )
 
@@ -79,11 +79,12 @@ def key_of(row: Row) -> tuple[str, str]:
 def make_chart(op: str, results: Sequence[Row], series: Mapping[tuple[str, str], str]) -> Chart:
     """busbw over bytes, both on log scales, with the copy that was measured in the same rounds."""
     rows = [row for row in results if row["op"] == op]
-    figure = new_figure()
+    figure = new_figure(hovermode="x unified", height=340)
     for index, (key, colour) in enumerate(zip(series, _colours(series), strict=False)):
         line = [row for row in rows if key_of(row) == key and row["busbw_bytes_per_s"] > 0]
         if line:
-            figure.add_scatter(
+            figure.add(
+                "scatter",
                 x=[row["bytes"] for row in line],
                 y=[row["busbw_bytes_per_s"] / 1e9 for row in line],
                 customdata=[
@@ -97,7 +98,8 @@ def make_chart(op: str, results: Sequence[Row], series: Mapping[tuple[str, str],
                 meta=index,
             )
     limits = {row["bytes"]: row["copy_limit_bytes_per_s"] / 1e9 for row in rows}
-    figure.add_scatter(
+    figure.add(
+        "scatter",
         x=list(limits),
         y=list(limits.values()),
         customdata=[significant(limit) for limit in limits.values()],
@@ -109,9 +111,14 @@ def make_chart(op: str, results: Sequence[Row], series: Mapping[tuple[str, str],
     )
     sizes = sorted(limits)
     named = sizes[:: 2 if len(sizes) > MANY_TICKS else 1]
-    figure.update_xaxes(type="log", title_text="bytes", tickvals=named, ticktext=list(map(human_bytes, named)))
-    figure.update_yaxes(type="log", title_text="busbw, GB/s", dtick="D2", exponentformat="none")
-    return Chart(f"busbw-{op}", op, "Bus bandwidth over size; more is better.", figure, is_wide=_is_alone(results))
+    figure.x_axis("bytes", type="log", tickvals=named, ticktext=list(map(human_bytes, named)))
+    figure.y_axis("busbw, GB/s", type="log", dtick="D2", exponentformat="none")
+    cells = [
+        [series[key_of(row)], human_bytes(row["bytes"]), significant(row["busbw_bytes_per_s"] / 1e9)] for row in rows
+    ]
+    table = Table(["Comm", "Bytes", "busbw, GB/s"], cells)
+    caption = "Bus bandwidth over size; more is better."
+    return Chart(f"busbw-{op}", op, caption, [figure], table, is_wide=_is_alone(results))
 
 
 def _is_alone(results: Sequence[Row]) -> bool:

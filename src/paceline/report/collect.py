@@ -17,6 +17,7 @@ from paceline.study.results import add_comparisons, combine
 # What may differ between runs that are still one comparison: the subject itself, names, and where files lie.
 SUBJECT = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
 SUBJECT |= {"data.download", "train.log_every", "train.worker_batch_size"}
+SUBJECT |= {"measure.profile", "measure.sample_hz"}
 # What makes an iteration a different piece of work, so that its time says nothing about the strategy.
 WORK = ("model.name", "data.name", "data.image_size", "train.batch_size")
 
@@ -57,12 +58,19 @@ class Material:
 def collect(paths: Sequence[Path]) -> Material:
     """Read every folder; what never got to a result is left out, and said."""
     sources, left_out = [], []
-    for value in [value for path in paths for value in _values(path)]:
+    values = [value for path in paths for value in _values(path)]
+    for value in values:
         name = Path(value["folder"]).name
         if value["kind"] == "unreadable":
             left_out.append(f"{name} is left out: {value['reason']}.")
             continue
-        source = _source(value, name)
+        try:
+            source = _source(value, name)
+        except UsageError as error:
+            if len(values) == 1:
+                raise
+            left_out.append(f"{name} is left out: {error}.")
+            continue
         if source.results:
             sources.append(source)
         else:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from plotly.offline import get_plotlyjs
 
 from paceline.runs.store import disk_errors
 
@@ -32,6 +35,16 @@ def policy_for(scripts: Sequence[str]) -> str:
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+@lru_cache(maxsize=1)
+def packed_plotly() -> tuple[str, str]:
+    """plotly.js as text that the page unpacks, less than half as long, and as itself, for its digest.
+
+    The page's script puts it into an element of its own once it is unpacked; the policy lets it pass by its digest.
+    """
+    script = get_plotlyjs()
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode(), script
 
 
 def template_file(name: str) -> str:

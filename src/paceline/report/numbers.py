@@ -30,11 +30,24 @@ def milliseconds(seconds: float | None) -> str:
 
 def duration(seconds: float) -> str:
     """With the unit that suits it."""
-    return f"{significant(seconds)} s" if seconds >= 10 else f"{milliseconds(seconds)} ms"
+    return f"{significant(seconds)} s" if seconds >= 1 else f"{milliseconds(seconds)} ms"
 
 
 def megabytes(num_bytes: float | None) -> str:
     return significant(None if num_bytes is None else num_bytes / 1e6)
+
+
+def amount(num_bytes: float | None) -> str:
+    """Bytes with the unit that suits them."""
+    if num_bytes is None:
+        return DASH
+    unit, size = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if abs(num_bytes) >= s), ("B", 1.0))
+    return f"{significant(num_bytes / size)} {unit}"
+
+
+def byte_unit(largest: float) -> tuple[str, float]:
+    """The unit for an axis that reaches that far, and what one of it is in bytes."""
+    return next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if largest >= s), ("bytes", 1.0))
 
 
 def whole(value: float | None) -> str:
@@ -58,6 +71,13 @@ def times(ratio: float) -> str:
 def listed(words: Sequence[str], last: str = "and") -> str:
     """a, b and c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def few(words: Sequence[str], limit: int = 6) -> str:
+    """a, b and 7 others: a sentence is no table."""
+    if len(words) <= limit:
+        return listed(words)
+    return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"
 
 
 def counted(number: int, noun: str) -> str:

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from paceline.errors import UsageError
-from paceline.report import charts, facts, words
+from paceline.report import facts, words
+from paceline.report.chart import compact
 from paceline.report.collect import Material, collect, notices
-from paceline.report.html import policy_for, template_file, templates, write_whole
-from paceline.report.table import COLUMNS, WORKER_COLUMNS, Column
-from paceline.report.traces import colours
-from paceline.runs import finite
+from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
+from paceline.report.sections import all_charts, make_sections
+from paceline.report.styles import styles
+from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS, WORKER_COLUMNS, Column, markdown_table
+from paceline.report.tiles import tiles
 
 
 def write_report(paths: Sequence[Path], output: Path) -> Path:
@@ -26,11 +27,17 @@ def write_report(paths: Sequence[Path], output: Path) -> Path:
     return output
 
 
+def markdown_of(paths: Sequence[Path]) -> str:
+    """The table of one or several runs and studies in Markdown."""
+    return markdown_table(collect(paths).results)
+
+
 def render(material: Material) -> str:
     """The page as text."""
     recipe, environment, results = material.recipe, material.environment, material.results
-    found = charts.make_charts(results)
-    scripts = [Markup(get_plotlyjs()), Markup(template_file("report.js"))]
+    sections = make_sections(results)
+    plotly, plotly_script = packed_plotly()
+    script = Markup(template_file("report.js"))
     is_study = material.sources[0].kind == "study"
     names = list(dict.fromkeys(source.recipe.name for source in material.sources))
     jinja = templates()
@@ -41,22 +48,25 @@ def render(material: Material) -> str:
         sources=material.sources,
         notices=notices(material),
         headline=words.headline(results),
+        tiles=tiles(results),
         points=words.points(results),
         cautions=facts.cautions(recipe, environment, results, is_study=is_study),
-        columns=COLUMNS,
+        main_columns=[c for c in MAIN_COLUMNS if c.name != "Comm" or len({r["comm"] for r in results}) > 1],
+        speed_columns=SPEED_COLUMNS,
         worker_columns=WORKER_COLUMNS,
         heads=_heads,
         results=results,
-        colours=colours(results),
-        charts=found,
-        chart_specs=finite([chart.spec for chart in found]),
+        looks=styles(results),
+        sections=sections,
+        chart_specs=compact([chart.spec for chart in all_charts(sections)]),
         replicas_equal=words.replicas_equal,
         training=facts.training(recipe, results),
         machine=facts.machine(environment),
         recipes=_recipes(material),
         style=Markup(template_file("report.css")),
-        scripts=scripts,
-        policy=policy_for(scripts),
+        plotly=plotly,
+        script=script,
+        policy=policy_for([plotly_script, script]),
     )
 
 
@@ -81,7 +91,8 @@ def _recipes(material: Material) -> list[tuple[str, str]]:
 
 def _tied(text: str) -> str:
     """Numbers stay with their units at the end of a line."""
-    return re.sub(r"(?<=\d) (?=(%|ms|s|MB|times|(worker|core|thread|repeat)s?)(?!\w))", "\N{NO-BREAK SPACE}", text)
+    units = r"(?=(%|ms|s|B|kB|MB|GB|times|(worker|core|thread|repeat|step)s?)(?!\w))"
+    return re.sub(rf"(?<=\d) {units}", "\N{NO-BREAK SPACE}", text)
 
 
 def _breakable(text: str) -> Markup:

@@ -67,6 +67,7 @@ COLUMNS = (
     Column("Iteration, ms", "mean", lambda r: milliseconds(r["iteration_s"]["mean"])),
     Column("Iteration, ms", "95 % interval", _interval),
     Column("Iteration, ms", "p50", lambda r: milliseconds(r["iteration_s"]["p50"])),
+    Column("Iteration, ms", "p90", lambda r: milliseconds(r["iteration_s"].get("p90"))),  # older runs have none
     Column("Iteration, ms", "p95", lambda r: milliseconds(r["iteration_s"]["p95"])),
     Column("", "To fastest", _versus),
     Column("", "Speed-up", lambda r: _optional(r.get("speedup"))),
@@ -84,10 +85,50 @@ COLUMNS = (
     Column("", "Comm", lambda r: str(r["comm"]), is_number=False),
 )
 
+# The page shows speed in a table of its own, beside the charts of speed.
+_SPEED = {"95 % interval", "p50", "p95", "Speed-up", "Samples/s"}
+MAIN_COLUMNS = tuple(
+    Column("", "Iteration, ms", column.text) if column.full_name == "Iteration, ms mean" else column
+    for column in COLUMNS
+    if column.name not in _SPEED
+)
+
+
+def _speedup(result: Row) -> str:
+    bounds = result.get("speedup_interval95")
+    text = _optional(result.get("speedup"))
+    return f"{text} ({times(bounds[0])} to {times(bounds[1])})" if bounds else text
+
+
+def _ratio(result: Row) -> str:
+    versus = result.get("versus_fastest")
+    if not versus:
+        return DASH
+    bounds = versus["interval95"]
+    return times(versus["ratio"]) + (f" ({times(bounds[0])} to {times(bounds[1])})" if bounds else "")
+
+
+def _efficiency(result: Row) -> str:
+    value = result.get("efficiency")
+    return DASH if value is None else f"{value * 100:.0f} %"
+
+
+SPEED_COLUMNS = (
+    Column("", "Strategy", lambda r: str(r["label"]), is_number=False),
+    Column("", "Workers", _processes),
+    *(column for column in COLUMNS if column.group == "Iteration, ms"),
+    Column("", "Times the fastest", _ratio),
+    Column("", "Verdict", lambda r: str(r.get("versus_fastest", {}).get("verdict", DASH)), is_number=False),
+    Column("", "Speed-up over one worker", _speedup),
+    Column("", "Efficiency", _efficiency),
+    Column("", "Samples/s", lambda r: whole(r["samples_per_s"])),
+)
+
 WORKER_COLUMNS = (
     Column("", "Rank", lambda w: str(w["rank"])),
     Column("Iteration, ms", "mean", lambda w: milliseconds(w["iteration_s"])),
     Column("Iteration, ms", "p50", lambda w: milliseconds(w["iteration_p50_s"])),
+    Column("Iteration, ms", "p90", lambda w: milliseconds(w.get("iteration_p90_s"))),
     Column("Iteration, ms", "p95", lambda w: milliseconds(w["iteration_p95_s"])),
     Column("", "Sent, MB", lambda w: megabytes(w["sent_bytes"])),
     Column("", "Received, MB", lambda w: megabytes(w["received_bytes"])),
@@ -115,4 +156,4 @@ def _line(cells: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Labels are the user's text: nothing in them may end a cell or become markup."""
-    return re.sub(r"([\\|<>`*\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\|<>`*_~&$@#\[\]])", r"\\\1", " ".join(text.split()))

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-from paceline.report import numbers
-from paceline.report.numbers import counted, duration, listed, percent, significant, times
-
-Result = Mapping[str, Any]
+from paceline.report import findings, numbers
+from paceline.report.numbers import counted, duration, few, listed, percent, significant, times
+from paceline.report.points import Point, Result, fastest_row
 
 MAX_ACCURACY_GROUPS = 4  # more would be a table, and there is one
 
 
-@dataclass(frozen=True)
-class Point:
-    """One sentence or a few about one subject; a problem is something that the reader has to know first."""
-
-    subject: str
-    text: str
-    is_problem: bool = False
-
-
 def headline(results: Sequence[Result]) -> str:
-    """The one sentence to take away."""
+    """The one sentence to take away: who is fastest, who hides its communication, who is slow."""
+    return "; ".join([_order(results), *findings.clauses(results)])
+
+
+def _order(results: Sequence[Result]) -> str:
+    """Who took the least time, as far as that can be told."""
     rivals = _rivals(results)
-    fastest = _fastest(results)
+    fastest = fastest_row(results)
     if fastest is None:
         return f"{counted(len(results), 'result')} side by side: they train different things, so none is the fastest"
     name, where = fastest["label"], _where(rivals)
@@ -55,7 +48,7 @@ def headline(results: Sequence[Result]) -> str:
 
 def speed(results: Sequence[Result]) -> Point | None:
     """How the other strategies stand to the fastest."""
-    fastest = _fastest(results)
+    fastest = fastest_row(results)
     if fastest is None:
         return None
     others = [result for result in _rivals(results) if result is not fastest]
@@ -68,15 +61,15 @@ def speed(results: Sequence[Result]) -> Point | None:
         first, rest = slower[0], slower[1:]
         parts = [f"{_less(first)} less time per iteration than {first['label']}{_less_bounds(first, '95 % interval ')}"]
         parts += [f"{_less(result)} less than {result['label']}{_less_bounds(result)}" for result in rest]
-        sentences.append(f"{name} took {listed(parts)}.")
+        sentences.append(f"{name} took {few(parts)}.")
     if ties := by_verdict.get("no difference", []) + by_verdict.get("faster", []):
         parts = [f"{result['label']} ({_ratio(result)} times as long{_bounds(result)})" for result in ties]
         repeats = counted(ties[0].get("repeats", 1), "repeat")
-        sentences.append(f"In {repeats} no difference from {name} could be told for {listed(parts)}.")
+        sentences.append(f"In {repeats} no difference from {name} could be told for {few(parts)}.")
     if unknown := by_verdict.get("one repeat cannot tell", []):
         parts = [f"{result['label']} {_ratio(result)} times as long" for result in unknown]
         sentences.append(
-            f"In this one repeat, per iteration and against {name}: {listed(parts)}. "
+            f"In this one repeat, per iteration and against {name}: {few(parts)}. "
             "One repeat cannot tell whether that would come again: repeat to find out."
         )
     return Point("Speed", " ".join(sentences)) if sentences else None
@@ -85,7 +78,7 @@ def speed(results: Sequence[Result]) -> Point | None:
 def against_one_worker(results: Sequence[Result]) -> Point | None:
     """The speed-up over the same code with one worker, in plain words where it is none."""
     subject = "Against one worker"
-    fastest = _fastest(results)
+    fastest = fastest_row(results)
     alone = next((result for result in results if result["workers"] == 1), None)
     several = [result for result in results if result["workers"] > 1]
     if fastest is None or not several:
@@ -117,7 +110,7 @@ def against_one_worker(results: Sequence[Result]) -> Point | None:
 
 def cost_of_agreeing(results: Sequence[Result]) -> Point | None:
     """What the fastest pays for agreement, where workers that do not agree were measured too."""
-    fastest = _fastest(results)
+    fastest = fastest_row(results)
     loose = next((r for r in results if r["guarantee"] == "NONE" and r["workers"] > 1), None)
     if fastest is None or loose is None or fastest["guarantee"] == "NONE" or fastest["workers"] != loose["workers"]:
         return None
@@ -152,7 +145,7 @@ def replicas(results: Sequence[Result]) -> Point | None:
             f"(drift {significant(result['replica_drift'])}): do not trust its figures."
         )
     if same:
-        which = "every worker" if len(same) == len(several) else f"every worker of {listed(same)}"
+        which = "every worker" if len(same) == len(several) else f"every worker of {few(same)}"
         sentences.append(f"Replicas agree: {which} ended with the same parameters, bit for bit.")
     if joined:
         parts = [f"{result['label']} (drift {significant(result['replica_drift'])})" for result in joined]
@@ -191,22 +184,29 @@ def learning(results: Sequence[Result]) -> Point | None:
     return Point("Learning", " ".join(sentences), is_problem=bool(lost)) if sentences else None
 
 
+SUBJECTS = (
+    speed,
+    against_one_worker,
+    findings.time_of_a_step,
+    findings.slow_workers,
+    cost_of_agreeing,
+    learning,
+    findings.target,
+    replicas,
+    findings.traffic,
+    findings.measuring,
+)
+
+
 def points(results: Sequence[Result]) -> list[Point]:
     """Everything below the headline."""
-    found = [subject(results) for subject in (speed, against_one_worker, cost_of_agreeing, replicas, learning)]
+    found = [subject(results) for subject in SUBJECTS]
     return [point for point in found if point is not None]
 
 
 def _rivals(results: Sequence[Result]) -> list[Result]:
     """Who can be the fastest: those that synchronise, or all where none does."""
     return [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or list(results)
-
-
-def _fastest(results: Sequence[Result]) -> Result | None:
-    """None where results were not compared, because they cannot be; a result on its own is its own fastest."""
-    if len(results) == 1:
-        return results[0]
-    return next((r for r in results if r.get("versus_fastest", {}).get("verdict") == "fastest"), None)
 
 
 def _where(results: Sequence[Result]) -> str:

@@ -1,5 +1,32 @@
 """The store of runs and studies."""
 
+from paceline.runs.delete import check_deletable, delete, size_bytes
+from paceline.runs.lines import run_folders, worker_files, worker_lines
+from paceline.runs.select import Filter, age_s, find, model_of, place, recipe_of, results_of, started_at, status_of
 from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, write_run
 
-__all__ = ["SCHEMA", "STUDY_FILE", "Folder", "finite", "list_runs", "read", "stamped", "write_run"]
+__all__ = [
+    "SCHEMA",
+    "STUDY_FILE",
+    "Filter",
+    "Folder",
+    "age_s",
+    "check_deletable",
+    "delete",
+    "find",
+    "finite",
+    "list_runs",
+    "model_of",
+    "place",
+    "read",
+    "recipe_of",
+    "results_of",
+    "run_folders",
+    "size_bytes",
+    "stamped",
+    "started_at",
+    "status_of",
+    "worker_files",
+    "worker_lines",
+    "write_run",
+]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Folder:
         try:
             out.mkdir(parents=True, exist_ok=True)
             _sweep(out)
-            self.path = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=f".{_writer(os.getpid())}.part", dir=out))
+            self.path = Path(tempfile.mkdtemp(dir=out, **hidden_name(name)))
         except OSError as error:
             raise UsageError(
                 f"results cannot be written to {str(out)!r}: {error.strerror}; choose another --out"
@@ -81,8 +82,9 @@ class Folder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _writer(pid: int) -> str:
-    return f"{socket.gethostname()}-{pid}"
+def hidden_name(name: str) -> dict[str, str]:
+    """How a folder begins and ends that is not seen: by its end, a later writer knows whether anybody still uses it."""
+    return {"prefix": f".{name}.", "suffix": f".{socket.gethostname()}-{os.getpid()}.part"}
 
 
 def _sweep(out: Path) -> None:
@@ -158,8 +160,8 @@ def _read_checked(file: Path) -> dict[str, Any]:
 
 
 def list_runs(out: Path) -> list[dict[str, Any]]:
-    """Every run and study below a folder, oldest first; what cannot be read is listed with the reason."""
-    found = []
+    """Every run and study below a folder, newest last; what cannot be read comes first, with the reason."""
+    found: list[dict[str, Any]] = []
     for name in sorted(os.listdir(out)) if out.is_dir() else []:
         folder = out / name
         if name.startswith(".") or not any((folder / file).is_file() for file in (STUDY_FILE, RUN_FILE)):
@@ -168,7 +170,15 @@ def list_runs(out: Path) -> list[dict[str, Any]]:
             found.append(read(folder))
         except UsageError as error:
             found.append({"kind": "unreadable", "folder": str(folder), "reason": str(error)})
-    return found
+    return sorted(found, key=_age)
+
+
+def _age(item: Mapping[str, Any]) -> tuple[float, str]:
+    """Sorts by time, and by name within one second."""
+    try:
+        return datetime.fromisoformat(item["started"]).timestamp(), item["folder"]
+    except (KeyError, TypeError, ValueError):
+        return 0.0, item["folder"]
 
 
 def finite(value: Any) -> Any:

@@ -160,6 +160,15 @@ class Strategy(ABC):
     def keep_alive(self) -> None:
         """Between two batches of an evaluation amid the run: who waits for this worker may be told that it lives."""
 
+    def ask_all_to_stop(self) -> None:
+        """By rank 0, where workers run at their own pace: each is to stop after the next step at the latest."""
+        raise NotImplementedError(f"workers of strategy {self.name} cannot be asked to stop")
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Where workers run at their own pace: whether this one has heard of it."""
+        return False
+
     def wait_for_others(self) -> None:
         """After this worker's last step: where workers run at their own pace, the slowest is waited for here.
 
@@ -172,6 +181,10 @@ class Strategy(ABC):
     @abstractmethod
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         """The operations of one worker in one step, predicted from sizes alone."""
+
+    def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
+        """After how many steps `traffic` begins again; a strategy that looks at the step's number says so here."""
+        return 1
 
     def metrics(self) -> dict[str, Any]:
         """What the strategy measured about itself, as plain values: shown with the run."""

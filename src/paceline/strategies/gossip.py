@@ -60,6 +60,9 @@ class Gossip(WeightAveraging):
         self._outbox.drain()
         super().finish()
 
+    def traffic_period(self, world_size: int) -> int:
+        return max((world_size - 1).bit_length(), 1)
+
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         if world_size == 1:
             return []

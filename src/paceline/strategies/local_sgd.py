@@ -83,6 +83,9 @@ class LocalSgd(WeightAveraging):
         if self.num_steps % self.sync_every:
             super().finish()
 
+    def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
+        return self.sync_every
+
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1 or not self.is_synchronised(step):
             return []

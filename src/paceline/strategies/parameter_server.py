@@ -18,6 +18,7 @@ from paceline.strategies.serving import (
     ANSWER,
     ANSWER_FIELDS,
     DONE,
+    ENOUGH,
     NOT_COUNTED,
     NOTE,
     NOTE_FIELDS,
@@ -34,6 +35,7 @@ from paceline.strategies.serving import (
 )
 
 NUMBER_BYTES = 8  # of a note
+DEFAULT_STALENESS = 2
 
 
 @dataclass(kw_only=True)
@@ -56,16 +58,23 @@ class ParameterServer(Strategy):
 
     servers: int = 1
     mode: Literal["sync", "async", "bounded"] = "sync"
-    max_staleness: int = 2  # steps, for mode=bounded
+    max_staleness: int | None = None  # steps, for mode=bounded alone: 2 unless given
     average: Literal["gradients", "weights"] = "gradients"
 
     def __post_init__(self) -> None:
         if self.servers < 1:
             raise UsageError(f"option servers of strategy {self.name} must be at least 1, not {self.servers}")
-        if self.max_staleness < 0:
+        if self.max_staleness is not None and self.max_staleness < 0:
             raise UsageError(
                 f"option max_staleness of strategy {self.name} must be at least 0, not {self.max_staleness}"
             )
+        if self.max_staleness is not None and self.mode != "bounded":
+            raise UsageError(
+                f"option max_staleness of strategy {self.name} bounds nothing with mode={self.mode}; leave it "
+                "out, or use mode=bounded"
+            )
+        if self.mode == "bounded" and self.max_staleness is None:
+            self.max_staleness = DEFAULT_STALENESS
         if self.average == "weights" and self.mode != "sync":
             raise UsageError(
                 f"strategy {self.name} cannot average weights with mode={self.mode}: one worker's weights would "
@@ -102,7 +111,7 @@ class ParameterServer(Strategy):
 
     def staleness_bound(self, num_workers: int) -> int | None:
         """While a worker computes, each other one may come from s steps behind it to s + 1 steps ahead."""
-        return (num_workers - 1) * (2 * self.max_staleness + 1) if self.mode == "bounded" else None
+        return None if self.max_staleness is None else (num_workers - 1) * (2 * self.max_staleness + 1)
 
     def serve(self, server: Worker) -> None:
         num_workers = server.comm.world_size - self.servers
@@ -111,7 +120,7 @@ class ParameterServer(Strategy):
         if self.mode == "sync":
             serving.serve_in_step()
         else:
-            serving.serve_on_arrival(self.max_staleness if self.mode == "bounded" else float("inf"))
+            serving.serve_on_arrival(float("inf") if self.max_staleness is None else self.max_staleness)
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
@@ -122,6 +131,7 @@ class ParameterServer(Strategy):
         self._rooms = {peer: share.room() for peer, share in self._links}
         self._staleness: list[int] = []
         self._leads: list[int] = []
+        self._is_asked_to_stop = False
         if worker.comm.rank == 0:
             with self._comm.uncounted():
                 for peer, share in self._links:
@@ -163,8 +173,9 @@ class ParameterServer(Strategy):
             receive.wait()
         for peer, share in self._links:
             share.store(self._rooms[peer])
-            version, staleness, lead = (int(value) for value in answers[peer].tolist())
+            version, staleness, is_enough, lead = (int(value) for value in answers[peer].tolist())
             self._versions[peer] = version
+            self._is_asked_to_stop |= bool(is_enough)
             if staleness != NOT_COUNTED:
                 self._staleness.append(staleness)
                 self._leads.append(lead)
@@ -174,6 +185,14 @@ class ParameterServer(Strategy):
         if self.is_asynchronous or self._comm.rank == 0:
             with self._comm.uncounted():
                 self._tell(ALIVE)
+
+    def ask_all_to_stop(self) -> None:
+        with self._comm.uncounted():
+            self._tell(ENOUGH)
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        return self._is_asked_to_stop
 
     def wait_for_others(self) -> None:
         if not self.is_asynchronous:

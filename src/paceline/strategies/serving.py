@@ -21,9 +21,10 @@ from paceline.comm import Comm
 from paceline.strategies.base import Worker
 
 NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags
-STEP, ALIVE, DONE, STOP = 0, 1, 2, 3  # kinds of notes
+STEP, ALIVE, DONE, STOP, ENOUGH = 0, 1, 2, 3, 4  # kinds of notes; after ENOUGH everybody's next step is the last
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
-ANSWER_FIELDS = 3  # version, staleness, lead; to a worker that is done: how many are not, instead of the lead
+# Version, staleness, whether it is enough, lead; to a worker that is done: how many are not, instead of the lead.
+ANSWER_FIELDS = 4
 NOT_COUNTED = -1  # staleness of an update that was none: the worker had no samples
 
 
@@ -105,6 +106,7 @@ class Server:
         self.num_workers = num_workers
         self.steps = steps  # on gradients; else what arrives are weights, to be averaged
         self.version = 0  # updates made so far
+        self.is_enough = False  # whether workers are to stop
         self._optimizer = server.optimizer
         start = share.room()
         self.comm.recv(start, 0, START)
@@ -141,6 +143,8 @@ class Server:
                 del steps_done[worker]
             elif note.kind == DONE:
                 done.add(worker)
+            elif note.kind == ENOUGH:
+                self.is_enough = True
             elif note.kind == STEP:
                 self.comm.recv(room, worker, VECTOR)
                 waiting[worker] = self.version - note.version if note.weight else NOT_COUNTED
@@ -154,7 +158,8 @@ class Server:
                 done = done if num_running else set()
             slowest = min(steps_done.values(), default=0)
             leads = {peer: steps_done[peer] - slowest for peer in waiting}
-            ready = [peer for peer in waiting if leads[peer] <= max_lead]
+            # Nobody catches up with whom nobody may lead any more.
+            ready = [peer for peer in waiting if leads[peer] <= max_lead or self.is_enough]
             self._answer({peer: (waiting.pop(peer), leads[peer]) for peer in ready})
         self._part_from_all()
 
@@ -188,7 +193,10 @@ class Server:
                 send.wait()
 
     def _tell(self, late: dict[int, tuple[int, int]]) -> None:
-        answers = {worker: torch.tensor([self.version, *pair], dtype=torch.float64) for worker, pair in late.items()}
+        answers = {
+            worker: torch.tensor([self.version, staleness, self.is_enough, lead], dtype=torch.float64)
+            for worker, (staleness, lead) in late.items()
+        }
         for send in [self.comm.isend(answer, worker, ANSWER) for worker, answer in answers.items()]:
             send.wait()
 

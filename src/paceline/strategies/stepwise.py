@@ -118,6 +118,9 @@ class Stepwise(WeightAveraging):
         self._outbox.drain()
         super().finish()
 
+    def traffic_period(self, world_size: int) -> int:
+        return math.lcm(world_size if self.rotate else 1, max(self.exact_every, 1))
+
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         if world_size == 1:
             return []

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from paceline.comm import comms
-from paceline.comm.choose import choose_comm
+from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError, unknown
 from paceline.launch.base import Launcher, Task
 from paceline.measure.environment import environment
@@ -130,18 +130,21 @@ def find_ops(text: str) -> tuple[str, ...]:
     return tuple(OPS) if text.strip() == "all" else listed(text)
 
 
-def find_comms(text: str | None, num_nodes: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
+def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
     """The comms to measure, and why others are not among them; one that was asked for must be usable."""
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
         reasons = {name: reason_against(name, num_nodes) for name in between_processes}
         usable = tuple(name for name, reason in reasons.items() if not reason)
         return usable, {name: reason for name, reason in reasons.items() if reason}
-    for name in listed(text):
+    given = listed(text)
+    chosen = choose_comm(num_workers=num_workers, num_nodes=num_nodes)
+    names = tuple(chosen if name == AUTO else name for name in given if name != AUTO or chosen not in given)
+    for name in names:
         reason = reason_against(name, num_nodes)
         if reason:
             raise UsageError(f"comm {name!r} cannot be used here: {reason}")
-    return listed(text), {}
+    return names, {}
 
 
 def bus_factor(op: str, world_size: int) -> float:

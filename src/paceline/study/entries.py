@@ -11,7 +11,7 @@ from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.strategies import Guarantee, StrategySpec
+from paceline.strategies import Guarantee, Strategy, StrategySpec
 from paceline.train.optimizers import optimizer_class
 
 ONE_WORKER = "one-worker"
@@ -79,6 +79,12 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         raise UsageError(
             f"strategy {text!r} lets workers run at their own pace, and batchnorm sync needs them in step; use another "
             "--batchnorm"
+        )
+    has_target = recipe.measure.target_accuracy is not None
+    if strategy.is_asynchronous and has_target and type(strategy).ask_all_to_stop is Strategy.ask_all_to_stop:
+        raise UsageError(
+            f"strategy {text!r} lets workers run at their own pace and has no way to stop them all, so that it cannot "
+            "have a --target-accuracy"
         )
     return Entry(
         str(spec),

@@ -12,6 +12,8 @@ from paceline.comm import comms
 from paceline.data import load_data, make_plan
 from paceline.data.base import Tree
 from paceline.errors import UsageError
+from paceline.measure.inject import check_injections
+from paceline.measure.steps import StepRange, check_within
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.study.entries import Entry, check_models
@@ -77,6 +79,10 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
             f"batch size {recipe.batch_size} is larger than the {num_samples} training samples; "
             f"use at most {num_samples}, or more samples (--train-samples)"
         )
+    total_steps = recipe.num_steps(num_samples)
+    if recipe.measure.profile:
+        check_within(StepRange.parse(recipe.measure.profile, "--profile"), total_steps, "--profile")
+    check_injections(recipe.measure.inject, num_workers=recipe.workers, total_steps=total_steps)
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, data)
     check_models(
@@ -86,7 +92,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
     inputs, target = data.train.batch(torch.arange(min(2, num_samples)), 0)
     try:
         _check_outputs(recipe, data.num_classes, arithmetic.place(model).eval(), arithmetic.prepare(inputs))
-        forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
+        tried = forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
     except UsageError:
         raise
     except Exception as error:
@@ -95,10 +101,15 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
             f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
             f"{type(error).__name__}: {reason}"
         ) from error
+    if recipe.measure.target_accuracy is not None and not tried.num_answers:
+        raise UsageError(
+            f"loss {recipe.train.loss!r} has no accuracy, so that no --target-accuracy can be reached; put an "
+            "accuracy(output, target) beside it, or leave the target out"
+        )
     return Facts(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_train_samples=num_samples,
         num_test_samples=len(data.test),
         steps_per_epoch=math.ceil(num_samples / recipe.batch_size),
-        total_steps=recipe.num_steps(num_samples),
+        total_steps=total_steps,
     )

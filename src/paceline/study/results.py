@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
+from paceline.measure.resources import resource_results
 from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
+from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
-
-CURVE_POINTS = 400
+from paceline.study.measured import agreed_stragglers
 
 Result = dict[str, Any]
 
 
-def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], total_s: float) -> Result:
-    """The result of one run, over its workers and for each of them."""
+def run_result(
+    recipe: Recipe,
+    entry: Entry,
+    workers: list[dict[str, Any]],
+    total_s: float,
+    measured: Mapping[str, Any] | None = None,
+) -> Result:
+    """The result of one run, over its workers and for each of them; `measured` is what their files say."""
     train = recipe.train
 
     def counted(values: list[Any]) -> list[Any]:
@@ -52,8 +60,11 @@ def run_result(recipe: Recipe, entry: Entry, workers: list[dict[str, Any]], tota
         "replicas_equal": len({worker["parameter_digest"] for worker in workers}) == 1,
         "num_parameters": workers[0]["num_parameters"],
         "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
-        "curve": _curve(workers),
-        "evaluations": workers[0]["evaluations"],
+        "curve": curve_of(workers),
+        "evaluations": evaluations_of(workers),
+        "target": target_of(recipe.measure.target_accuracy, workers),
+        **resource_results(workers),
+        **(measured or {}),
     }
 
 
@@ -69,23 +80,30 @@ def combine(repeats: list[Result]) -> Result:
         **middle,
         **medians,
         "iteration_s": {
-            key: statistics.median(repeat["iteration_s"][key] for repeat in repeats) for key in ("mean", "p50", "p95")
+            key: statistics.median(repeat["iteration_s"][key] for repeat in repeats)
+            for key in repeats[0]["iteration_s"]
+            if all(key in repeat["iteration_s"] for repeat in repeats)  # runs of before have fewer percentiles
         },
         "replica_drift": max(repeat["replica_drift"] for repeat in repeats),
         "replicas_equal": all(repeat["replicas_equal"] for repeat in repeats),
         "iteration_mean_s_repeats": means,
         "iteration_mean_s_interval95": list(bounds) if bounds else None,
         "repeats": len(repeats),
+        "target": combined_targets([repeat.get("target") for repeat in repeats]),
+        "stragglers": agreed_stragglers(repeats),
     }
 
 
 def add_comparisons(results: list[Result]) -> None:
-    """How each result stands to the fastest synchronised one, and its speed-up over one worker.
+    """How each result stands to the fastest synchronised one, its speed-up over one worker, and how far it is from the
+    limit: as many workers that do not agree at all.
 
     Ratios are those of the times shown; intervals and verdicts come from repeats taken side by side.
     """
     fastest = fastest_of(results)
     alone = next((r for r in results if r["workers"] == 1), None)
+    apart = [r for r in results if r["workers"] > 1 and r["guarantee"] == "NONE"]
+    limit = min(apart, key=lambda r: r["label"] != "none", default=None)  # others that never agree may do more than it
     for result in results:
         ours = result["iteration_mean_s_repeats"]
         ratio = paired_ratio(ours, fastest["iteration_mean_s_repeats"])
@@ -100,6 +118,13 @@ def add_comparisons(results: list[Result]) -> None:
             result["speedup"] = alone["iteration_s"]["mean"] / result["iteration_s"]["mean"]
             result["speedup_interval95"] = [speedup.low, speedup.high] if speedup.low is not None else None
             result["efficiency"] = result["speedup"] / result["workers"]
+        if limit is not None and result["workers"] == limit["workers"]:
+            above = paired_ratio(ours, limit["iteration_mean_s_repeats"])
+            result["versus_none"] = {
+                "label": limit["label"],
+                "ratio": result["iteration_s"]["mean"] / limit["iteration_s"]["mean"],
+                "interval95": [above.low, above.high] if above.low is not None else None,
+            }
 
 
 def fastest_of(results: list[Result]) -> Result:
@@ -154,7 +179,8 @@ def _worker_row(worker: dict[str, Any], times: list[float]) -> dict[str, Any]:
         "strategy_metrics",
     ]
     row = {key: worker[key] for key in same}
-    return {**row, "iteration_s": figures["mean"], "iteration_p50_s": figures["p50"], "iteration_p95_s": figures["p95"]}
+    percentiles = {f"iteration_{key}_s": value for key, value in figures.items() if key != "mean"}
+    return {**row, "iteration_s": figures["mean"], **percentiles}
 
 
 def _together(distributions: list[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -178,25 +204,3 @@ def _epoch_times(workers: list[dict[str, Any]]) -> tuple[float | None, float | N
     whole = max(sum(worker["iteration_s"][: num_epochs * length]) for worker in workers) / num_epochs
     data = max(sum(worker["data_s"][: num_epochs * length]) for worker in workers) / num_epochs
     return whole, whole - data
-
-
-def _curve(workers: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Loss, accuracy and time over steps, all workers together, thinned to what a chart can show."""
-    num_steps = len(workers[0]["loss"])
-    stride = max(-(-num_steps // CURVE_POINTS), 1)
-    curve: dict[str, list[Any]] = {"step": [], "train_s": [], "loss": [], "accuracy": [], "iteration_s": []}
-    elapsed_s = 0.0
-    for first in range(0, num_steps, stride):
-        steps = range(first, min(first + stride, num_steps))
-        times = [max(worker["iteration_s"][step] for worker in workers) for step in steps]
-        samples = sum(worker["num_samples"][step] for worker in workers for step in steps)
-        answers = sum(worker["num_answers"][step] for worker in workers for step in steps)
-        loss = sum(worker["loss"][step] * worker["num_samples"][step] for worker in workers for step in steps)
-        right = sum(worker["num_right"][step] for worker in workers for step in steps)
-        elapsed_s += sum(times)
-        curve["step"].append(steps[-1] + 1)
-        curve["train_s"].append(elapsed_s)
-        curve["loss"].append(loss / samples)
-        curve["accuracy"].append(right / answers if answers else None)
-        curve["iteration_s"].append(statistics.fmean(times))
-    return curve

@@ -15,6 +15,7 @@ from paceline.recipe import Recipe
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
+from paceline.study.measured import measure_run
 from paceline.study.results import Result, run_result
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
@@ -55,7 +56,9 @@ def execute(
         raise
     if not launcher.is_main:
         return None
-    result = run_result(recipe, entry, workers, time.perf_counter() - started)
+    total_s = time.perf_counter() - started
+    measured = measure_run(recipe, workers, folder.path / "workers" if folder is not None else None)
+    result = run_result(recipe, entry, workers, total_s, measured)
     if folder is not None:
         try:
             write_run(folder, recipe, facts, {**summary, "status": "done", "result": result}, workers)

@@ -29,7 +29,7 @@ class Context:
 
     comm: Comm  # a server's reaches workers and servers
     device: torch.device = CPU
-    emit: Callable[[Event], None] = _tell_nobody  # progress, as plain values; only rank 0 has a listener
+    emit: Callable[[Event], None] = _tell_nobody  # progress, as plain values
     # Opens another comm for this task, by name. All workers ask in the same order; whoever asks closes it.
     connect: Callable[[str], Comm] = _connect_nothing
     servers: Comm | None = None  # workers and, behind them, servers, where the task has some

@@ -9,15 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from paceline.comm.media import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
+from paceline.train.links import own_links
 from paceline.train.optimizers import build_optimizer
 from paceline.train.recording import observed
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
+from paceline.train.traffic import predicted_traffic
 from paceline.train.trainer import Trainer
 
 ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
@@ -65,7 +68,7 @@ def train_job(
     result = observed(
         trainer, lambda: _train(trainer, strategy, checkpoint), folder=folder, steps_per_block=steps_per_block
     )
-    return {**result, "setup_s": setup_s}
+    return {**result, **trainer.observers.findings(), "setup_s": setup_s}
 
 
 def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
@@ -84,7 +87,9 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
 
     history = trainer.run(on_epoch=save_on_the_way)
     wire = comm.wire()
+    carried = _carried(trainer)
     calls = sum(comm.counter.calls.values())
+    links = own_links(trainer.worker, trainer.strategy, len(history.iteration_s))
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
     drift = replica_drift(trainer.model, comm)
     apart = trainer.evaluate() if drift > ROUNDING else None
@@ -97,7 +102,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
     state = mean_state(trainer.model, comm)
     if comm.rank == 0 and checkpoint:
         save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
-    last_epoch = (trainer.total_steps - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
+    last_epoch = (len(history.loss) - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
     train = history.since(last_epoch)
     return {
         "rank": context.rank,
@@ -108,11 +113,14 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "num_right": history.num_right,
         "num_answers": history.num_answers,
         "num_samples": history.num_samples,
+        "step_sent_bytes": history.sent_bytes,
         "evaluations": history.evaluations,
         "train_s": history.train_s,
         "evaluation_s": evaluation_s,
         "sent_bytes": wire.sent_bytes,
         "received_bytes": wire.received_bytes,
+        **carried,
+        "links": links,
         "num_operations": calls,
         "train_loss": train.loss,
         "train_accuracy": train.accuracy,
@@ -125,4 +133,23 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "strategy_metrics": trainer.strategy.metrics(),
         "parameter_digest": parameter_digest(trainer.model),
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+    }
+
+
+def _carried(trainer: Trainer) -> dict[str, int]:
+    """What this worker's steps put on each medium by the comm's own count, and what the strategy had predicted."""
+    comm = trainer.context.comm
+    predicted = predicted_traffic(
+        trainer.strategy,
+        trainer.worker.specs,
+        rank=comm.rank,
+        world_size=comm.world_size,
+        num_steps=len(trainer.history.iteration_s),
+    )
+    counted = by_medium(comm, comm.counter)
+    return {
+        "network_sent_bytes": counted["network"].sent_bytes,
+        "network_received_bytes": counted["network"].received_bytes,
+        "memory_sent_bytes": counted["memory"].sent_bytes,
+        "predicted_network_sent_bytes": by_medium(comm, predicted)["network"].sent_bytes,
     }

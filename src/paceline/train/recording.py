@@ -31,7 +31,7 @@ def observed(trainer: Trainer, work: Callable[[], Result], *, folder: str, steps
     clock = agree_on_start(comm)
     recorder = _make_recorder(trainer, Path(own), clock) if own else None
     members: list[Observer] = [recorder] if recorder is not None else []
-    trainer.observe([*members, *make_observers(trainer.recipe, context)], steps_per_block=steps_per_block)
+    trainer.observe([*members, *make_observers(trainer.recipe, context, recorder)], steps_per_block=steps_per_block)
     facts = RunFacts(
         rank=context.rank,
         world_size=context.world_size,

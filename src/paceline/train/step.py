@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def forward_backward(
     bounds = [total * piece // num_pieces for piece in range(num_pieces + 1)]
     loss_sum, num_right, num_answers = 0.0, 0, 0
     for piece, (start, stop) in enumerate(pairwise(bounds)):
-        begin = time.perf_counter()
+        begin = observers.begin_phase("forward")
         piece_inputs = arithmetic.prepare(slice_tree(inputs, start, stop))
         piece_target = arithmetic.prepare(slice_tree(target, start, stop))
         is_last = piece == num_pieces - 1
@@ -93,7 +92,7 @@ def forward_backward(
                     output = cast_floats(output, torch.float32)
                 loss = objective.loss(output, piece_target)
             observers.end_phase("forward", begin)
-            begin = time.perf_counter()
+            begin = observers.begin_phase("backward")
             (loss * (loss_scale * (stop - start) / total)).backward()
             observers.end_phase("backward", begin)
         loss_sum += float(loss.detach()) * (stop - start)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from paceline.data import Data, make_plan
-from paceline.measure.observer import Observer, Observers
+from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
@@ -25,8 +25,7 @@ from paceline.train.optimizers import build_optimizer
 from paceline.train.replicas import make_equal
 from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
-
-PROGRESS_INTERVAL_S = 0.1
+from paceline.train.target import Target
 
 
 def _numbers() -> array[float]:
@@ -39,7 +38,7 @@ def _counts() -> array[int]:
 
 @dataclass
 class History:
-    """What a worker saw, step by step: 48 bytes each."""
+    """What a worker saw, step by step: 56 bytes each."""
 
     iteration_s: array[float] = field(default_factory=_numbers)  # all of a step, data included
     data_s: array[float] = field(default_factory=_numbers)
@@ -47,12 +46,14 @@ class History:
     num_right: array[int] = field(default_factory=_counts)
     num_answers: array[int] = field(default_factory=_counts)
     num_samples: array[int] = field(default_factory=_counts)
+    sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
-    def add(self, outcome: Outcome, *, iteration_s: float, data_s: float) -> None:
+    def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:
         self.iteration_s.append(iteration_s)
         self.data_s.append(data_s)
+        self.sent_bytes.append(sent_bytes)
         self.loss.append(outcome.loss)
         self.num_right.append(outcome.num_right)
         self.num_answers.append(outcome.num_answers)
@@ -103,11 +104,10 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_piece = True
-        for parameter in strategy.watched:
-            parameter.register_post_accumulate_grad_hook(self._on_gradient)
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in strategy.watched]
         self.history = History()
+        self.target = Target(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
-        self._reported_at = 0.0
 
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
         """From now on the loop tells these; with steps per block, only of every other block of steps."""
@@ -117,9 +117,11 @@ class Trainer:
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
     ) -> History:
-        """Train to the end; `on_step` sees the replica after every step, `on_epoch` after every epoch, untimed."""
+        """Train to the end, or to the target.
+
+        `on_step` sees the replica after every step, `on_epoch` after every epoch, untimed.
+        """
         self.model.train()
-        eval_every = self.recipe.train.eval_every
         untimed_s = 0.0
         self.context.comm.barrier()
         started = time.perf_counter()
@@ -128,27 +130,24 @@ class Trainer:
             self._step(step, epoch, index)
             if on_step is not None:
                 on_step(step)
-            self._report(step, epoch)
-            is_epoch_end = index == self.plan.steps_per_epoch - 1
-            if eval_every and is_epoch_end and (epoch + 1) % eval_every == 0:
-                before = time.perf_counter()
-                elapsed_s = before - started - untimed_s
-                score = self._evaluate_amid_the_run()
-                untimed_s += time.perf_counter() - before
-                self.history.evaluations.append(
-                    {"step": step + 1, "epoch": epoch + 1, "train_s": elapsed_s, **asdict(score)}
-                )
-            if on_epoch is not None and is_epoch_end:
-                before = time.perf_counter()
+            before = time.perf_counter()
+            if self._is_judged_after(step):
+                self._judge(step, epoch, before - started - untimed_s)
+            if on_epoch is not None and index == self.plan.steps_per_epoch - 1:
                 on_epoch(epoch)
-                untimed_s += time.perf_counter() - before
+            untimed_s += time.perf_counter() - before
+            if self.target.is_reached:
+                break
         self.history.train_s = time.perf_counter() - started - untimed_s
         self.strategy.wait_for_others()
+        for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
+            hook.remove()
+        self.observers.steps_end()
         return self.history
 
     def evaluate(self) -> Score:
         """Judge the replica on the test set, BatchNorm's statistics brought together first."""
-        begin = time.perf_counter()
+        begin = self.observers.begin_phase("evaluation")
         self._bring_together()
         score = evaluate(
             self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
@@ -156,9 +155,21 @@ class Trainer:
         self.observers.end_phase("evaluation", begin)
         return score
 
+    def _is_judged_after(self, step: int) -> bool:
+        """Every so many epochs; with a target after every one, unless told otherwise, and at the end."""
+        has_target = self.target.accuracy is not None
+        every = self.recipe.train.eval_every or int(has_target)
+        is_due = every > 0 and (step + 1) % (every * self.plan.steps_per_epoch) == 0
+        return is_due or (has_target and step + 1 == self.total_steps)
+
+    def _judge(self, step: int, epoch: int, train_s: float) -> None:
+        score = self._evaluate_amid_the_run()
+        self.history.evaluations.append({"step": step + 1, "epoch": epoch + 1, "train_s": train_s, **asdict(score)})
+        self.target.judge(score.accuracy)
+
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
-        begin = time.perf_counter()
+        begin = self.observers.begin_phase("evaluation")
         comm = None if self.strategy.is_asynchronous else self.context.comm
         if comm is not None:
             self._bring_together()
@@ -180,6 +191,7 @@ class Trainer:
         strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
         started = time.perf_counter()
         observers.step_begins(step)
+        observers.begin_phase("data")
         counts = self.plan.counts(index)
         worker.weight = counts[context.rank] / sum(counts)
         has_samples = counts[context.rank] > 0
@@ -210,18 +222,23 @@ class Trainer:
             buffer.copy_(value)
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
+        begin = observers.begin_phase(COMMUNICATION)
         strategy.after_backward()
-        begin = time.perf_counter()
+        observers.end_phase(COMMUNICATION, begin)
+        begin = observers.begin_phase("optimizer")
         strategy.step()
         observers.end_phase("optimizer", begin)
+        begin = observers.begin_phase(COMMUNICATION)
         strategy.after_step()
+        observers.end_phase(COMMUNICATION, begin)
         if context.device.type == "cuda":
             self._synchronize()
         if not has_samples:
             outcome = Outcome(0.0, 0, 0, 0)
         times = {"iteration_s": time.perf_counter() - started, "data_s": data_done - started}
-        self.history.add(outcome, **times)
-        observers.step_ends(step, {"begin": started, **times, **vars(outcome)})
+        sent_bytes = context.comm.wire().sent_bytes
+        self.history.add(outcome, **times, sent_bytes=sent_bytes)
+        observers.step_ends(step, {"begin": started, **times, **vars(outcome), "sent_bytes": sent_bytes})
 
     def _synchronize(self) -> None:
         torch.cuda.synchronize(self.context.device)
@@ -257,23 +274,3 @@ class Trainer:
     def _on_gradient(self, parameter: nn.Parameter) -> None:
         if self._is_last_piece:
             self.strategy.on_gradient(parameter)
-
-    def _report(self, step: int, epoch: int) -> None:
-        if self.context.rank != 0:
-            return
-        every, now = self.recipe.train.log_every, time.perf_counter()
-        is_log = bool(every) and (step + 1) % every == 0
-        if is_log or now - self._reported_at > PROGRESS_INTERVAL_S or step + 1 == self.total_steps:
-            self._reported_at = now
-            score = self.history.since(max(epoch * self.plan.steps_per_epoch, step - 100))
-            self.context.emit(
-                {
-                    "kind": "log" if is_log else "progress",
-                    "step": step + 1,
-                    "total_steps": self.total_steps,
-                    "epoch": epoch + 1,
-                    "iteration": step % self.plan.steps_per_epoch + 1,
-                    "loss": self.history.loss[-1],
-                    "accuracy": score.accuracy,
-                }
-            )

@@ -11,12 +11,13 @@ from rich.table import Table
 from paceline.cli.parts.view import DASH, make_table
 from paceline.study.bench import human_bytes, short_name
 
-DISPENSABLE = ("p95", "algbw", "check")  # on a narrow terminal; what is wrong is said at the end, too
+DISPENSABLE = ("p90", "p95", "algbw", "check")  # on a narrow terminal; what is wrong is said at the end, too
 
 
 def bandwidth_table(outcome: dict[str, Any], console: Console) -> Table:
     """One row per operation, size, comm and place of the result; denser, then with fewer columns, to fit."""
-    tables = [_table(outcome), _table(outcome, gap=0), _table(outcome, gap=0, without=DISPENSABLE)]
+    choices: list[tuple[int, tuple[str, ...]]] = [(1, ()), (1, ("p90",)), (0, ("p90",)), (0, DISPENSABLE)]
+    tables = [_table(outcome, gap=gap, without=without) for gap, without in choices]
     unlimited = console.options.update(width=1000)  # what a table would like, not what it gets
     fitting = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
     return next(fitting, tables[-1])
@@ -45,6 +46,7 @@ def _cells(row: dict[str, Any], reference: str) -> dict[str, str]:
         "result": row["result"],
         "bytes": human_bytes(row["bytes"]),
         "p50": duration(row["time_s"]["p50"]),
+        "p90": duration(row["time_s"]["p90"]),
         "p95": duration(row["time_s"]["p95"]),
         "algbw": gigabytes(row["algbw_bytes_per_s"]),
         "busbw": gigabytes(row["busbw_bytes_per_s"]),
@@ -65,7 +67,7 @@ def _speedup(row: dict[str, Any], reference: str) -> str:
 def explanation(outcome: dict[str, Any]) -> list[str]:
     """What the columns mean."""
     lines = [
-        "p50, p95: the slowest worker of each iteration. algbw = bytes / p50; busbw as nccl-tests; GB/s.",
+        "p50, p90, p95: the slowest worker of each iteration. algbw = bytes / p50; busbw as nccl-tests; GB/s.",
         f"% copy: busbw over what each worker copies, all at once: {gigabytes(outcome['copy_limit_bytes_per_s'])} GB/s "
         "at the largest size.",
     ]

@@ -54,11 +54,14 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         "--metrics-port",
-        help="Serve the run's figures as Prometheus text on this port, while it lasts.",
+        help="Serve the run's figures as Prometheus text on this port, while it lasts; 0 takes a free one.",
         rich_help_panel="Measuring",
         min=0,
         max=65535,
     ),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", help="Address to serve them on.", rich_help_panel="Measuring")
 ]
 
 
@@ -92,14 +95,47 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
             base = load_recipe(arguments.pop("recipe"))
             command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
-        parameters = [recipe_parameter, *offered, set_parameter, *own]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-        del wrapper.__wrapped__
-        return wrapper
+        return _offering(wrapper, [recipe_parameter, *offered, set_parameter, *own])
 
     return decorate
+
+
+def host_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of several hosts; it receives `nodes` instead of them."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[parameter.name])
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != "nodes"
+    ]
+    offered = {
+        "num_nodes": (NNodes, 1),
+        "node_rank": (NodeRank, 0),
+        "master_addr": (MasterAddr, "127.0.0.1"),
+        "master_port": (MasterPort, 29400),
+    }
+
+    @functools.wraps(command)
+    def wrapper(**arguments: Any) -> None:
+        from paceline.launch.local import Nodes
+
+        num_nodes, rank, address, port = (arguments.pop(name) for name in offered)
+        command(nodes=Nodes(num_nodes, rank, address, port if num_nodes > 1 else 0), **arguments)
+
+    hosts = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in offered.items()
+    ]
+    return _offering(wrapper, [*own, *hosts])
+
+
+def _offering(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
+    """A command with those parameters, whatever it hands on."""
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapper.__wrapped__  # type: ignore[attr-defined]
+    return wrapper
 
 
 def _parameter(name: str, key: str) -> inspect.Parameter:
@@ -204,6 +240,23 @@ def check_page_target(target: str) -> None:
     if target and not target.endswith((".html", ".htm")):
         raise UsageError(f"--plot {target!r}: a plot is an HTML page; name a file that ends in .html")
     _check_target("--plot", target)
+
+
+def parse_percent(option: str, text: str) -> float:
+    """`5%` as 5.0; without the sign it would not be clear whether 0.05 is a share."""
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not text.endswith("%") or not 0 <= value < 1e6:
+        raise UsageError(f"{option} {text!r} is not a percentage such as 5%")
+    return value
+
+
+def check_trace_target(target: str) -> None:
+    if target and not target.endswith((".json", ".json.gz")):
+        raise UsageError(f"--output {target!r}: name a file that ends in .json or .json.gz; viewers go by that")
+    _check_target("--output", target)
 
 
 def _check_target(option: str, target: str) -> None:

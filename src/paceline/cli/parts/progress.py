@@ -1,28 +1,75 @@
-"""Live progress: one bar per strategy, loss and accuracy moving."""
+"""Live progress: in a terminal a bar per strategy and a line per worker; elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
 
 from paceline.cli.parts.view import DASH, number, percent
+from paceline.cli.parts.workers import Workers
 from paceline.study.entries import Entry
 from paceline.study.results import Result
 from paceline.train.context import Event
+
+LINE_EVERY_S = 10.0  # between two plain lines
+DRAW_HZ = 4  # drawing takes a core's time, too
+_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # the rest of a line needs the other 70
 
 
 class Bars:
     """Follows a study. Use it as a context manager."""
 
     def __init__(self, entries: list[Entry], *, repeats: int, total_steps: int, console: Console) -> None:
+        self._view: _Screen | _Lines
+        if console.is_terminal and not console.quiet:
+            self._view = _Screen(entries, repeats, total_steps, console)
+        else:
+            self._view = _Lines(repeats, console)
+
+    def __enter__(self) -> Bars:
+        self._view.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._view.close()
+
+    def started(self, entry: Entry, repeat: int) -> None:
+        self._view.started(entry, repeat)
+
+    def event(self, entry: Entry, event: Event) -> None:
+        kind = event["kind"]
+        if kind == "warning":
+            self._view.say(f"{entry.label}: {event['text']}", style="yellow")
+            return
+        if kind == "log":
+            self._view.say(
+                f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, "
+                f"loss {number(event['loss'])} (rank 0)"
+            )
+        self._view.progress(entry, event)
+
+    def done(self, entry: Entry, repeat: int, result: Result) -> None:
+        self._view.done(entry, repeat, result)
+
+
+class _Screen:
+    """Bars that move, and below them what each worker of the running strategy does."""
+
+    def __init__(self, entries: list[Entry], repeats: int, total_steps: int, console: Console) -> None:
         self._repeats, self._total_steps = repeats, total_steps
+        self._repeat = 0
+        self._workers = Workers()
         self._progress = Progress(
-            TextColumn("{task.fields[label]}", style="bold", markup=False),
-            BarColumn(bar_width=24),
+            TextColumn("{task.fields[label]}", style="bold", markup=False, table_column=_LABEL),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[where]}", justify="right"),
-            TextColumn("rank 0: loss {task.fields[loss]}"),
+            TextColumn("loss {task.fields[loss]}"),
             TextColumn("accuracy {task.fields[accuracy]}"),
             TimeElapsedColumn(),
             console=console,
@@ -33,52 +80,81 @@ class Bars:
             )
             for entry in entries
         }
+        self._live = Live(Group(self._progress, self._workers), console=console, refresh_per_second=DRAW_HZ)
 
-    def __enter__(self) -> Bars:
-        self._progress.start()
-        return self
+    def open(self) -> None:
+        self._live.start()
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        self._workers.clear()
         for task in self._progress.tasks:
             if not task.started:  # it would be left looking complete
                 self._progress.update(task.id, visible=False)
-        self._progress.stop()
+        self._live.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        self._live.console.print(Text(text, style=style))
 
     def started(self, entry: Entry, repeat: int) -> None:
-        self._progress.start_task(self._tasks[entry.label])
-        self._update(entry, repeat, 0, where=f"starting {entry.num_processes} processes" if repeat == 0 else "")
         self._repeat = repeat
+        self._workers.clear()
+        self._progress.start_task(self._tasks[entry.label])
+        self._update(entry, 0, where=f"starting {entry.num_processes} processes" if repeat == 0 else "")
 
-    def event(self, entry: Entry, event: Event) -> None:
-        kind = event["kind"]
-        if kind == "warning":
-            self._progress.console.print(f"{entry.label}: {event['text']}", style="yellow", markup=False)
+    def progress(self, entry: Entry, event: Event) -> None:
+        self._workers.put(event)
+        if event["rank"] != 0:
             return
-        if kind == "log":
-            self._progress.console.print(
-                f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, "
-                f"loss {number(event['loss'])} (rank 0)",
-                markup=False,
-            )
         where = f"{event['step']}/{event['total_steps']}"
         if self._repeats > 1:
             where = f"repeat {self._repeat + 1}, {where}"
-        self._update(
-            entry,
-            self._repeat,
-            event["step"],
-            where=where,
-            loss=number(event["loss"]),
-            accuracy=percent(event["accuracy"]),
-        )
+        figures = {"loss": number(event["loss"]), "accuracy": percent(event["accuracy"])}
+        self._update(entry, event["step"], where=where, **figures)
 
     def done(self, entry: Entry, repeat: int, result: Result) -> None:
+        self._workers.clear()
         where = f"{result['steps']} steps" if self._repeats == 1 else f"{repeat + 1} x {result['steps']} steps"
-        self._update(entry, repeat, self._total_steps, where=where)
-        task = self._tasks[entry.label]
+        self._update(entry, self._total_steps, where=where)
         if repeat == self._repeats - 1:
-            self._progress.stop_task(task)
+            self._progress.stop_task(self._tasks[entry.label])
 
-    def _update(self, entry: Entry, repeat: int, step: int, **fields: Any) -> None:
-        task = self._tasks[entry.label]
-        self._progress.update(task, completed=repeat * self._total_steps + step, **fields)
+    def _update(self, entry: Entry, step: int, **fields: Any) -> None:
+        completed = self._repeat * self._total_steps + step
+        self._progress.update(self._tasks[entry.label], completed=completed, **fields)
+
+
+class _Lines:
+    """For files and pipes: how it goes every few seconds, and when a run is done."""
+
+    def __init__(self, repeats: int, console: Console) -> None:
+        self._repeats, self._console = repeats, console
+        self._workers = Workers()
+        self._said_at: float | None = None
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def say(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def started(self, entry: Entry, repeat: int) -> None:  # noqa: ARG002
+        self._workers.clear()
+        self._said_at = None
+
+    def progress(self, entry: Entry, event: Event) -> None:
+        self._workers.put(event)
+        now = time.monotonic()
+        if self._said_at is None:
+            self._said_at = now
+        if now - self._said_at >= LINE_EVERY_S:
+            self._said_at = now
+            self.say(f"{entry.label}: {self._workers.sentence()}")
+
+    def done(self, entry: Entry, repeat: int, result: Result) -> None:
+        which = f" ({repeat + 1} of {self._repeats})" if self._repeats > 1 else ""
+        final = result["final"]
+        self.say(
+            f"{entry.label}{which}: {result['steps']} steps in {result['train_s']:.1f} s, "
+            f"training loss {number(final['train_loss'])}, test accuracy {percent(final['test_accuracy'])}"
+        )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from paceline.study.entries import Entry
 
 DASH = "\N{EN DASH}"
-FULL_WIDTH = 98  # columns that the widest table needs
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -20,6 +22,10 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.1f} %"
+
+
+def share(value: float | None) -> str:
+    return DASH if value is None else f"{100 * value:.0f} %"
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -45,12 +51,29 @@ def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _fitted(rows: list[dict[str, str]], width: int, dispensable: tuple[str, ...]) -> Table:
-    """A table of rows; on a narrow terminal without the columns that can be missed."""
-    columns = [name for name in rows[0] if width >= FULL_WIDTH or name not in dispensable]
-    table = make_table(*columns)
-    for row in rows:
-        table.add_row(*(row[column] for column in columns))
+def fitted(
+    rows: Sequence[Mapping[str, str]],
+    width: int,
+    *,
+    dispensable: tuple[str, ...] = (),
+    text: tuple[str, ...] = (),
+    name_share: float = 0.2,
+) -> Table:
+    """A table of rows. Where it is too wide, columns that can be missed go first, one by one; then names are folded.
+
+    Names that are longer than that share of the width do not cost a column: they are folded at once.
+    """
+    columns = list(rows[0])
+    longest = max(Text.from_markup(row[columns[0]]).cell_len for row in rows)
+    folded = max(longest - int(name_share * width), 0)
+    for name in (None, *dispensable):
+        if name in columns:
+            columns.remove(name)
+        table = make_table(*columns, text=text)
+        for row in rows:
+            table.add_row(*(row[column] for column in columns))
+        if Console(width=10_000, quiet=True).measure(table).maximum - folded <= width:
+            break
     return table
 
 
@@ -67,21 +90,38 @@ def comparison_table(study: dict[str, Any], width: int) -> Table:
     """One row per strategy."""
     results = study["results"]
     has_interval = any(result["iteration_mean_s_interval95"] for result in results)
+    has_split = any(result.get("split") for result in results)
+    aim = next((result["target"]["accuracy"] for result in results if result.get("target")), None)
     rows = []
     for result in results:
         row = {"strategy": escape(result["label"]), "ms/step": milliseconds(result["iteration_s"]["mean"])}
         row |= {"95 %": _plus_minus(result)} if has_interval else {"p95": milliseconds(result["iteration_s"]["p95"])}
         row |= {"speed-up": f"{result['speedup']:.2f}x"} if "speedup" in result else {}
+        row |= _split_cells((result.get("split") or {}).get("mean")) if has_split else {}
+        row |= {"samples/s": f"{result['samples_per_s']:,.0f}"}
+        row |= (
+            {f"s to {aim:.4g}": _time_to_target(result)} if aim is not None else {"train s": f"{result['train_s']:.2f}"}
+        )
         row |= {
-            "samples/s": f"{result['samples_per_s']:,.0f}",
-            "train s": f"{result['train_s']:.2f}",
             "loss": number(result["final"]["train_loss"], 3),
             "test": percent(result["final"]["test_accuracy"]),
             "drift": f"{result['replica_drift']:.0e}" if result["replica_drift"] else "0",
             "MB sent": megabytes(max(worker["sent_bytes"] for worker in result["per_worker"])),
         }
         rows.append(row)
-    return _fitted(rows, width, ("samples/s", "train s"))
+    return fitted(rows, width, dispensable=("train s", "samples/s", "drift", "overlap", "95 %", "p95", "loss"))
+
+
+def _time_to_target(result: dict[str, Any]) -> str:
+    target = result.get("target")
+    return DASH if not target else f"{target['train_s']:.2f}" if target["reached"] else "never"
+
+
+def _split_cells(split: dict[str, Any] | None) -> dict[str, str]:
+    """How much of its communication a worker hides, and how much of a step it waits for others."""
+    if split is None:
+        return {"overlap": DASH, "waiting": DASH}
+    return {"overlap": share(split["overlap_fraction"]), "waiting": share(split["waiting_s"] / split["step_s"])}
 
 
 def _plus_minus(result: dict[str, Any]) -> str:
@@ -92,12 +132,15 @@ def _plus_minus(result: dict[str, Any]) -> str:
 
 def worker_table(result: dict[str, Any], width: int) -> Table:
     """One row per worker of one run."""
+    splits = {row["rank"]: row for row in (result.get("split") or {"per_worker": []})["per_worker"]}
     rows = [
         {
             "worker": str(worker["rank"]),
             "ms/step": milliseconds(worker["iteration_s"]),
             "p50": milliseconds(worker["iteration_p50_s"]),
+            "p90": milliseconds(worker.get("iteration_p90_s")),  # runs of before have none
             "p95": milliseconds(worker["iteration_p95_s"]),
+            **(_split_cells(splits.get(worker["rank"])) if splits else {}),
             "train loss": number(worker["train_loss"]),
             "train": percent(worker["train_accuracy"]),
             "test loss": number(worker["test_loss"]),
@@ -107,7 +150,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
         }
         for worker in result["per_worker"]
     ]
-    return _fitted(rows, width, ("p50", "parameters"))
+    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "overlap", "train loss"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
@@ -115,14 +158,15 @@ def run_lines(result: dict[str, Any]) -> list[str]:
     iteration, final = result["iteration_s"], result["final"]
     lines = [
         f"iteration       mean {milliseconds(iteration['mean'])} ms, p50 {milliseconds(iteration['p50'])}, "
-        f"p95 {milliseconds(iteration['p95'])} (over {result['timed_steps']} steps; "
-        f"first {result['warmup_steps']} dropped as warm-up)",
+        f"p90 {milliseconds(iteration.get('p90'))}, p95 {milliseconds(iteration['p95'])} "
+        f"(over {result['timed_steps']} steps; first {result['warmup_steps']} dropped as warm-up)",
         f"throughput      {result['samples_per_s']:,.0f} samples/s",
     ]
     if result["epoch_s"] is not None:
         lines.append(
             f"epoch           {result['epoch_s']:.3f} s, {result['epoch_without_data_s']:.3f} s without loading data"
         )
+    lines += _split_lines(result)
     lines += [
         f"training        {result['train_s']:.2f} s; evaluation {result['evaluation_s']:.2f} s; "
         f"total {result['total_s']:.2f} s with start-up",
@@ -133,6 +177,27 @@ def run_lines(result: dict[str, Any]) -> list[str]:
         f"BatchNorm statistics {result['batchnorm']}",
     ]
     return lines
+
+
+def _split_lines(result: dict[str, Any]) -> list[str]:
+    """Where a step's time went, over all workers."""
+    if not result.get("split"):
+        return []
+    mean = result["split"]["mean"]
+    parts = ("compute", "communication", "overlap", "waiting", "data", "rest")
+    words = ", ".join(f"{part} {share(mean[f'{part}_s'] / mean['step_s'])}" for part in parts)
+    return [f"step            {words}"]
+
+
+def straggler_lines(result: dict[str, Any], label: str = "") -> list[str]:
+    """A sentence for everybody who is slow."""
+    return [
+        f"{f'{label}: worker' if label else 'Worker'} {one['rank']} is slow in "
+        f"{'all phases' if one['phase'] == 'all' else one['phase']} by {milliseconds(one['excess_s'])} ms a step, "
+        f"{one['excess_percent']:.0f} % of the others' own work "
+        f"(95 %: {one['interval95_percent'][0]:.0f} to {one['interval95_percent'][1]:.0f})."
+        for one in result.get("stragglers") or []
+    ]
 
 
 def _server_lines(result: dict[str, Any]) -> list[str]:

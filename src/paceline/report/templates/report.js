@@ -1,12 +1,25 @@
 "use strict";
-// Draws the charts, keeps them in the page's theme, and lets the legend hide a strategy in all of them.
-(() => {
+// Draws the charts, keeps them in the page's theme, and lets a reader hide strategies, switch views and use the keyboard.
+(async () => {
   const root = document.documentElement;
   const specs = JSON.parse(document.getElementById("chart-specs").textContent);
-  const config = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
+  const figures = [...document.querySelectorAll("figure[data-chart]")];
+  const config = {responsive: true, displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]]};
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const isTouch = matchMedia("(pointer: coarse)").matches; // dragging scrolls the page there
+  const isNarrow = matchMedia("(max-width: 640px)");
+  const printWidth = 660; // pixels between the margins of a sheet
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
+  const hidden = new Set();
+
+  // The library is packed to keep the page small; the page's policy knows its digest and lets nothing else run.
+  const unpack = async () => {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  };
 
   // Colours resolved by the browser, so that the style sheet stays the only place that names them.
   const resolved = (name) => {
@@ -16,55 +29,191 @@
     probe.remove();
     return colour;
   };
+  let theme;
+  const readTheme = () => {
+    theme = Object.fromEntries(["ink", "soft", "line", "card"].map((name) => [name, resolved(`--${name}`)]));
+    theme.family = getComputedStyle(document.body).fontFamily;
+    document.getElementById("theme").textContent = isDark() ? "Light theme" : "Dark theme";
+  };
 
-  const themed = (layout) => {
-    const ink = resolved("--ink"), soft = resolved("--soft"), line = resolved("--line"), card = resolved("--card");
-    const axis = {gridcolor: line, linecolor: line, tickcolor: line, tickfont: {color: soft, size: 12}};
+  const layoutOf = (layout) => {
+    const {ink, soft, line, card, family} = theme;
+    const axis = {gridcolor: line, linecolor: line, tickcolor: line, zerolinecolor: soft, tickfont: {color: soft, size: 12}};
     const withAxis = (given) => ({...given, ...axis, title: {...given.title, font: {color: soft, size: 12.5}}});
     return {
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      font: {family: getComputedStyle(document.body).fontFamily, size: 12.5, color: ink},
-      hoverlabel: {bgcolor: card, bordercolor: line, font: {color: ink, size: 12.5}, align: "left", namelength: -1},
+      font: {family, size: 12.5, color: ink},
+      hoverlabel: {bgcolor: card, bordercolor: soft, font: {color: ink, size: 12.5, family}, align: "left", namelength: -1},
       modebar: {bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink},
       dragmode: isTouch ? false : "zoom",
       xaxis: withAxis(layout.xaxis),
       yaxis: withAxis(layout.yaxis),
+      shapes: (layout.shapes || []).map((shape) => ({...shape, line: {color: soft, width: 1, dash: "dot"}})),
+      annotations: (layout.annotations || []).map((note) => ({...note, font: {color: soft, size: 11.5}})),
     };
   };
 
-  const hidden = new Set();
-  const draw = () => {
-    const soft = resolved("--ink"), card = resolved("--card");
-    for (const spec of specs) {
-      const data = spec.data.map((trace) => {
-        const copy = {...trace, visible: !hidden.has(trace.meta)};
-        if (copy.error_x) copy.error_x = {...copy.error_x, color: soft};
-        if (copy.marker && copy.marker.pattern) {
-          copy.marker = {...copy.marker, pattern: {...copy.marker.pattern, bgcolor: card}, line: {color: copy.marker.color, width: 1}};
-        }
-        if (copy.mode === "markers" && copy.marker) copy.marker = {...copy.marker, line: {color: card, width: 1}};
-        return copy;
-      });
-      Plotly.react(spec.id, data, themed(spec.layout), config);
+  const traceOf = (trace) => {
+    const copy = {...trace, visible: !hidden.has(trace.meta)};
+    if (isNarrow.matches && copy.mode === "markers+text") copy.mode = "markers"; // names would lie on one another
+    if (copy.error_x) copy.error_x = {...copy.error_x, color: theme.ink};
+    const marker = copy.marker;
+    if (marker && marker.pattern && !marker.pattern.bgcolor) {
+      copy.marker = {...marker, pattern: {...marker.pattern, bgcolor: theme.card}, line: {color: marker.color, width: 1}};
+    } else if (marker && String(marker.symbol).startsWith("line-")) {
+      copy.marker = {...marker, color: theme.ink, line: {...marker.line, color: theme.ink}};
+    } else if (marker && String(copy.mode).startsWith("markers")) {
+      copy.marker = {...marker, line: {color: theme.card, width: 1}};
     }
-    const button = document.getElementById("theme");
-    button.textContent = isDark() ? "Light theme" : "Dark theme";
+    return copy;
   };
 
-  document.getElementById("theme").addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    draw();
-  });
-  prefersDark.addEventListener("change", draw);
-  for (const button of document.querySelectorAll(".legend button")) {
-    button.addEventListener("click", () => {
-      const strategy = Number(button.dataset.strategy);
-      if (!hidden.delete(strategy)) hidden.add(strategy);
-      button.setAttribute("aria-pressed", String(!hidden.has(strategy)));
-      draw();
+  const shown = new Map(specs.map((spec) => [spec.id, spec.initial]));
+  const draw = (spec, changes = {}) => {
+    const view = spec.views[shown.get(spec.id)];
+    return Plotly.react(spec.id, view.data.map(traceOf), {...layoutOf(view.layout), ...changes}, config);
+  };
+  const drawAll = (changes = {}) => {
+    readTheme();
+    specs.forEach((spec) => draw(spec, changes));
+  };
+
+  // Away from the page's own key of strategies, a chart of lines names them itself.
+  const isNamed = (view) => view.data.some((trace) => trace.type === "scatter" && trace.legendgroup !== undefined);
+  const legendOf = (view) => {
+    const own = view.layout.legend || {orientation: "h", x: 0, y: -0.22, yanchor: "top"};
+    return {showlegend: view.layout.showlegend || isNamed(view), legend: own};
+  };
+  const drawForPaper = () => {
+    readTheme();
+    specs.forEach((spec) => draw(spec, {width: printWidth, ...legendOf(spec.views[shown.get(spec.id)])}));
+  };
+
+  // A choice that several charts offer is made in all of them.
+  const choose = (name, option) => {
+    for (const figure of figures) {
+      const spec = specs.find((one) => one.id === figure.dataset.chart);
+      const groups = [...figure.querySelectorAll(".choice")].map((group) => [...group.querySelectorAll("option, button")]);
+      let view = 0, isTouched = false;
+      groups.forEach((options, position) => {
+        const owner = options[0].tagName === "OPTION" ? options[0].parentElement : options[0];
+        const isAsked = owner.dataset.choice === name && options.some((one) => one.value === option);
+        if (isAsked) {
+          isTouched = true;
+          for (const one of options) {
+            if (one.tagName === "OPTION") one.selected = one.value === option;
+            else one.setAttribute("aria-pressed", String(one.value === option));
+          }
+        }
+        const pick = options.findIndex((one) => (one.tagName === "OPTION" ? one.selected : one.getAttribute("aria-pressed") === "true"));
+        view = view * spec.sizes[position] + pick;
+      });
+      if (isTouched) {
+        shown.set(spec.id, view);
+        draw(spec);
+      }
+    }
+  };
+
+  // Arrow keys move along the values as a pointer would, and what they show is also said.
+  const stops = (chart) => {
+    const isUnified = chart._fullLayout.hovermode === "x unified";
+    const traces = chart._fullData.map((trace, curveNumber) => ({trace, curveNumber}))
+      .filter(({trace}) => trace.visible === true && trace.hoverinfo !== "skip" && trace.x && trace.x[0] !== null);
+    const points = ({trace, curveNumber}) => Array.from(trace.x, (_, pointNumber) => ({curveNumber, pointNumber}));
+    if (!isUnified) return traces.flatMap(points).map((point) => [point]);
+    const length = Math.max(0, ...traces.map(({trace}) => trace.x.length));
+    return Array.from({length}, (_, i) => traces.filter(({trace}) => i < trace.x.length).map(({curveNumber}) => ({curveNumber, pointNumber: i})));
+  };
+  let speaking;
+  const walk = (chart, event) => {
+    const step = {ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity}[event.key];
+    if (event.key === "Escape") Plotly.Fx.unhover(chart);
+    if (step === undefined) return;
+    event.preventDefault();
+    const all = stops(chart);
+    if (!all.length) return;
+    const before = Number(chart.dataset.stop ?? -1);
+    const at = Math.min(all.length - 1, Math.max(0, before + step));
+    chart.dataset.stop = at;
+    Plotly.Fx.hover(chart, all[at]);
+    clearTimeout(speaking);
+    speaking = setTimeout(() => { // plotly shows at most one label in 50 ms
+      const texts = [...chart.querySelectorAll(".hoverlayer text")].map((text) => text.textContent);
+      document.getElementById("said").textContent = texts.join(", ");
+    }, 100);
+  };
+
+  const listen = () => {
+    document.getElementById("theme").addEventListener("click", () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      drawAll();
     });
+    prefersDark.addEventListener("change", () => drawAll());
+    isNarrow.addEventListener("change", () => drawAll());
+    for (const button of document.querySelectorAll(".key button")) {
+      button.addEventListener("click", () => {
+        const strategy = Number(button.dataset.strategy);
+        if (!hidden.delete(strategy)) hidden.add(strategy);
+        button.setAttribute("aria-pressed", String(!hidden.has(strategy)));
+        drawAll();
+      });
+    }
+    for (const element of document.querySelectorAll(".choice button")) {
+      element.addEventListener("click", () => choose(element.dataset.choice, element.value));
+    }
+    for (const element of document.querySelectorAll(".choice select")) {
+      element.addEventListener("change", () => choose(element.dataset.choice, element.value));
+    }
+    for (const chart of document.querySelectorAll(".chart")) {
+      chart.addEventListener("keydown", (event) => walk(chart, event));
+      chart.addEventListener("blur", () => Plotly.Fx.unhover(chart));
+    }
+    let before = {};
+    addEventListener("beforeprint", () => {
+      const closed = [...document.querySelectorAll("details.printed:not([open])")];
+      before = {theme: root.dataset.theme, closed};
+      closed.forEach((details) => { details.open = true; });
+      root.dataset.theme = "light";
+      drawForPaper();
+    });
+    addEventListener("afterprint", () => {
+      before.closed.forEach((details) => { details.open = false; });
+      if (before.theme) root.dataset.theme = before.theme;
+      else delete root.dataset.theme;
+      drawAll({autosize: true});
+      specs.forEach((spec) => Plotly.Plots.resize(spec.id)); // from the sheet's width back to the screen's
+    });
+  };
+
+  // A picture of one view for a paper or a slide: light, with its title and its legend.
+  const picture = (id, number, title, format, size) => {
+    const view = specs.find((spec) => spec.id === id).views[number];
+    const layout = layoutOf(view.layout);
+    const [family, height] = ["Helvetica, Arial, sans-serif", (layout.height || 320) + 70 + (isNamed(view) ? 40 : 0)];
+    Object.assign(layout, {
+      width: size, height, paper_bgcolor: "#ffffff", font: {...layout.font, family},
+      title: {text: title, x: 0, xanchor: "left", xref: "paper", y: 1, yref: "container", yanchor: "top", pad: {t: 14}, font: {size: 16}},
+      margin: {...layout.margin, t: 60 + (layout.showlegend ? 20 : 0), l: 20, r: Math.max(layout.margin.r, 24), b: 20},
+      ...legendOf(view),
+    });
+    return Plotly.toImage({data: view.data.map(traceOf), layout, config: {}}, {format, width: size, height, scale: format === "png" ? 2 : 1});
+  };
+
+  try {
+    await unpack();
+  } catch (error) {
+    document.getElementById("trouble").hidden = false;
+    throw error;
   }
-  draw();
+  readTheme();
+  listen();
+  for (const spec of specs) {
+    draw(spec);
+    await new Promise((resolve) => setTimeout(resolve)); // the page answers between two charts
+  }
+  window.paceline = {picture};
+  root.dataset.drawn = "yes";
 })();

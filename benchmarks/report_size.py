@@ -1,0 +1,118 @@
+"""How a report grows with a run: the time to write the page of 1,000 and 100,000 steps, its size, and its opening.
+
+    python benchmarks/report_size.py [--steps 1000,100000] [--opens 5]
+
+The runs are made up, stored as real ones are (a file of lines per worker, a summary), under one strategy and with
+everything that can be measured. A page is open when every chart is drawn in a browser without a window; the median of
+several openings is printed. Needs the extra `figures` and a chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
+
+from measured_samples import KINDS, measured, timeline
+from paceline.measure.environment import environment
+from paceline.report import write_report
+from paceline.report.pictures import ARGUMENTS, find_browser
+from paceline.runs.store import Folder, write_run
+from report_samples import recipe
+
+RING = KINDS["ring"]
+WORKERS = 4
+KEPT_WHOLE = 1000  # steps whose spans are all kept; of later ones fewer and fewer are
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", default="1000,100000", help="lengths of runs, separated by commas")
+    parser.add_argument("--opens", type=int, default=5, help="times that each page is opened")
+    given = parser.parse_args()
+    print(f"{'steps':>9} {'run, MB':>9} {'write, s':>9} {'page, MB':>9} {'open, s':>9}")
+    with tempfile.TemporaryDirectory() as scratch:
+        write_report([make_run(Path(scratch), 10)], Path(scratch) / "first.html")  # what only the first page takes
+        for steps in map(int, given.steps.split(",")):
+            run = make_run(Path(scratch), steps)
+            size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
+            page = Path(scratch) / f"{steps}.html"
+            begin = time.perf_counter()
+            write_report([run], page)
+            write_s = time.perf_counter() - begin
+            open_s = statistics.median(opening(page) for _ in range(given.opens))
+            figures = f"{size / 1e6:9.1f} {write_s:9.2f} {page.stat().st_size / 1e6:9.2f} {open_s:9.2f}"
+            print(f"{steps:9,} {figures}", flush=True)
+
+
+def make_run(out: Path, steps: int) -> Path:
+    """A stored run of that many steps."""
+    folder = Folder(out, f"run-{steps}")
+    (folder.path / "workers").mkdir()
+    result = measured("ring", RING, steps=steps)
+    for rank in range(WORKERS):
+        with (folder.path / "workers" / f"{rank}.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines_of(rank, steps, result["iteration_s"]["mean"]))
+    summary = {"name": "sample", "started": "2026-01-02T03:04:05+0000", "status": "done", "result": result}
+    workers = [{"rank": rank} for rank in range(WORKERS)]
+    write_run(folder, recipe(), environment(), summary, workers)
+    return folder.commit()
+
+
+def lines_of(rank: int, steps: int, step_s: float) -> Iterator[dict[str, object]]:
+    """What a worker writes: every step, and spans of as many as are kept."""
+    yield {
+        "kind": "head",
+        "schema": 1,
+        "rank": rank,
+        "host": "h",
+        "pid": 1,
+        "clock_offset_s": 0.0,
+        "clock_error_s": 0.0,
+    }
+    spans = timeline(RING, step_s, WORKERS)["lanes"][rank]["spans"]
+    of_a_step = spans[: len(spans) // 3]
+    for step in range(steps):
+        begin = step * step_s
+        sizes = {"num_right": 3, "num_answers": 8, "num_samples": 8, "sent_bytes": 370_236 * (step + 1)}
+        yield {
+            "kind": "step",
+            "step": step,
+            "begin_s": begin,
+            "iteration_s": step_s,
+            "data_s": 1e-4,
+            "loss": 1.0,
+            **sizes,
+        }
+        if step < KEPT_WHOLE or step % 2 ** (step // KEPT_WHOLE).bit_length() == 0:
+            for span in of_a_step:
+                place = {"begin_s": begin + span["begin_s"] - 1, "end_s": begin + span["end_s"] - 1}
+                yield {"kind": span["kind"], "step": step, "name": span["name"], **place}
+    yield {"kind": "end", "dropped": 0}
+
+
+def opening(page_file: Path) -> float:
+    """Seconds from asking for the page until its last chart is drawn, in a fresh browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=[*ARGUMENTS, "--no-sandbox"])
+        try:
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            begin = time.perf_counter()
+            page.goto(page_file.as_uri())
+            page.wait_for_selector("html[data-drawn]", timeout=120_000)
+            return time.perf_counter() - begin
+        finally:
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()

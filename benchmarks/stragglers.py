@@ -1,0 +1,170 @@
+"""Are slow, killed and hung workers found, with phase and size, and is nobody named on an even run?
+
+    python benchmarks/stragglers.py --workers 4 --tries 20
+
+Every case is tried several times on each model; a line is printed as soon as a case is done. A verdict on a slow worker
+is right when it names that rank and phase alone, and its size is within 15 % of what was injected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import WorkerError
+from paceline.launch.local import LocalLauncher
+from paceline.measure.inject import Injection
+from paceline.recipe import Recipe
+from paceline.runs import Folder
+from paceline.study.entries import Entry, make_entry
+from paceline.study.preflight import preflight
+from paceline.study.run import execute
+
+MODELS = {
+    "lenet5": {"model.name": "lenet5", "data.name": "mnist-mini"},
+    "vgg11": {"model.name": "vgg11", "data.name": "synthetic:3x32x32x10", "optimizer.lr": 0.001},
+}
+BATCHES = {"lenet5": 24, "vgg11": 8}  # per worker
+EVEN = "even"
+INJECTIONS = (
+    EVEN,
+    "slow:rank=2,ms=200,phase=backward",
+    "slow:rank=1,factor=1.5",
+    "kill:rank=3,step=20",
+    "hang:rank=1,step=20",
+)
+TOLERANCE = 0.15
+HANG_TIMEOUT_S = 5.0
+WARMUP = 3
+
+
+@dataclass
+class Case:
+    """One injection, or none, on one model: what was said of it in every try."""
+
+    model: str
+    text: str
+    right: int = 0
+    sizes: list[float] = field(default_factory=list)  # found over injected
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def tries(self) -> int:
+        return self.right + len(self.wrong)
+
+    def add(self, said: str, *, is_right: bool) -> None:
+        self.right += is_right
+        self.wrong += [] if is_right else [said]
+
+    def row(self) -> str:
+        sizes = "-"
+        if self.sizes:
+            sizes = f"{statistics.median(self.sizes):.3f} ({min(self.sizes):.3f} to {max(self.sizes):.3f})"
+        return f"| {self.model} | {self.text} | {self.right} of {self.tries} | {sizes} |"
+
+
+def judge_slow(case: Case, result: dict[str, Any]) -> None:
+    """Hold what was said of a run against what was done to it."""
+    found = result["stragglers"]
+    said = "; ".join(
+        f"worker {one['rank']} in {one['phase']} by {1000 * one['excess_s']:.1f} ms, {one['excess_percent']:.0f} %"
+        for one in found
+    )
+    if case.text == EVEN:
+        case.add(said, is_right=not found)
+        return
+    injection = Injection.parse(case.text)
+    named = [one for one in found if one["rank"] == injection.rank]
+    is_right = len(found) == 1 and bool(named) and named[0]["phase"] == (injection.phase or "all")
+    if named:
+        by_time = named[0]["excess_s"] / injection.sleep_s if injection.sleep_s else None
+        size = by_time or named[0]["excess_percent"] / 100 / (injection.factor - 1)
+        case.sizes.append(size)
+        is_right = is_right and abs(size - 1) <= TOLERANCE
+    case.add(said or "nobody", is_right=is_right)
+
+
+def ignore(event: dict[str, Any]) -> None:
+    """Progress is of no interest here."""
+    del event
+
+
+def attempt(case: Case, launcher: LocalLauncher, recipe: Recipe, entry: Entry) -> None:
+    """One try."""
+    with tempfile.TemporaryDirectory() as out:
+        try:
+            result = execute(launcher, recipe, entry, folder=Folder(Path(out), "run"), on_event=ignore)
+        except WorkerError as error:
+            ends = case.text != EVEN and Injection.parse(case.text).kind != "slow"
+            case.add(str(error), is_right=ends and error.rank == Injection.parse(case.text).rank)
+            return
+    assert result is not None
+    if case.text == EVEN or Injection.parse(case.text).kind == "slow":
+        judge_slow(case, result)
+    else:
+        case.add("the run went on to its end", is_right=False)
+
+
+def recipe_of(arguments: argparse.Namespace, model: str, text: str) -> Recipe:
+    injections = [] if text == EVEN else [text]
+    return Recipe().replace(
+        {
+            **MODELS[model],
+            "workers": arguments.workers,
+            "train.worker_batch_size": arguments.worker_batch_size or BATCHES[model],
+            "train.iterations": arguments.steps + WARMUP,
+            "train.warmup_iterations": WARMUP,
+            "data.test_samples": arguments.workers,
+            "strategy": arguments.strategy,
+            "comm": arguments.comm,
+            "timeout_s": HANG_TIMEOUT_S if text.startswith("hang") else 60.0,
+            "measure.inject": injections,
+        }
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--tries", type=int, default=20)
+    parser.add_argument("--models", default="lenet5,vgg11")
+    parser.add_argument("--inject", action="append", help=f"what to try, or {EVEN}; may be given again")
+    parser.add_argument("--strategy", default="all-reduce")
+    parser.add_argument("--comm", default="torch")
+    parser.add_argument("--steps", type=int, default=60, help="timed steps of a run")
+    parser.add_argument("--worker-batch-size", type=int, default=0, help="0: as suits the model")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for all; cases share what is left of it")
+    arguments = parser.parse_args()
+    cases = [Case(model, text) for model in arguments.models.split(",") for text in arguments.inject or INJECTIONS]
+    started = time.perf_counter()
+    for case in cases:  # every mistake before the first run
+        recipe = recipe_of(arguments, case.model, case.text)
+        preflight(recipe, [make_entry(arguments.strategy, recipe)])
+    print(
+        f"{arguments.workers} workers, {arguments.strategy} on comm {arguments.comm}, {arguments.steps} timed steps, "
+    )
+    print(f"{arguments.worker_batch_size} samples per worker, {os.cpu_count()} cores\n")
+    print("| model | injected | right | size found / injected: median (all) |\n| :--- | :--- | ---: | ---: |")
+    for index, case in enumerate(cases):
+        recipe = recipe_of(arguments, case.model, case.text)
+        entry = make_entry(arguments.strategy, recipe)
+        begin = time.perf_counter()
+        share_s = (arguments.seconds - (begin - started)) / (len(cases) - index)
+        with LocalLauncher(entry.num_processes) as launcher:
+            while case.tries < arguments.tries and (case.tries == 0 or time.perf_counter() - begin < share_s):
+                attempt(case, launcher, recipe, entry)
+        print(case.row(), flush=True)
+    for case in cases:
+        for said in case.wrong:
+            print(f"wrong: {case.model}, {case.text}: {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Prometheus text while a command runs, for whoever asked for it with --metrics-port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from paceline.measure.prometheus import Board, MetricsServer
+from paceline.study.compare import Listener
+from paceline.study.entries import Entry
+from paceline.study.results import Result
+from paceline.train.context import Event
+
+
+class Metrics:
+    """Follows a study for a board of figures."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def started(self, entry: Entry, repeat: int) -> None:  # noqa: ARG002
+        self._board.start(entry.label)
+
+    def event(self, entry: Entry, event: Event) -> None:
+        self._board.put(entry.label, event)
+
+    def done(self, entry: Entry, repeat: int, result: Result) -> None:  # noqa: ARG002
+        self._board.finish(entry.label)
+
+
+class Together:
+    """Several followers of one study, told in order."""
+
+    def __init__(self, followers: Sequence[Listener]) -> None:
+        self._followers = followers
+
+    def started(self, entry: Entry, repeat: int) -> None:
+        for follower in self._followers:
+            follower.started(entry, repeat)
+
+    def event(self, entry: Entry, event: Event) -> None:
+        for follower in self._followers:
+            follower.event(entry, event)
+
+    def done(self, entry: Entry, repeat: int, result: Result) -> None:
+        for follower in self._followers:
+            follower.done(entry, repeat, result)
+
+
+@contextmanager
+def serving(port: int | None, host: str, console: Console, *, is_main: bool) -> Iterator[list[Listener]]:
+    """A follower whose figures are served while the block lasts; none where nobody asked, or another process serves."""
+    if port is None or not is_main:
+        yield []
+        return
+    board = Board()
+    server = MetricsServer(board.text, host=host, port=port)
+    try:
+        console.print(f"metrics on {server.address}", markup=False, soft_wrap=True)
+        yield [Metrics(board)]
+    finally:
+        server.close()

@@ -1,0 +1,93 @@
+"""What was measured, as it is shown when it is new and whenever it is looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.cli.parts.limits import limit_lines, target_lines, target_words
+from paceline.cli.parts.view import (
+    DASH,
+    comparison_table,
+    fitted,
+    measuring_lines,
+    milliseconds,
+    percent,
+    run_lines,
+    straggler_lines,
+    verdict_lines,
+    worker_table,
+)
+from paceline.runs import model_of, results_of, status_of
+from paceline.study.results import fastest_of
+
+
+def show_run(console: Console, result: dict[str, Any]) -> None:
+    """The workers of a run, and what is to be said beyond them."""
+    console.print(worker_table(result, console.width))
+    for line in straggler_lines(result):
+        console.print(line, style="bold", markup=False)
+    target = [f"target          {target_words(result)}"] if result.get("target") else []
+    for line in [*run_lines(result), *target]:
+        console.print(line)
+
+
+def show_study(console: Console, study: dict[str, Any]) -> None:
+    """The strategies of a study, and what follows from them."""
+    console.print(comparison_table(study, console.width))
+    warmup = study["results"][0]["warmup_steps"]
+    console.print(
+        f"ms/step: mean over workers, first {warmup} dropped; test: accuracy; MB sent: by the worker that sent most."
+    )
+    if any(result.get("split") for result in study["results"]):
+        console.print("overlap: communication hidden under compute; waiting: of a step, for a peer that came later.")
+    for line in [*verdict_lines(study), *limit_lines(study), *target_lines(study), *measuring_lines(study)]:
+        console.print(line)
+    for result in study["results"]:
+        for line in straggler_lines(result, result["label"]):
+            console.print(line, markup=False)
+
+
+def show_stored(console: Console, item: dict[str, Any]) -> None:
+    """A stored run or study, again."""
+    parts = [Path(item["folder"]).name, item["kind"], item.get("status", ""), item.get("started", "")]
+    console.print(", ".join(part for part in parts if part), markup=False, soft_wrap=True)
+    if item.get("error"):
+        console.print(item["error"], style="yellow", markup=False)
+    if not results_of(item):
+        console.print("Nothing was measured.")
+    elif item["kind"] == "study":
+        show_study(console, item)
+    else:
+        show_run(console, item["result"])
+
+
+def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """One row per run or study."""
+    return fitted(
+        [_stored_row(item) for item in found],
+        width,
+        dispensable=("workers", "kind", "model", "test"),
+        text=("kind", "status", "model", "fastest"),
+        name_share=0.5,
+    )
+
+
+def _stored_row(item: Mapping[str, Any]) -> dict[str, str]:
+    results = results_of(item)
+    best = fastest_of(results) if results else None
+    return {
+        "folder": escape(Path(item["folder"]).name),
+        "kind": escape(str(item["kind"])) if item["kind"] != "unreadable" else DASH,
+        "status": escape(status_of(item)),
+        "model": escape(model_of(item)) or DASH,
+        "fastest": escape(best["label"]) if best else DASH,
+        "workers": str(best["workers"]) if best else DASH,
+        "ms/step": milliseconds(best["iteration_s"]["mean"]) if best else DASH,
+        "test": percent(best["final"]["test_accuracy"]) if best else DASH,
+    }

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ORDER = 5
+
+HELP = """Make one trace of a run for ui.perfetto.dev or chrome://tracing: tracks per worker, arrows between them.
+
+Without --steps: the steps that were profiled (run with --profile), else some in the middle of the run."""
+
+
+def trace(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o", "--output", help="The file to write (default: merged-trace.json.gz in the run's folder).",
+            metavar="FILE.json.gz", show_default=False,
+        ),
+    ] = "",
+    steps: Annotated[
+        str,
+        typer.Option(
+            "--steps", help="Steps to show: 10:20 is steps 10 to 19, the end is not among them.",
+            metavar="FIRST:END", show_default=False,
+        ),
+    ] = "",
+) -> None:  # fmt: skip
+    from paceline.cli.parts.options import check_trace_target, console_for
+    from paceline.measure.steps import StepRange
+    from paceline.study.trace import trace_lines, trace_run
+
+    check_trace_target(output)
+    asked = StepRange.parse(steps, "--steps") if steps else None
+    console = console_for("")
+    for line in trace_lines(trace_run(run, target=Path(output) if output else None, steps=asked)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(help=HELP)(trace)

@@ -1,0 +1,93 @@
+"""The forms that runs can be given away in: each a module with `write(sources, folder)`, imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+from paceline.export.tables import Source
+from paceline.runs import read, recipe_of, results_of, run_folders, started_at, worker_files
+from paceline.runs.store import disk_errors
+
+
+@dataclass(frozen=True)
+class Format:
+    module: str
+    packages: tuple[str, ...] = ()  # that must be importable
+    extra: str = ""  # of paceline, which brings them
+    adds: bool = False  # to what is in the folder; others need one of their own
+
+    def check(self, name: str) -> None:
+        missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
+        if missing:
+            raise UsageError(
+                f"--to {name} needs {' and '.join(missing)}, not installed here: pip install 'paceline[{self.extra}]'"
+            )
+
+
+FORMATS = {
+    "csv": Format("paceline.export.csv_files"),
+    "parquet": Format("paceline.export.parquet", ("pyarrow",), "parquet"),
+    "tensorboard": Format("paceline.export.tensorboard", ("tensorboard",), "tensorboard"),
+    "mlflow": Format("paceline.export.mlflow_store", ("mlflow",), "mlflow", adds=True),
+}
+
+
+def sources_of(stored: Mapping[str, Any]) -> list[Source]:
+    """A run, or the runs of a study, that have something to give away."""
+    folder = Path(stored["folder"])
+    found = []
+    for inner in run_folders(folder):
+        item = stored if inner == folder else read(inner)
+        labels = [str(result["label"]) for result in results_of(item)] or [str(item.get("label", ""))]
+        if worker_files(inner):
+            found.append(Source(inner.name, labels[0], inner, started_at(item) or 0.0, recipe_of(item)))
+    if not found:
+        raise UsageError(f"{folder.name!r} has no lines of workers to export")
+    return found
+
+
+def export(sources: Sequence[Source], to: str, output: Path) -> Path:
+    """Write runs to a folder, in one form; where it is the folder's only content, whole or not at all."""
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    form = FORMATS[to]
+    form.check(to)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"-o {str(output)!r} is a file; name a folder")
+    if form.adds:
+        _write(form, sources, output)
+        return output
+    if output.is_dir() and any(output.iterdir()):
+        raise UsageError(f"-o {str(output)!r} is not empty; name a new folder")
+    with disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.", suffix=".part"))
+    try:
+        _write(form, sources, beside)
+        with disk_errors(output):
+            beside.chmod(0o777 & ~_umask())
+            beside.rename(output)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return output
+
+
+def _write(form: Format, sources: Sequence[Source], folder: Path) -> None:
+    with disk_errors(folder):
+        importlib.import_module(form.module).write(sources, folder)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,54 @@
+"""One Parquet file per kind of line, written in groups of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paceline.export.tables import TABLES, Source, Table, Value, rows
+
+GROUP_ROWS = 20_000  # of one table in memory
+_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+
+
+def write(sources: Sequence[Source], folder: Path) -> None:
+    with ExitStack() as stack:
+        files = {table: stack.enter_context(_File(table, folder)) for table in TABLES}
+        for table, row in rows(sources):
+            files[table].add(row)
+
+
+class _File:
+    """One table on its way to the disk."""
+
+    def __init__(self, table: Table, folder: Path) -> None:
+        self._schema = pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])
+        self._writer = pq.ParquetWriter(folder / f"{table.name}.parquet", self._schema)
+        self._rows: list[list[Value]] = []
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, kind: object, *_: Any) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+
+    def add(self, row: list[Value]) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = [
+                pa.array(list(values), type=field.type)
+                for values, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
+            ]
+            self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+            self._rows = []

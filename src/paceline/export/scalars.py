@@ -1,0 +1,74 @@
+"""Lines as named numbers over steps, for programs that draw curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+OPEN_STEPS = 64  # steps whose sums are still added to: operations may be complete a few steps late
+
+
+class Scalar(NamedTuple):
+    name: str
+    value: float
+    step: int
+    time_s: float  # since the run's start
+
+
+def scalars(lines: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
+    """One worker's numbers: of its steps, of each step's phases and operations, and of its resources."""
+    sums = _Sums()
+    elapsed_s, num_samples = 0.0, 0
+    for line in lines:
+        if line["kind"] == "step":
+            begin_s = line.get("begin_s", elapsed_s)  # runs of before do not say
+            elapsed_s = begin_s + line["iteration_s"]
+            yield from (Scalar(name, value, line["step"], elapsed_s) for name, value in _step_values(line).items())
+        elif line["kind"] in ("span", "op", "blocked"):
+            yield from sums.add(line)
+        elif line["kind"] == "sample":
+            for name, value in line.items():
+                if name not in ("kind", "time_s") and value is not None:
+                    yield Scalar(f"resources/{name}", float(value), num_samples, line["time_s"])
+            num_samples += 1
+    yield from sums.close(0)
+
+
+def _step_values(line: Mapping[str, Any]) -> dict[str, float]:
+    seconds, samples, answers = line["iteration_s"], line["num_samples"], line["num_answers"]
+    values = {"train/loss": line["loss"], "step/iteration_s": seconds, "step/data_s": line["data_s"]}
+    values["train/accuracy"] = line["num_right"] / answers if answers else None
+    values["step/samples_per_s"] = samples / seconds if seconds else None
+    values["step/sent_bytes"] = line.get("sent_bytes")
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+class _Sums:
+    """Seconds and bytes of a step by phase and operation; only the newest steps are held."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[str, float]] = {}
+        self._ends: dict[int, float] = {}
+
+    def add(self, line: Mapping[str, Any]) -> Iterator[Scalar]:
+        step, seconds = line["step"], line["end_s"] - line["begin_s"]
+        sums = self._steps.setdefault(step, {})
+        for name, value in _span_values(line, seconds).items():
+            sums[name] = sums.get(name, 0.0) + value
+        self._ends[step] = max(self._ends.get(step, 0.0), line["end_s"])
+        yield from self.close(OPEN_STEPS)
+
+    def close(self, num_open: int) -> Iterator[Scalar]:
+        """The oldest steps beyond as many as may stay open."""
+        while len(self._steps) > num_open:
+            step = min(self._steps)
+            end_s = self._ends.pop(step)
+            yield from (Scalar(name, value, step, end_s) for name, value in self._steps.pop(step).items())
+
+
+def _span_values(line: Mapping[str, Any], seconds: float) -> dict[str, float]:
+    if line["kind"] == "span":
+        return {f"phase/{line['phase']}_s": seconds}
+    if line["kind"] == "blocked":
+        return {"step/blocked_s": seconds}
+    return {f"op/{line['op']}_s": seconds, f"op/{line['op']}_bytes": float(line["bytes"])}

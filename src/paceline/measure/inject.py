@@ -1,0 +1,200 @@
+"""Workers that are slowed down, killed or hung on purpose, so that what notices it can be tested.
+
+slow:rank=2,ms=200,phase=backward     every step of worker 2 sleeps 200 ms in backward
+slow:rank=1,factor=1.5                worker 1 sleeps half as long as it works, in every phase
+kill:rank=3,step=50                   worker 3 ends itself with SIGKILL when step 50 begins
+hang:rank=1,step=20                   worker 1 stops answering when step 20 begins
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+from paceline.measure.observer import Observer, RunFacts
+from paceline.measure.split import PHASES
+
+DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
+ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
+MOST_CREDIT_S = 0.0002
+UNWANTED = 1 << 62  # the step of operations that only we want to hear of
+SHOWN = "slow:rank=2,ms=200,phase=backward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Injection:
+    """What happens to one worker. Steps count from 0."""
+
+    kind: str  # slow, kill, hang
+    rank: int
+    step: int = 0  # when it is killed or hangs
+    sleep_s: float = 0.0  # in every step
+    factor: float = 1.0  # how many times as long its own work takes
+    phase: str = ""  # empty for all
+
+    @staticmethod
+    def parse(text: str) -> Injection:
+        """From `KIND:key=value,...`; a UsageError says what is wrong with it."""
+        kind, _, rest = text.partition(":")
+        if kind not in ALLOWED:
+            raise unknown(f"injection in --inject {text!r}:", kind, ALLOWED)
+        given = _values(text, kind, rest)
+        rank = _whole(text, "rank", given)
+        if kind != "slow":
+            return Injection(kind=kind, rank=rank, step=_whole(text, "step", given))
+        if ("ms" in given) == ("factor" in given):
+            raise UsageError(f"--inject {text!r} needs either ms=... or factor=..., as in {SHOWN}")
+        phase = given.get("phase", "")
+        if phase and phase not in PHASES:
+            raise unknown(f"phase in --inject {text!r}:", phase, PHASES)
+        if "ms" in given:
+            sleep_s = _number(text, "ms", given["ms"], above=0) / 1000
+            return Injection(kind=kind, rank=rank, sleep_s=sleep_s, phase=phase or DEFAULT_PHASE)
+        factor = _number(text, "factor", given["factor"], above=1)
+        return Injection(kind=kind, rank=rank, factor=factor, phase=phase)
+
+
+def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int) -> None:
+    """Raise UsageError for what cannot happen in such a run; before anything starts."""
+    for text in texts:
+        injection = Injection.parse(text)
+        if injection.rank >= num_workers:
+            raise UsageError(
+                f"--inject {text!r} names worker {injection.rank}, but there are workers 0 to {num_workers - 1} only"
+            )
+        if injection.step >= total_steps:
+            raise UsageError(
+                f"--inject {text!r} names step {injection.step}, but the run has steps 0 to {total_steps - 1} only"
+            )
+
+
+class Injector(Observer):
+    """Does to this worker what was asked for. It listens to the comm, since time blocked is not work of its own."""
+
+    def __init__(
+        self, injections: Sequence[Injection], comms: Sequence[Any], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._injections = list(injections)
+        self._comms = list(comms)
+        self._ears: list[tuple[Any, _Ear]] = []
+        self._sleep = sleep
+        self._blocked: list[tuple[float, float]] = []  # since the last phase ended
+        self._is_new_step = dict.fromkeys(PHASES, True)
+        self._debt_s = dict.fromkeys(PHASES, 0.0)
+
+    def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
+        for comm in self._comms:
+            comm.listener = _Ear(comm.listener, self._blocked.append)
+            self._ears.append((comm, comm.listener))
+
+    def step_begins(self, step: int) -> None:
+        self._is_new_step = dict.fromkeys(PHASES, True)
+        for injection in self._injections:
+            if injection.kind != "slow" and injection.step == step:
+                _end(injection.kind)
+
+    def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
+        if phase not in PHASES:
+            return
+        now = time.perf_counter()
+        began = now - elapsed_s
+        for comm in self._comms:
+            comm.settle(now)  # what torch's own code waited for in backward ended here, before the sleep
+        own_s = elapsed_s - sum(end - max(begin, began) for begin, end in self._blocked if end > began)
+        for injection in self._injections:
+            if injection.kind == "slow" and injection.phase in ("", phase):
+                self._debt_s[phase] += (injection.factor - 1) * max(own_s, 0.0)
+                self._debt_s[phase] += injection.sleep_s if self._is_new_step[phase] else 0.0
+        self._is_new_step[phase] = False
+        self._pay(phase)
+
+    def phase_ends(self, phase: str, begin: float, end: float) -> None:  # noqa: ARG002
+        self._blocked.clear()
+
+    def run_ends(self) -> None:
+        for comm, ear in self._ears:
+            comm.listener = ear.before
+
+    def _pay(self, phase: str) -> None:
+        """Sleep what is owed. A sleep lasts a little longer than asked for: the next one of the phase is shorter.
+
+        What a busy machine adds to a sleep is not taken off: every step is to be slow, not every other one.
+        """
+        if self._debt_s[phase] > 0:
+            begin = time.perf_counter()
+            self._sleep(self._debt_s[phase])
+            self._debt_s[phase] = max(self._debt_s[phase] - (time.perf_counter() - begin), -MOST_CREDIT_S)
+
+
+class _Ear:
+    """Listens to a comm beside whoever listened before, also in steps of which that one wants to hear nothing."""
+
+    def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:
+        self.before = before
+        self._on_blocked = on_blocked
+
+    @property
+    def step(self) -> int:
+        return int(self.before.step) if self._is_wanted else UNWANTED
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self.before is not None and self.before.step >= 0
+
+    def op(self, op: str, nbytes: int, peer: int | None, tag: int, begin: float, end: float, number: int, medium: str,
+           step: int) -> None:  # fmt: skip
+        if step != UNWANTED:
+            self.before.op(op, nbytes, peer, tag, begin, end, number, medium, step)
+
+    def blocked(
+        self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
+    ) -> None:
+        self._on_blocked((begin, end))
+        if self._is_wanted:
+            self.before.blocked(op, peer, tag, begin, end, number, is_busy=is_busy)
+
+
+def _end(kind: str) -> None:
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:  # whoever waits for this worker has a time limit
+        time.sleep(3600)
+
+
+def _values(text: str, kind: str, rest: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for word in rest.split(","):
+        key, equals, value = word.strip().partition("=")
+        if not equals or not value:
+            raise UsageError(f"--inject {text!r} is not KIND:key=value,...; an example is {SHOWN}")
+        if key not in ALLOWED[kind]:
+            raise unknown(f"key in --inject {text!r}:", key, ALLOWED[kind])
+        if key in given:
+            raise UsageError(f"--inject {text!r} gives {key} twice")
+        given[key] = value
+    return given
+
+
+def _whole(text: str, key: str, given: dict[str, str]) -> int:
+    value = given.get(key)
+    if value is None:
+        raise UsageError(f"--inject {text!r} does not say {key}=...")
+    if not (value.isascii() and value.isdigit()):
+        raise UsageError(f"--inject {text!r}: {key} must be a whole number from 0 on, not {value!r}")
+    return int(value)
+
+
+def _number(text: str, key: str, value: str, *, above: float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (number > above and math.isfinite(number)):
+        raise UsageError(f"--inject {text!r}: {key} must be a number above {above:g}, not {value!r}")
+    return number

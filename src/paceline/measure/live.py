@@ -1,0 +1,84 @@
+"""What a worker says of itself while it trains, a few times a second."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from paceline.measure.observer import Observer, Row, RunFacts
+
+INTERVAL_S = 0.2
+WINDOW_S = 2.0  # over which speed and waiting are taken: steady to look at, and soon up to date
+MOST_STEPS = 200  # of a window, however short steps are
+
+
+class _Step(NamedTuple):
+    end: float
+    num_samples: int
+    num_right: int
+    num_answers: int
+    blocked_s: float  # since the run's start, in steps of which the comm's operations were heard
+    heard_s: float  # how long those steps took
+
+
+class Live(Observer):
+    """Emits an event at most so often: how far a worker is, how fast, and how much of its time it waits."""
+
+    def __init__(
+        self,
+        emit: Callable[[Row], None],
+        *,
+        log_every: int = 0,
+        waited: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        more: Callable[[], Row] = dict,
+    ) -> None:
+        """`more` is added to each event.
+
+        `waited`: seconds that the worker stood still inside the comm so far, and of the steps for which that is known.
+        """
+        self._emit, self._log_every, self._waited, self._more = emit, log_every, waited, more
+        self._waiting_percent: float | None = None
+        self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
+        self._told_at = float("-inf")
+
+    def run_begins(self, facts: RunFacts) -> None:
+        self._facts = facts
+        self._recent.append(_Step(time.perf_counter(), 0, 0, 0, *self._waited()))
+
+    def step_ends(self, step: int, facts: Row) -> None:
+        now = time.perf_counter()
+        self._recent.append(_Step(now, facts["num_samples"], facts["num_right"], facts["num_answers"], *self._waited()))
+        is_log = self._facts.rank == 0 and self._log_every > 0 and (step + 1) % self._log_every == 0
+        is_last = step + 1 == self._facts.total_steps
+        if is_log or is_last or now - self._told_at >= INTERVAL_S:
+            self._told_at = now
+            self._emit(
+                {
+                    "kind": "log" if is_log else "progress",
+                    "rank": self._facts.rank,
+                    "step": step + 1,
+                    "total_steps": self._facts.total_steps,
+                    "epoch": step // self._facts.steps_per_epoch + 1,
+                    "iteration": step % self._facts.steps_per_epoch + 1,
+                    "loss": facts["loss"],
+                    **self._recently(now),
+                    **self._more(),
+                }
+            )
+
+    def _recently(self, now: float) -> dict[str, Any]:
+        while len(self._recent) > 2 and self._recent[1].end < now - WINDOW_S:
+            self._recent.popleft()
+        first, *steps = self._recent
+        elapsed_s = max(now - first.end, 1e-9)
+        answers = sum(step.num_answers for step in steps)
+        heard_s = steps[-1].heard_s - first.heard_s
+        if heard_s > 0:  # in a long run few steps are heard: the last figure stands meanwhile
+            self._waiting_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / heard_s
+        return {
+            "accuracy": sum(step.num_right for step in steps) / answers if answers else None,
+            "samples_per_s": sum(step.num_samples for step in steps) / elapsed_s,
+            "waiting_percent": self._waiting_percent,
+        }

@@ -1,0 +1,128 @@
+"""Who is slow: work of one's own against that of the others, even though every worker's step takes equally long.
+
+A worker's own work is what its phases last without what it was blocked. Steps are taken together in blocks, and a
+worker is compared with the median of the others block by block, so that what slows the machine for a while slows
+both sides, and a hiccup spoils one block alone. The typical excess is the median over blocks, and its interval comes
+from the order of the blocks: nothing is assumed of how times scatter.
+
+Blocks are looked at twice. Their median steps show who is slow in most steps, however long a worker now and then stands
+without a core; their mean steps show who is slow in some steps all through the run. Intervals hold for all workers and
+both looks together, so that many workers do not make it likely that one of them is named by chance.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from paceline.measure.split import PHASES
+
+LEAST_STEPS = 50
+LEAST_EXCESS = 0.10  # of the others' own work
+BLOCKS = 20
+LEAST_BLOCK = 3  # steps
+EVEN = 1 / 3  # phases are slow alike when the rest is at least this much as slow as the slowest one, in proportion
+ALL = "all"
+
+NUM_LOOKS = 2
+
+OwnWork = Mapping[str, float]  # seconds by phase, of one step
+Block = dict[str, float]  # the same of several steps, and in all
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A worker that does more, or more slowly, than the others; seconds are per step."""
+
+    rank: int
+    phase: str  # the one with the largest excess, or "all"
+    excess_s: float
+    excess_percent: float
+    interval95_percent: tuple[float, float]
+    steps: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.__dict__, "interval95_percent": list(self.interval95_percent)}
+
+
+def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler]:
+    """The slow ones among workers, the slowest first, from every worker's own work in the same steps."""
+    num_steps = min((len(steps) for steps in own.values()), default=0)
+    if len(own) < 2 or num_steps < LEAST_STEPS:
+        return []
+    found: dict[int, Straggler] = {}
+    for typical in (statistics.median, statistics.fmean):
+        blocks = {rank: _blocks(steps[:num_steps], typical) for rank, steps in own.items()}
+        judged = [_judge(rank, blocks, num_steps) for rank in blocks if rank not in found]
+        found |= {one.rank: one for one in judged if one is not None}
+    return sorted(found.values(), key=lambda one: -one.excess_s)
+
+
+def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
+    """Typical own work, by phase and in all, in blocks of steps that follow each other, as even as can be."""
+    count = min(BLOCKS, len(steps) // LEAST_BLOCK)
+    bounds = [len(steps) * block // count for block in range(count + 1)]
+    return [
+        {
+            **{phase: typical([step[phase] for step in steps[begin:end]]) for phase in PHASES},
+            ALL: typical([sum(step.values()) for step in steps[begin:end]]),
+        }
+        for begin, end in pairwise(bounds)
+    ]
+
+
+def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Straggler | None:
+    others = [theirs for other, theirs in blocks.items() if other != rank]
+    usual_s, excess = _excess(blocks[rank], others, ALL)
+    excess_s = statistics.median(excess)
+    low, high = interval95_of_median(excess, num_together=NUM_LOOKS * len(blocks))
+    if usual_s <= 0 or excess_s <= LEAST_EXCESS * usual_s or low <= 0:
+        return None
+    return Straggler(
+        rank=rank,
+        phase=_slow_phase(blocks[rank], others),
+        excess_s=excess_s,
+        excess_percent=100 * excess_s / usual_s,
+        interval95_percent=(100 * low / usual_s, 100 * high / usual_s),
+        steps=num_steps,
+    )
+
+
+def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
+    """What the others need, and what this worker needs beyond that in every block."""
+    usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
+    return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]
+
+
+def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
+    """The phase with the largest excess; all of them where the rest is slow to a similar degree."""
+    usual, excess = {}, {}
+    for phase in PHASES:
+        usual[phase], in_blocks = _excess(own, others, phase)
+        excess[phase] = statistics.median(in_blocks)
+    slowest = max(PHASES, key=lambda phase: excess[phase])
+    rest_s = sum(usual.values()) - usual[slowest]
+    rest_excess_s = sum(excess.values()) - excess[slowest]
+    # Cross-multiplied, since a phase may be empty on the others.
+    if rest_s > 0 and rest_excess_s * usual[slowest] >= EVEN * excess[slowest] * rest_s:
+        return ALL
+    return slowest
+
+
+def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
+    """At least 95 % for the median of what the values are drawn from, from their order alone.
+
+    When so many are looked at together, it is 95 % that all of them hold. Few values reach from end to end.
+    """
+    ordered = sorted(values)
+    count, allowed = len(ordered), 0.025 / num_together
+    outside, below = 0.0, 0
+    # The median lies below the k-th smallest value with the chance that a fair coin shows fewer than k heads.
+    while (outside := outside + math.comb(count, below) / 2**count) <= allowed:
+        below += 1
+    below = max(below, 1)
+    return ordered[below - 1], ordered[count - below]

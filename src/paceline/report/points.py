@@ -1,0 +1,25 @@
+"""What sentences are made of: one point per subject, and the row that all others are measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One sentence or a few about one subject; a problem is something that the reader has to know first."""
+
+    subject: str
+    text: str
+    is_problem: bool = False
+
+
+def fastest_row(results: Sequence[Result]) -> Result | None:
+    """None where results were not compared, because they cannot be; a result on its own is its own fastest."""
+    if len(results) == 1:
+        return results[0]
+    return next((r for r in results if r.get("versus_fastest", {}).get("verdict") == "fastest"), None)

@@ -1,0 +1,147 @@
+"""Finding stored runs and studies: by name or place, newest first or last, and by what they are."""
+
+from __future__ import annotations
+
+import re
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+from paceline.runs.store import list_runs, read
+
+Stored = Mapping[str, Any]
+
+STATUSES = ("done", "failed", "interrupted", "unreadable")
+KINDS = ("run", "study")
+_LAST = re.compile(r"last(?:~(\d+))?")
+_AGE = re.compile(r"(\d+)\s*([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def find(name: str, out: Path) -> dict[str, Any]:
+    """A stored run or study: `last`, `last~1` (the one before), a name below `out`, or a folder anywhere."""
+    match = _LAST.fullmatch(name)
+    if match and not (out / name).exists():
+        found = [item for item in list_runs(out) if item["kind"] != "unreadable"]
+        back = int(match[1] or 0)
+        if back >= len(found):
+            raise UsageError(f"{name!r} is not there: {str(out)!r} holds {len(found)} runs and studies")
+        return found[-1 - back]
+    return read(place(name, out))
+
+
+def place(name: str, out: Path) -> Path:
+    """The folder that a name means: one below `out` before one at that path."""
+    for folder in (out / name, Path(name)):
+        if folder.exists() or folder.is_symlink():
+            return folder
+    known = [Path(item["folder"]).name for item in list_runs(out)]
+    error = unknown("run or study", name, known) if known else f"there is no {name!r} in {str(out)!r}, nor a folder"
+    raise error if isinstance(error, UsageError) else UsageError(error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """What of a list is wanted; empty wants everything. Names may have `*` and `?` in them."""
+
+    model: str = ""
+    strategy: str = ""
+    status: str = ""
+    kind: str = ""
+    since: str = ""  # a date, a date and a time, or an age: 12h, 7d
+    last: int | None = None  # as many of the newest of what is left
+
+    def __post_init__(self) -> None:
+        if self.status and self.status not in STATUSES:
+            raise unknown("status", self.status, STATUSES)
+        if self.kind and self.kind not in KINDS:
+            raise unknown("kind", self.kind, KINDS)
+        if self.last is not None and self.last < 1:
+            raise UsageError(f"--last must be at least 1, not {self.last}")
+        if self.since:
+            moment(self.since)
+
+    def apply(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        earliest = moment(self.since) if self.since else None
+        kept = [item for item in found if self._wants(item, earliest)]
+        return kept[-self.last :] if self.last else kept
+
+    def _wants(self, item: Stored, earliest: float | None) -> bool:
+        if self.status and status_of(item) != self.status:
+            return False
+        if self.kind and item["kind"] != self.kind:
+            return False
+        if earliest is not None and (started_at(item) or 0.0) < earliest:
+            return False
+        if self.model and not _matches(self.model, [model_of(item)]):
+            return False
+        return not self.strategy or _matches(self.strategy, strategies_of(item))
+
+
+def moment(text: str) -> float:
+    """A time as seconds since 1970, from a date, a date and a time, or an age."""
+    if _AGE.fullmatch(text.strip()):
+        return time.time() - age_s(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a date (2026-01-31, 2026-01-31T12:00) nor an age (12h, 7d)") from None
+
+
+def age_s(text: str) -> float:
+    """`30m`, `12h`, `7d`, `2w` in seconds."""
+    match = _AGE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not an age: a number and m, h, d or w, such as 30d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def status_of(item: Stored) -> str:
+    return "unreadable" if item["kind"] == "unreadable" else str(item.get("status", ""))
+
+
+def started_at(item: Stored) -> float | None:
+    """When it was started, in seconds since 1970; None where it does not say."""
+    try:
+        return datetime.fromisoformat(str(item.get("started", ""))).timestamp()
+    except ValueError:
+        return None
+
+
+def results_of(item: Stored) -> list[dict[str, Any]]:
+    """The rows of a study, or the one of a run; none where it never got there."""
+    return list(item.get("results") or ([item["result"]] if item.get("result") else []))
+
+
+def recipe_of(item: Stored) -> dict[str, Any]:
+    """The recipe's plain values; empty where it cannot be read."""
+    if isinstance(item.get("recipe"), dict):
+        return dict(item["recipe"])
+    try:
+        with (Path(item["folder"]) / "recipe.toml").open("rb") as file:
+            return tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def model_of(item: Stored) -> str:
+    return str(recipe_of(item).get("model", {}).get("name", ""))
+
+
+def strategies_of(item: Stored) -> list[str]:
+    """Strategies by name and by label; of what never got to a result, those that were asked for."""
+    results = results_of(item)
+    if results:
+        return [str(result[key]) for result in results for key in ("strategy", "label")]
+    recipe = recipe_of(item)
+    return [str(name) for name in recipe.get("strategies") or [recipe.get("strategy", "")]]
+
+
+def _matches(pattern: str, names: list[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern.lower()) for name in names)

@@ -1,0 +1,136 @@
+"""A target accuracy: all workers stop together where rank 0 has seen it, or it is said that nobody did."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import ignore_event, on_threads
+from paceline.errors import UsageError
+from paceline.launch.local import LocalLauncher
+from paceline.recipe import Recipe
+from paceline.strategies import Strategy, StrategySpec
+from paceline.strategies.parameter_server import ParameterServer
+from paceline.study.entries import make_entry
+from paceline.study.preflight import preflight
+from paceline.study.run import execute
+from paceline.train.context import Context
+from paceline.train.evaluate import Score
+from paceline.train.replicas import parameter_digest
+from paceline.train.trainer import Trainer
+from toys import STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
+
+EPOCHS = 40
+IN_STEP = ["ring", "none", "stepwise", "local-sgd", "sharded", "overlap", "parameter-server"]
+AT_THEIR_OWN_PACE = ["parameter-server:mode=async:servers=2", "parameter-server:mode=bounded:max_staleness=0"]
+
+
+def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict[int, list[float]]) -> dict[str, Any]:
+    """Train a toy whose evaluations are made up: by rank, one for every evaluation, the last one for ever."""
+    built = StrategySpec.parse(strategy).build()
+    recipe = toy_recipe(context.world_size, {"train.epochs": EPOCHS, **changes})
+    trainer = Trainer(recipe, built, toy_data(), context, toy_model("plain"))
+    mine = iter(scores[context.rank])
+
+    def evaluate() -> Score:
+        if context.rank and built.is_asynchronous:
+            time.sleep(0.002)  # slower than rank 0, so that there is something to stop
+        return Score(1.0, next(mine, scores[context.rank][-1]))
+
+    trainer._evaluate_amid_the_run = evaluate  # type: ignore[method-assign]
+    history = trainer.run()
+    built.finish()
+    return {
+        "steps": len(history.loss),
+        "evaluated_after": [row["step"] for row in history.evaluations],
+        "sent_bytes": list(history.sent_bytes),
+        "counted": context.comm.wire().sent_bytes,
+        "digest": parameter_digest(trainer.model),
+    }
+
+
+@pytest.mark.parametrize("strategy", IN_STEP)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_workers_in_step_stop_where_rank_0_has_seen_it(strategy: str, world_size: int) -> None:
+    # Replicas that differ are judged differently: what others see decides nothing.
+    scores = {0: [0.1, 0.2, 0.9], 1: [1.0], 2: [0.0]}
+    changes = {"measure.target_accuracy": 0.9}
+    workers = on_threads(world_size, train, strategy=strategy, changes=changes, scores=scores)
+    assert [worker["steps"] for worker in workers] == [3 * STEPS_PER_EPOCH] * world_size
+    assert workers[0]["evaluated_after"] == [STEPS_PER_EPOCH, 2 * STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH]
+    assert workers[0]["sent_bytes"] == sorted(workers[0]["sent_bytes"])
+
+
+@pytest.mark.parametrize("strategy", AT_THEIR_OWN_PACE)
+def test_workers_at_their_own_pace_stop_soon_after(strategy: str) -> None:
+    scores = {0: [0.1, 0.9], 1: [1.0], 2: [0.0]}
+    changes = {"measure.target_accuracy": 0.9}
+    workers = on_threads(3, train, strategy=strategy, changes=changes, scores=scores)
+    assert workers[0]["steps"] == 2 * STEPS_PER_EPOCH
+    assert all(0 < worker["steps"] < EPOCHS * STEPS_PER_EPOCH for worker in workers)
+    assert len({worker["digest"] for worker in workers}) == 1  # finish() has brought them together
+
+
+@pytest.mark.parametrize("strategy", ["ring", AT_THEIR_OWN_PACE[0]])
+def test_without_it_nobody_stops(strategy: str) -> None:
+    scores = {0: [0.1], 1: [1.0]}
+    changes = {"measure.target_accuracy": 0.9, "train.epochs": 2}
+    workers = on_threads(2, train, strategy=strategy, changes=changes, scores=scores)
+    assert [worker["steps"] for worker in workers] == [2 * STEPS_PER_EPOCH] * 2
+
+
+def test_when_it_is_looked_at() -> None:
+    def evaluated_after(**changes: Any) -> list[int]:
+        changes = {key.replace("__", "."): value for key, value in changes.items()}
+        return on_threads(1, train, strategy="none", changes=changes, scores={0: [0.0]})[0]["evaluated_after"]
+
+    target = {"measure__target_accuracy": 1.0}
+    assert evaluated_after(train__epochs=3) == []
+    assert evaluated_after(train__epochs=3, train__eval_every=2) == [6]
+    assert evaluated_after(train__epochs=3, **target) == [3, 6, 9]
+    # The end is looked at in any case: else a short run would never know.
+    assert evaluated_after(train__epochs=3, train__eval_every=2, **target) == [6, 9]
+    assert evaluated_after(train__epochs=None, train__iterations=2, **target) == [2]
+    assert evaluated_after(train__epochs=None, train__iterations=4, **target) == [3, 4]
+
+
+def test_telling_is_not_counted() -> None:
+    scores = {0: [0.0], 1: [0.0]}
+    plain, aimed = (
+        on_threads(2, train, strategy="ring", changes={"train.epochs": 2, **changes}, scores=scores)
+        for changes in ({}, {"measure.target_accuracy": 0.9})
+    )
+    assert [worker["counted"] for worker in aimed] == [worker["counted"] for worker in plain]
+    assert aimed[0]["counted"] == aimed[0]["sent_bytes"][-1] > 0
+
+
+@pytest.mark.parametrize("strategy", ["ring", "ddp", "parameter-server:mode=bounded:max_staleness=1"])
+def test_a_run_in_processes(pool: LocalLauncher, strategy: str) -> None:
+    small = {"workers": 2, "train.epochs": 60, "train.batch_size": 50, "optimizer.lr": 0.05}
+    recipe = Recipe().replace({**small, "measure.target_accuracy": 0.3})
+    result = execute(pool, recipe, make_entry(strategy, recipe), folder=None, on_event=ignore_event)
+    assert result is not None
+    target, evaluations = result["target"], result["evaluations"]
+    assert target["reached"]
+    assert target["accuracy"] == 0.3
+    assert [row["accuracy"] >= 0.3 for row in evaluations] == [False] * (len(evaluations) - 1) + [True]
+    assert (target["step"], target["epoch"]) == (evaluations[-1]["step"], evaluations[-1]["epoch"])
+    assert target["step"] == result["steps"] < 60 * 2
+    assert 0 < target["train_s"] <= result["train_s"]
+    assert target["sent_bytes"] == sum(worker["sent_bytes"] for worker in result["per_worker"])
+    assert result["curve"]["sent_bytes"][-1] == target["sent_bytes"]
+
+
+def test_what_cannot_have_a_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe = Recipe().replace({"workers": 2, "measure.target_accuracy": 0.5})
+    monkeypatch.setattr(ParameterServer, "ask_all_to_stop", Strategy.ask_all_to_stop)
+    make_entry("parameter-server", recipe)
+    with pytest.raises(UsageError, match="has no way to stop them all"):
+        make_entry("parameter-server:mode=async", recipe)
+    (tmp_path / "loss.py").write_text("def loss(output, target): return output.square().mean()\n")
+    aimed = recipe.replace({"train.loss": f"{tmp_path}/loss.py:loss"})
+    with pytest.raises(UsageError, match=r"has no accuracy, so that no --target-accuracy can be reached"):
+        preflight(aimed)

@@ -1,0 +1,141 @@
+"""What a run's files say in its result, over repeats and in the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from made_up import made_up_worker
+from made_up_lines import even_steps
+from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, worker_table
+from paceline.recipe import Recipe
+from paceline.study.entries import make_entry
+from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
+from paceline.study.results import add_comparisons, combine, run_result
+
+NUM_STEPS = 60
+USUAL = {"data": 0.5, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
+RECIPE = Recipe().replace({"workers": 2})
+
+
+def write_lines(folder: Path, *own: dict[str, float]) -> Path:
+    """Files of workers that differ in their own work alone."""
+    folder.mkdir()
+    for rank, seconds in enumerate(own):
+        lines = [{"kind": "head", "rank": rank}, *even_steps(NUM_STEPS, seconds), {"kind": "end", "dropped": 0}]
+        (folder / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def made_up_workers(count: int = 2) -> list[dict[str, Any]]:
+    link = {"to": 1, "bytes": 5, "predicted_bytes": 5, "medium": "network"}
+    return [made_up_worker(rank, [10.0] * NUM_STEPS, links=[{"from": rank, **link}]) for rank in range(count)]
+
+
+def result_of(files: Path | None, label: str = "ring") -> dict[str, Any]:
+    workers = made_up_workers()
+    measured = measure_run(RECIPE, workers, files)
+    return {**run_result(RECIPE, make_entry("ring", RECIPE), workers, 9.0, measured), "label": label}
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> dict[str, Any]:
+    return result_of(write_lines(tmp_path / "workers", USUAL, USUAL | {"forward": 3.0}))
+
+
+def test_a_result_holds_what_the_files_say(result: dict[str, Any]) -> None:
+    mean = result["split"]["mean"]
+    assert (mean["step_s"], mean["data_s"], mean["compute_s"]) == pytest.approx((10.0, 0.5, (3.5 + 5.5) / 2))
+    assert [row["waiting_s"] for row in result["split"]["per_worker"]] == pytest.approx([2.0, 0.0])
+    assert [(one["rank"], one["phase"]) for one in result["stragglers"]] == [(1, "forward")]
+    assert result["timeline"]["first_step"] == 29
+    assert [(link["from"], link["bytes"]) for link in result["links"]] == [(0, 5), (1, 5)]
+    # As a ring would, 1000 bytes of an all-reduce between two go over the wire once, in the four seconds that are left.
+    assert result["split"]["per_worker"][1]["bandwidth_bytes_per_s"] == pytest.approx(1000 / 4.0)
+    json.dumps(result)
+
+
+def test_without_files_nothing_is_said() -> None:
+    result = result_of(None)
+    assert (result["split"], result["stragglers"], result["timeline"]) == (None, None, None)
+
+
+def test_files_without_spans_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl").write_text('{"step": 0, "iteration_s": 1.0}\n')
+    assert result_of(tmp_path)["split"] is None
+
+
+@pytest.mark.parametrize(
+    ("warmup", "limit", "expected"),
+    [(1, None, (1, 9)), (0, None, (0, 9)), (1, 5, (1, 4)), (1, 99, (1, 9)), (20, None, (0, 9)), (3, 3, (0, 2))],
+)
+def test_steps_that_count(warmup: int, limit: int | None, expected: tuple[int, int]) -> None:
+    recipe = RECIPE.replace({"train.warmup_iterations": warmup, "train.timed_iterations": limit})
+    assert timed_steps(recipe, 10) == expected
+
+
+def straggler(rank: int, percent: float, phase: str = "forward") -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "phase": phase,
+        "excess_s": percent / 1000,
+        "excess_percent": percent,
+        "interval95_percent": [percent - 1, percent + 1],
+        "steps": 60,
+    }
+
+
+def test_repeats_agree_by_majority() -> None:
+    repeats = [
+        {"stragglers": [straggler(1, 20.0), straggler(0, 11.0)]},
+        {"stragglers": [straggler(1, 30.0)]},
+        {"stragglers": [straggler(1, 50.0), straggler(2, 90.0, "data")]},
+        {"stragglers": None},  # not measured: it has no say
+    ]
+    (found,) = agreed_stragglers(repeats) or []
+    assert (found["rank"], found["excess_percent"], found["interval95_percent"]) == (1, 30.0, [29.0, 31.0])
+    assert found["steps"] == 180
+    assert agreed_stragglers([{"stragglers": []}, {"stragglers": [straggler(1, 20.0)]}]) == []
+    assert agreed_stragglers([{}, {"stragglers": None}]) is None
+
+
+def printed(table: Any, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("label", ["ring", "parameter-server:mode=bounded:bound=4+topk:ratio=0.05"])
+def test_tables_fit_and_say_who_waits(result: dict[str, Any], width: int, label: str) -> None:
+    study = {"results": [combine([{**result, "label": label}] * 3), combine([result_of(None, "all-reduce")] * 3)]}
+    add_comparisons(study["results"])
+    for table in (comparison_table(study, width), worker_table(result, width)):
+        lines = printed(table, width)
+        assert max(map(len, lines)) <= width
+        assert "waiting" in lines[0]
+        assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(lines)
+    if width == 140:
+        assert "train s" in printed(comparison_table(study, width), width)[0]
+    if width >= 100:
+        assert "overlap" in lines[0]
+
+
+def test_sentences_about_slow_workers(result: dict[str, Any]) -> None:
+    (line,) = straggler_lines(result)
+    assert line == ("Worker 1 is slow in forward by 2000.00 ms a step, 50 % of the others' own work (95 %: 50 to 50).")
+    assert straggler_lines({**result, "stragglers": [straggler(3, 30.0, "all")]}, "ddp") == [
+        "ddp: worker 3 is slow in all phases by 30.00 ms a step, 30 % of the others' own work (95 %: 29 to 31)."
+    ]
+    assert straggler_lines({"stragglers": None}) == straggler_lines({}) == []
+
+
+def test_a_run_says_where_its_steps_went(result: dict[str, Any]) -> None:
+    (line,) = [line for line in run_lines(result) if line.startswith("step ")]
+    assert line == "step            compute 45 %, communication 40 %, overlap 0 %, waiting 10 %, data 5 %, rest 0 %"
+    assert not [line for line in run_lines(result_of(None)) if line.startswith("step ")]
