@@ -42,6 +42,11 @@ def test_workers_with_other_clocks_agree_on_the_time(monkeypatch: pytest.MonkeyP
         assert before - error_s <= clock.origin + run_s <= after + error_s
 
 
+def test_workers_of_one_host_have_one_clock() -> None:
+    for clock in on_threads(3, lambda context: agree_on_start(context.comm)):
+        assert clock.first.seconds == 0.0
+
+
 def test_nothing_of_it_is_counted() -> None:
     def job(context: Context) -> int:
         told_by_root(context.comm, "x")

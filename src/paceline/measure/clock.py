@@ -90,7 +90,12 @@ def _measure(comm: Channel) -> Offset:
         error_s = (told - asked) / 2
         if error_s < best.error_s:
             best = Offset(float(answer) - (asked + told) / 2, error_s, told)
-    return best
+    return _settled(best)
+
+
+def _settled(found: Offset) -> Offset:
+    """Clocks that cannot be told apart are one clock, their host's: those of two hosts differ by when they booted."""
+    return Offset(0.0, found.error_s, found.at) if abs(found.seconds) <= found.error_s else found
 
 
 def _answer(comm: Channel, peer: int) -> None:
