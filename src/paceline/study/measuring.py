@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.codecs import TensorSpec
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Launcher
 from paceline.measure.observer import is_measured
 from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
-from paceline.study.run import run_folder
-from paceline.train.job import serve_job, train_job
+from paceline.study.run import run_folder, training_task
 
 LEAST_STEPS, MOST_STEPS = 48, 240
 STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this, within the limits above
@@ -39,23 +38,7 @@ def cost_of_measuring(
     block = steps_per_block(steps)
     folder = run_folder(out, "measuring", launcher)
     try:
-        task = Task(
-            train_job,
-            {
-                "recipe": recipe,
-                "strategy": entry.spec,
-                "checkpoint": "",
-                "folder": str(folder.path.resolve()) if folder is not None else "",
-                "steps_per_block": block,
-            },
-            num_workers=entry.num_workers,
-            num_servers=entry.num_servers,
-            serve=serve_job,
-            comm=recipe.comm,
-            device=recipe.device,
-            threads=recipe.threads,
-            timeout_s=recipe.timeout_s,
-        )
+        task = training_task(recipe, entry, folder, checkpoint="", steps_per_block=block)
         workers = launcher.run(task, _ignore)
     finally:
         if folder is not None:

@@ -29,22 +29,7 @@ def execute(
     checkpoint = ""
     if folder is not None:
         checkpoint = str((folder.make_inner("checkpoints") / "final.safetensors").resolve())
-    task = Task(
-        train_job,
-        {
-            "recipe": recipe,
-            "strategy": entry.spec,
-            "checkpoint": checkpoint,
-            "folder": str(folder.path.resolve()) if folder is not None else "",
-        },
-        num_workers=entry.num_workers,
-        num_servers=entry.num_servers,
-        serve=serve_job,
-        comm=recipe.comm,
-        device=recipe.device,
-        threads=recipe.threads,
-        timeout_s=recipe.timeout_s,
-    )
+    task = training_task(recipe, entry, folder, checkpoint=checkpoint)
     facts = environment()  # before the load is our own
     started = time.perf_counter()
     summary: dict[str, Any] = {"name": recipe.name, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
@@ -67,6 +52,22 @@ def execute(
             folder.discard()
             raise
     return result
+
+
+def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **more: Any) -> Task:
+    """What workers and servers do to train under a strategy; the recipe is the entry's own."""
+    where = str(folder.path.resolve()) if folder is not None else ""
+    return Task(
+        train_job,
+        {"recipe": recipe, "strategy": entry.spec, "folder": where, **more},
+        num_workers=entry.num_workers,
+        num_servers=entry.num_servers,
+        serve=serve_job,
+        comm=recipe.comm,
+        device=recipe.device,
+        threads=recipe.threads,
+        timeout_s=recipe.timeout_s,
+    )
 
 
 def _store_unfinished(folder: Folder, recipe: Recipe, summary: dict[str, Any], error: BaseException) -> None:
