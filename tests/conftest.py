@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _UNWATCHED |= {".mypy_cache", ".ruff_cache", "build", "dist"}
 def pytest_configure(config: pytest.Config) -> None:
     config.option.reportchars += "s"  # a skipped test says why
     torch.set_num_threads(1)
+    # Started in the background, a shell lets its commands ignore Ctrl-C, and so would all that is started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,7 @@ veth-a:7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0
 
 
 IN_A_NETWORK_OF_ITS_OWN = """
-import socket, subprocess
+import socket, subprocess, time
 from paceline.measure.sampler import Probe
 
 # Both ends of a cable. Nobody answers for a neighbour there, so nobody is asked where it is.
@@ -139,6 +139,12 @@ for words in (
     "link set far arp off up",
 ):
     subprocess.run(["ip", *words.split()], check=True)
+# On a busy machine it takes a while until the ends are up, and what is sent before is thrown away.
+for end in ("near", "far"):
+    deadline = time.monotonic() + 30
+    while b"state UP" not in subprocess.run(["ip", "link", "show", end], capture_output=True, check=True).stdout:
+        assert time.monotonic() < deadline, end
+        time.sleep(0.05)
 probe = Probe()
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as away:
     for _ in range(100):
