@@ -160,6 +160,29 @@ def test_a_message_that_was_left_waits_for_nobody() -> None:
     assert (parts(rows[1])["communication"], rows[1]["waiting_s"]) == (0.5, 0.0)
 
 
+def test_a_send_that_nobody_looked_at_ends_when_its_peer_has_it() -> None:
+    """Both send at 6 and have received at 6.5; that the sends are complete is seen in the next step, at 17."""
+
+    def worker(peer: int) -> list[Line]:
+        send = op(0, 0, 6, 17, op="send", peer=peer)
+        return [
+            *plain_step([send, *message("recv", peer, 0, 6, 6.5)]),
+            span(1, "forward", 10, 20),
+            step_line(1, 10, 20),
+        ]
+
+    for row in split_of(worker(1), worker(0)):
+        assert parts(row) == {"compute": 8.0, "communication": 0.25, "data": 0.5, "rest": 1.25}
+        assert row["overlap_fraction"] == 0.0
+        assert row["bandwidth_bytes_per_s"] == pytest.approx(1000 / 0.5)
+
+
+def test_a_send_overlaps_until_its_peer_has_it() -> None:
+    sender = plain_step([op(0, 0, 4, 9, op="send", peer=1)], end=7.0)
+    taker = plain_step([op(0, 0, 4, 5, op="recv", peer=0)], end=7.0)
+    assert [parts(row)["overlap"] for row in split_of(sender, taker)] == [1.0, 1.0]
+
+
 def test_messages_with_tags_and_peers_do_not_mix() -> None:
     """The k-th message of each peer and tag: only the one with tag 5 from worker 1 is late."""
     first = plain_step([*both(0, 0, 6, 6.5, op="recv", peer=1, tag=4), *both(0, 0, 6.5, 8, op="recv", peer=1, tag=5)])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from paceline.measure.arrivals import Arrivals, transfer
+from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
 from paceline.measure.observer import COMMUNICATION
 from paceline.measure.reading import StepLines, stands_for
@@ -63,7 +63,7 @@ def split_step(
     waits = _waits(rank, lines, arrivals)
     waiting = intersection(inside((w.begin_s, w.end_s) for w in waits), blocked)
     own_ops = [op for op in lines.ops if lines.begin_s <= op.begin_s < lines.end_s]
-    transfers = [transfer(op, arrivals.last(op.key, rank, op.end_s)) for op in own_ops]
+    transfers = [arrivals.transfer(op, rank) for op in own_ops]
     moving = inside([*transfers, *from_before])
     busy = difference(covered, blocked)
     computing = difference(difference(busy, phases["data"]), agreeing)
