@@ -69,6 +69,25 @@ def test_two_buckets_at_once_overlap_once_and_their_end_is_exposed() -> None:
         assert row["bandwidth_bytes_per_s"] == pytest.approx(2 * 1500 / 3)
 
 
+def test_operations_of_the_optimizer_have_nothing_to_hide_under() -> None:
+    """As with a server: gradients go at 6, weights are waited for from 6.5 to 8, and meanwhile the worker packs."""
+    extra = [span(0, "optimizer", 6, 9), op(0, 0, 6, 8), blocked(0, 0, 6.5, 8)]
+    lines = plain_step(extra)
+    for row in split_of(lines, lines):
+        assert parts(row) == {"compute": 7.5, "communication": 1.5, "data": 1.0}
+        assert row["overlap_fraction"] == 0.0
+
+
+def test_what_was_begun_before_hides_under_the_optimizer_and_what_goes_on_after_it_too() -> None:
+    before = plain_step([op(0, 0, 5, 6.5), span(0, "optimizer", 6, 7)], end=8.0)
+    assert [parts(row)["overlap"] for row in split_of(before, before)] == [1.5, 1.5]
+    after = [
+        span(0, "optimizer", 0, 1), op(0, 0, 0.5, 1.5), step_line(0, 0, 1),
+        span(1, "forward", 1, 2), step_line(1, 1, 2),
+    ]  # fmt: skip
+    assert [parts(row)["overlap"] for row in split_of(after, after)] == [0.25, 0.25]
+
+
 def test_blocked_inside_backward_is_no_work() -> None:
     lines = plain_step([op(0, 0, 4, 6), blocked(0, 0, 5, 6)], end=7.0)
     for row in split_of(lines, lines):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
 from paceline.measure.observer import COMMUNICATION
-from paceline.measure.reading import StepLines, stands_for
+from paceline.measure.reading import Op, StepLines, stands_for
 
 PHASES = ("data", "forward", "backward", "optimizer")
 PARTS = ("compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
@@ -64,7 +64,7 @@ def split_step(
     waiting = intersection(inside((w.begin_s, w.end_s) for w in waits), blocked)
     own_ops = [op for op in lines.ops if lines.begin_s <= op.begin_s < lines.end_s]
     transfers = [arrivals.transfer(op, rank) for op in own_ops]
-    moving = inside([*transfers, *from_before])
+    moving = inside([*_hideable(own_ops, transfers, phases["optimizer"]), *from_before])
     busy = difference(covered, blocked)
     computing = difference(difference(busy, phases["data"]), agreeing)
     overlap = intersection(computing, moving)
@@ -87,6 +87,19 @@ def split_step(
         received_bytes=sum(nbytes * received for nbytes, (_, received) in wire),
         still_moving=[(lines.end_s, end) for _, end in transfers if end > lines.end_s],
     )
+
+
+def _hideable(ops: list[Op], transfers: list[Interval], updating: Intervals) -> Intervals:
+    """Transfers, each without the optimiser in which it was begun.
+
+    A strategy that communicates inside its step has no forward or backward left to hide that under; what its thread
+    does between two operations is work of its own, and hides nothing.
+    """
+    found: Intervals = []
+    for op, moved in zip(ops, transfers, strict=True):
+        begun_in = [part for part in updating if part[0] <= op.begin_s < part[1]]
+        found += difference([moved], begun_in) if moved[1] > moved[0] else []
+    return found
 
 
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
