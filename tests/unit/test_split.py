@@ -246,6 +246,14 @@ def test_one_worker_has_nobody_to_wait_for() -> None:
     assert (row["overlap_fraction"], row["bandwidth_bytes_per_s"]) == (None, None)
 
 
+def test_who_has_no_operation_hides_no_share_of_it() -> None:
+    """As under `none`: the loop gives the strategy its turn, which takes a moment; a barrier moves nothing."""
+    lines = plain_step([span(0, "communication", 6, 6.25), *both(0, 0, 6.25, 6.5, op="barrier", bytes=0)], end=7.5)
+    for row in [*split_of(lines, lines), analysed(lines, lines)["split"]["mean"]]:
+        assert row["communication_s"] == pytest.approx(0.5)
+        assert row["overlap_fraction"] is None
+
+
 def test_an_evaluation_beside_the_steps_counts_nowhere() -> None:
     lines = [*plain_step([], end=7.0), span(0, "evaluation", 7, 9), *both(0, 0, 8, 9)]
     row = split_of(lines, lines)[0]

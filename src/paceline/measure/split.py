@@ -44,6 +44,7 @@ class StepSplit:
     transfer_s: float  # while its operations moved bytes
     sent_bytes: float
     received_bytes: float
+    num_operations: int  # that had anything to move
     still_moving: list[Interval]  # transfers that went on after the step
 
 
@@ -85,6 +86,7 @@ def split_step(
         transfer_s=length(union(transfers)),
         sent_bytes=sum(nbytes * sent for nbytes, (sent, _) in wire),
         received_bytes=sum(nbytes * received for nbytes, (_, received) in wire),
+        num_operations=sum(op.nbytes > 0 for op in own_ops),
         still_moving=[(lines.end_s, end) for _, end in transfers if end > lines.end_s],
     )
 
@@ -151,6 +153,7 @@ class WorkerSum:
     transfer_s: float = 0.0
     sent_bytes: float = 0.0
     received_bytes: float = 0.0
+    num_operations: float = 0.0
     caused_waiting_s: float = 0.0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -162,6 +165,7 @@ class WorkerSum:
         self.transfer_s += weight * split.transfer_s
         self.sent_bytes += weight * split.sent_bytes
         self.received_bytes += weight * split.received_bytes
+        self.num_operations += weight * split.num_operations
         self.caused_waiting_s += weight * caused_s
         for part in PARTS:
             self.parts[part] += weight * split.parts[part]
@@ -176,7 +180,7 @@ class WorkerSum:
         return {
             "step_s": self.step_s / self.steps,
             **parts,
-            "overlap_fraction": parts["overlap_s"] / moved_s if moved_s else None,
+            "overlap_fraction": parts["overlap_s"] / moved_s if self.num_operations and moved_s else None,
             "bandwidth_bytes_per_s": moved_bytes / self.transfer_s if self.transfer_s else None,
             "phases_s": {phase: value / self.steps for phase, value in self.own_s.items()},
             "caused_waiting_s": self.caused_waiting_s / self.steps,
@@ -205,7 +209,8 @@ class SplitSum:
 def _mean_of_workers(workers: list[WorkerSum]) -> dict[str, Any]:
     everybody = WorkerSum()
     for worker in workers:
-        for name in ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "caused_waiting_s"):
+        names = ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "num_operations", "caused_waiting_s")
+        for name in names:
             setattr(everybody, name, getattr(everybody, name) + getattr(worker, name))
         for sums, more in ((everybody.parts, worker.parts), (everybody.own_s, worker.own_s)):
             for key, value in more.items():
