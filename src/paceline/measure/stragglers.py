@@ -49,11 +49,14 @@ class Straggler:
         return {**self.__dict__, "interval95_percent": list(self.interval95_percent)}
 
 
-def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler]:
-    """The slow ones among workers, the slowest first, from every worker's own work in the same steps."""
+def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | None:
+    """The slow ones among workers, the slowest first, from every worker's own work in the same steps.
+
+    None where that cannot be told: there is nobody to compare with, or there are too few steps.
+    """
     num_steps = min((len(steps) for steps in own.values()), default=0)
     if len(own) < 2 or num_steps < LEAST_STEPS:
-        return []
+        return None
     found: dict[int, Straggler] = {}
     for typical in (statistics.median, statistics.fmean):
         blocks = {rank: _blocks(steps[:num_steps], typical) for rank, steps in own.items()}
