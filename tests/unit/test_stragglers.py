@@ -80,6 +80,24 @@ def test_a_factor_of_one_phase_names_that_phase() -> None:
     assert (found.rank, found.phase) == (2, "backward")
 
 
+def test_a_size_is_that_of_the_phase_it_goes_with() -> None:
+    own = workers(noise=0.01) | {2: steps(9, noise=0.01, more={"backward": 1.5, "forward": 0.2})}
+    (found,) = stragglers(own)
+    assert (found.rank, found.phase) == (2, "backward")
+    assert found.excess_s == pytest.approx(1.5, rel=0.03)
+    assert found.excess_percent == pytest.approx(100 * 1.5 / TOTAL_S, rel=0.03)
+    low, high = found.interval95_percent
+    assert low < found.excess_percent < high < 100 * 1.7 / TOTAL_S
+
+
+def test_slow_in_all_phases_but_the_one_in_which_the_other_is_slow() -> None:
+    """Two workers: one takes twice as long for everything, the other stands still over its data."""
+    own = {0: steps(8, factor=2.0), 1: steps(9, more={"data": 1.2})}
+    (found,) = stragglers(own)
+    assert (found.rank, found.phase) == (0, "all")
+    assert found.excess_s == pytest.approx(TOTAL_S - 1.2, rel=0.1)
+
+
 def test_several_slow_workers_are_named_the_slowest_first() -> None:
     own = workers(6) | {1: steps(8, more={"forward": 1.0}), 4: steps(9, more={"data": 3.0})}
     assert [(one.rank, one.phase) for one in stragglers(own)] == [(4, "data"), (1, "forward")]
