@@ -86,10 +86,12 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
     if usual_s <= 0 or excess_s <= LEAST_EXCESS * usual_s or low <= 0:
         return None
     phase = _slow_phase(blocks[rank], others)
-    if phase != ALL:
-        _, excess = _excess(blocks[rank], others, phase)
-        excess_s = statistics.median(excess)
-        low, high = interval95_of_median(excess, num_together=NUM_LOOKS * len(blocks))
+    _, of_phase = _excess(blocks[rank], others, phase)
+    bounds = interval95_of_median(of_phase, num_together=NUM_LOOKS * len(blocks))
+    if bounds[0] > 0:
+        excess_s, (low, high) = statistics.median(of_phase), bounds
+    else:
+        phase = ALL  # slow for certain, but no single phase is
     return Straggler(
         rank=rank,
         phase=phase,
