@@ -98,6 +98,17 @@ def test_slow_in_all_phases_but_the_one_in_which_the_other_is_slow() -> None:
     assert found.excess_s == pytest.approx(TOTAL_S - 1.2, rel=0.1)
 
 
+def test_slow_for_certain_but_in_no_phase_for_certain() -> None:
+    """Three seconds more in every step, in three fifths of the run for backward and otherwise for data."""
+    own = workers(noise=0.0)
+    for step in range(100):
+        more = {"backward": 3.0} if step // 5 % 5 < 3 else {"data": 3.1, "backward": -0.1}
+        own[1][step] = {phase: usual_s + more.get(phase, 0.0) for phase, usual_s in EVEN.items()}
+    (found,) = stragglers(own)
+    assert (found.rank, found.phase) == (1, "all")
+    assert found.excess_s == pytest.approx(3.0)
+
+
 def test_several_slow_workers_are_named_the_slowest_first() -> None:
     own = workers(6) | {1: steps(8, more={"forward": 1.0}), 4: steps(9, more={"data": 3.0})}
     assert [(one.rank, one.phase) for one in stragglers(own)] == [(4, "data"), (1, "forward")]
