@@ -72,7 +72,7 @@ class Case:
 
 def judge_slow(case: Case, result: dict[str, Any]) -> None:
     """Hold what was said of a run against what was done to it."""
-    found = result["stragglers"]
+    found = result["stragglers"] or []
     said = "; ".join(
         f"worker {one['rank']} in {one['phase']} by {1000 * one['excess_s']:.1f} ms, {one['excess_percent']:.0f} %"
         for one in found

@@ -44,7 +44,7 @@ def test_figures_of_every_worker_are_served_while_a_run_lasts(tmp_path: Path) ->
         found = re.search(r"http://127\.0\.0\.1:\d+/metrics", said)
         assert found, said
         wanted = [rf'^paceline_{name}{{strategy="ring",rank="{rank}"}} \S+$'
-                  for name in ("step", "loss", "samples_per_second", "waiting_percent", "cpu_percent", "memory_bytes")
+                  for name in ("step", "loss", "samples_per_second", "in_comm_percent", "cpu_percent", "memory_bytes")
                   for rank in (0, 1)]  # fmt: skip
         deadline = time.monotonic() + 90
         while not all(re.search(pattern, text := read_metrics(found[0]), re.MULTILINE) for pattern in wanted):

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from made_up import made_up_worker
 from made_up_lines import even_steps
-from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, worker_table
+from paceline.cli.parts.stored import show_run, show_study
+from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, unjudged_lines, worker_table
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry
 from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
@@ -133,6 +134,22 @@ def test_sentences_about_slow_workers(result: dict[str, Any]) -> None:
         "ddp: worker 3 is slow in all phases by 30.00 ms a step, 30 % of the others' own work (95 %: 29 to 31)."
     ]
     assert straggler_lines({"stragglers": None}) == straggler_lines({}) == []
+
+
+def test_too_few_steps_to_tell_are_said(result: dict[str, Any]) -> None:
+    short = {**result, "label": "short", "stragglers": None, "timed_steps": 19}
+    assert unjudged_lines([short]) == ["Too few timed steps (19) to tell whether a worker is slow: it takes 50."]
+    assert unjudged_lines([result, short]) == [
+        "Too few timed steps under short (19) to tell whether a worker is slow: it takes 50."
+    ]
+    assert unjudged_lines([result]) == unjudged_lines([{**short, "workers": 1}]) == []
+    assert unjudged_lines([{**short, "split": None}]) == []
+    study = {"results": [combine([short])], "repeats": 1}
+    add_comparisons(study["results"])
+    for show, item in ((show_run, short), (show_study, study)):
+        console = Console(width=120, file=io.StringIO(), highlight=False)
+        show(console, item)
+        assert "Too few timed steps (19)" in console.file.getvalue()
 
 
 def test_a_run_says_where_its_steps_went(result: dict[str, Any]) -> None:

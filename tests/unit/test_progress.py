@@ -28,7 +28,7 @@ def entry_of(text: str, workers: int = 2) -> Entry:
 
 def event(rank: int, step: int = 5, **changes: Any) -> dict[str, Any]:
     plain = {"kind": "progress", "rank": rank, "step": step, "total_steps": 100000, "epoch": 2, "iteration": 3}
-    plain |= {"loss": 2.5, "accuracy": 0.5, "samples_per_s": 123456.7, "waiting_percent": 10.0 + rank}
+    plain |= {"loss": 2.5, "accuracy": 0.5, "samples_per_s": 123456.7, "in_comm_percent": 10.0 + rank}
     return {**plain, **changes}
 
 
@@ -71,7 +71,7 @@ def test_what_a_worker_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "INTERVAL_S", 0.0)
     waited = iter([(0.0, 0.0), (0.25, 1.0), (0.25, 1.0), (1.0, 2.0), (1.0, 2.0)])
     told = events_of(4, waited=lambda: next(waited), more=lambda: {"sent_bytes": 9})
-    assert [event["waiting_percent"] for event in told] == [25.0, 25.0, 50.0, 50.0]
+    assert [event["in_comm_percent"] for event in told] == [25.0, 25.0, 50.0, 50.0]
     last = told[-1]
     assert last["accuracy"] == 0.75
     assert last["samples_per_s"] > 0
@@ -84,11 +84,11 @@ def test_only_the_window_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "WINDOW_S", 0.0)  # the last step alone
     waited = iter([(0.0, 0.0), (9.0, 10.0), (9.0, 20.0), (10.0, 30.0)])
     told = events_of(3, waited=lambda: next(waited))
-    assert [event["waiting_percent"] for event in told] == pytest.approx([90.0, 0.0, 10.0])
+    assert [event["in_comm_percent"] for event in told] == pytest.approx([90.0, 0.0, 10.0])
 
 
-def test_waiting_that_nobody_heard_of_is_not_given() -> None:
-    assert [event["waiting_percent"] for event in events_of(1)] == [None]
+def test_time_in_the_comm_that_nobody_heard_of_is_not_given() -> None:
+    assert [event["in_comm_percent"] for event in events_of(1)] == [None]
 
 
 def test_only_rank_0_says_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_terminal_shows_a_line_per_worker_and_fits() -> None:
     lines = shown([entry_of("ring"), entry_of(LONG)], workers=3, is_terminal=True)
     assert max(len(line) for line in lines) <= WIDTH
     first = next(line for line in lines if "worker 0" in line)
-    assert re.sub(" +", " ", first).strip() == "worker 0 step 99990 loss 2.5 123,457 samples/s waiting 10 %"
+    assert re.sub(" +", " ", first).strip() == "worker 0 step 99990 loss 2.5 123,457 samples/s in comm 10 %"
     assert any("worker 2" in line for line in lines)
     assert any(line.startswith("parameter-server:") and "0:00:0" in line for line in lines)
 
@@ -134,14 +134,14 @@ def test_many_workers_share_a_line() -> None:
         workers.put(event(rank, step=rank, loss=1.0))
     lines = workers.lines()
     assert [line[0] for line in lines] == [*(f"worker {rank}" for rank in range(7)), "5 more"]
-    assert lines[-1][1:] == ("5 to 11", "1.3", "617,284 samples/s", "waiting 17 to 21 %")
+    assert lines[-1][1:] == ("5 to 11", "1.3", "617,284 samples/s", "in comm 17 to 21 %")
     assert workers.sentence().startswith("12 workers at step 5 to 11 of 100000, loss 2, ")
 
 
-def test_waiting_that_is_not_known_is_a_dash() -> None:
+def test_time_in_the_comm_that_is_not_known_is_a_dash() -> None:
     workers = Workers()
-    workers.put(event(0, waiting_percent=None))
-    assert workers.lines()[0][-1] == "waiting \N{EN DASH}"
+    workers.put(event(0, in_comm_percent=None))
+    assert workers.lines()[0][-1] == "in comm \N{EN DASH}"
 
 
 def test_elsewhere_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,4 +153,4 @@ def test_elsewhere_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     often = shown([entry_of("ring")], workers=2, is_terminal=False)
-    assert often[1].startswith("ring: 2 workers at step 99990 to 99991 of 100000, loss 2.5, 246,913 samples/s, waiting")
+    assert often[1].startswith("ring: 2 workers at step 99990 to 99991 of 100000, loss 2.5, 246,913 samples/s, in comm")

@@ -24,7 +24,7 @@ def event(rank: int, **changes: Any) -> dict[str, Any]:
     resources = {"cpu_percent": 99.5, "rss_bytes": 1000, "peak_rss_bytes": 2000, "disk_written_bytes": 3}
     resources |= {"network_sent_bytes": 10**12, "gpu_percent": None}
     plain = {"kind": "progress", "rank": rank, "step": 7, "total_steps": 10, "loss": 0.25, "accuracy": None}
-    plain |= {"samples_per_s": 12.5, "waiting_percent": 3.0, "sent_bytes": 44, "resources": resources}
+    plain |= {"samples_per_s": 12.5, "in_comm_percent": 3.0, "sent_bytes": 44, "resources": resources}
     return {**plain, **changes}
 
 

@@ -147,17 +147,20 @@ class TestAgainstOneWorker:
 
 class TestOtherPoints:
     def test_cost_of_agreeing(self) -> None:
-        loose = row("none", 15, "faster", 0.75, [0.7, 0.8], guarantee="NONE")
-        point = words.cost_of_agreeing([loose, RING])
+        loose = row("none", 12, "faster", 0.6, [0.55, 0.65], guarantee="NONE")
+        against = {"label": "none", "limit_s": 0.015, "ratio": 4 / 3, "interval95": [1.2, 1.4]}
+        point = words.cost_of_agreeing([loose, {**RING, "versus_none": against}])
         assert point is not None
         assert point.text == (
-            "Workers that do not synchronise at all (none) took 15.0 ms per iteration; "
+            "Of workers that do not synchronise at all (none), the slowest took 15.0 ms per iteration; "
             "agreeing cost ring another 5.00 ms, 25 % of its time."
         )
+        assert words.cost_of_agreeing([loose, RING]) is None
 
     def test_agreeing_that_costs_nothing(self) -> None:
-        loose = row("none", 19, "no difference", 0.97, [0.9, 1.1], guarantee="NONE")
-        point = words.cost_of_agreeing([loose, RING])
+        loose = row("none", 15, "faster", 0.75, [0.7, 0.8], guarantee="NONE")
+        against = {"label": "none", "limit_s": 0.019, "ratio": 1.03, "interval95": [0.9, 1.1]}
+        point = words.cost_of_agreeing([loose, {**RING, "versus_none": against}])
         assert point is not None
         assert point.text == "Agreeing cost ring nothing that could be told: no difference from none."
 
@@ -376,6 +379,15 @@ class TestCollect:
         assert [(r["label"], r["repeats"]) for r in material.results] == [("ddp", 3), ("ring", 2)]
         assert material.results[0]["versus_fastest"]["verdict"] == "slower"
         assert "Put together from 5 folders" in notices(material)[0]
+
+    def test_runs_side_by_side_are_held_against_the_slowest_that_does_not_agree(self, tmp_path: Path) -> None:
+        runs = [
+            write_run(tmp_path / "ring", result("ring", 0.03)),
+            write_run(tmp_path / "none", result("none", 0.02, guarantee="NONE")),
+        ]
+        ring = next(row for row in collect(runs).results if row["label"] == "ring")
+        assert ring["versus_none"]["label"] == "none"
+        assert ring["versus_none"]["ratio"] == pytest.approx(1.5)
 
     def test_different_work_is_not_compared(self, tmp_path: Path) -> None:
         small = write_run(tmp_path / "a", result("ring", 0.01))

@@ -40,6 +40,21 @@ class TestSentences:
             "Not so under ddp. Own work is compared, so the others' waiting is not held against them."
         )
 
+    def test_too_few_steps_to_tell_are_no_verdict(self) -> None:
+        short = {**named("ddp"), "stragglers": None}
+        alone = findings.slow_workers([short])
+        assert alone is not None
+        assert alone.text == "It cannot be told: that takes 50 timed steps."
+        joint = findings.slow_workers([named("ring"), short])
+        assert joint is not None
+        assert " under ring" not in joint.text
+        assert "Not so under" not in joint.text
+        assert "It cannot be told under ddp: that takes 50 timed steps." in joint.text
+        even = findings.slow_workers([{**named("ring"), "stragglers": []}, short])
+        assert even is not None
+        assert even.text.endswith("longer than the others'. It cannot be told under ddp: that takes 50 timed steps.")
+        assert findings.slow_workers([{**short, "split": None}]) is None
+
     def test_a_worker_that_is_slow_in_everything(self) -> None:
         row = {**named("ring")["stragglers"][0], "phase": "all", "rank": 0, "excess_percent": 50.4}
         assert findings.clauses([{**named("ring"), "stragglers": [row]}]) == ["worker 0 is slow in all phases by 50 %"]

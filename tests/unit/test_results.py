@@ -37,8 +37,8 @@ def test_one_run() -> None:
     # The first step of each worker is warm-up; the mean is over all steps of all workers.
     assert result["iteration_s"]["mean"] == pytest.approx((1 + 3 + 2 + 2 + 2 + 4) / 6)
     assert result["iteration_s"]["p50"] == 2.0
-    # 12 samples in timed steps; workers were busy for 6 and 8 seconds.
-    assert result["samples_per_s"] == pytest.approx(12 / 7)
+    # 12 samples in timed steps; workers were busy for 6 and 8 seconds, and all is done when the last one is.
+    assert result["samples_per_s"] == pytest.approx(12 / 8)
     # Two epochs of two steps; the slower worker took 17 s, 0.4 s of it for data.
     assert result["epoch_s"] == pytest.approx(17 / 2)
     assert result["epoch_without_data_s"] == pytest.approx((17 - 0.4) / 2)
@@ -177,12 +177,28 @@ def test_how_far_each_is_from_no_agreement_at_all() -> None:
         repeats_of("one-worker", [9.0, 9.0, 9.0], "one-worker"),
     ]
     add_comparisons(results)
-    assert results[0]["versus_none"] == {"label": "none", "ratio": 1.5, "interval95": pytest.approx([1.5, 1.5])}
+    assert results[0]["versus_none"] == {
+        "label": "none",
+        "limit_s": 2.0,
+        "ratio": 1.5,
+        "interval95": pytest.approx([1.5, 1.5]),
+    }
     assert results[1]["versus_none"]["ratio"] == 1.0
     assert "versus_none" not in results[2]
     alone = [repeats_of("ring", [3.0])]
     add_comparisons(alone)
     assert "versus_none" not in alone[0]
+
+
+def test_the_limit_is_the_slowest_worker_of_those_that_do_not_agree() -> None:
+    """Alone, one worker takes 1 s a step and the other 2 s: a ring of both that takes 3 s paid 1 s for agreeing."""
+    apart = [result_of([made_up_worker(0, [9.0, 1.0, 1.0]), made_up_worker(1, [9.0, 2.0, 2.0])], "none")] * 3
+    results = [repeats_of("ring", [3.0, 3.0, 3.0]), combine(apart)]
+    add_comparisons(results)
+    assert (results[0]["versus_none"]["limit_s"], results[0]["versus_none"]["ratio"]) == (2.0, 1.5)
+    assert results[0]["versus_none"]["interval95"] == pytest.approx([1.5, 1.5])
+    assert results[1]["versus_none"]["ratio"] == 1.0
+    assert results[1]["samples_per_s"] == pytest.approx(8 / 4.0)  # and not what the fast one would do by itself
 
 
 def test_percentiles_that_every_repeat_has() -> None:

@@ -69,6 +69,25 @@ def test_two_buckets_at_once_overlap_once_and_their_end_is_exposed() -> None:
         assert row["bandwidth_bytes_per_s"] == pytest.approx(2 * 1500 / 3)
 
 
+def test_operations_of_the_optimizer_have_nothing_to_hide_under() -> None:
+    """As with a server: gradients go at 6, weights are waited for from 6.5 to 8, and meanwhile the worker packs."""
+    extra = [span(0, "optimizer", 6, 9), op(0, 0, 6, 8), blocked(0, 0, 6.5, 8)]
+    lines = plain_step(extra)
+    for row in split_of(lines, lines):
+        assert parts(row) == {"compute": 7.5, "communication": 1.5, "data": 1.0}
+        assert row["overlap_fraction"] == 0.0
+
+
+def test_what_was_begun_before_hides_under_the_optimizer_and_what_goes_on_after_it_too() -> None:
+    before = plain_step([op(0, 0, 5, 6.5), span(0, "optimizer", 6, 7)], end=8.0)
+    assert [parts(row)["overlap"] for row in split_of(before, before)] == [1.5, 1.5]
+    after = [
+        span(0, "optimizer", 0, 1), op(0, 0, 0.5, 1.5), step_line(0, 0, 1),
+        span(1, "forward", 1, 2), step_line(1, 1, 2),
+    ]  # fmt: skip
+    assert [parts(row)["overlap"] for row in split_of(after, after)] == [0.25, 0.25]
+
+
 def test_blocked_inside_backward_is_no_work() -> None:
     lines = plain_step([op(0, 0, 4, 6), blocked(0, 0, 5, 6)], end=7.0)
     for row in split_of(lines, lines):
@@ -160,6 +179,29 @@ def test_a_message_that_was_left_waits_for_nobody() -> None:
     assert (parts(rows[1])["communication"], rows[1]["waiting_s"]) == (0.5, 0.0)
 
 
+def test_a_send_that_nobody_looked_at_ends_when_its_peer_has_it() -> None:
+    """Both send at 6 and have received at 6.5; that the sends are complete is seen in the next step, at 17."""
+
+    def worker(peer: int) -> list[Line]:
+        send = op(0, 0, 6, 17, op="send", peer=peer)
+        return [
+            *plain_step([send, *message("recv", peer, 0, 6, 6.5)]),
+            span(1, "forward", 10, 20),
+            step_line(1, 10, 20),
+        ]
+
+    for row in split_of(worker(1), worker(0)):
+        assert parts(row) == {"compute": 8.0, "communication": 0.25, "data": 0.5, "rest": 1.25}
+        assert row["overlap_fraction"] == 0.0
+        assert row["bandwidth_bytes_per_s"] == pytest.approx(1000 / 0.5)
+
+
+def test_a_send_overlaps_until_its_peer_has_it() -> None:
+    sender = plain_step([op(0, 0, 4, 9, op="send", peer=1)], end=7.0)
+    taker = plain_step([op(0, 0, 4, 5, op="recv", peer=0)], end=7.0)
+    assert [parts(row)["overlap"] for row in split_of(sender, taker)] == [1.0, 1.0]
+
+
 def test_messages_with_tags_and_peers_do_not_mix() -> None:
     """The k-th message of each peer and tag: only the one with tag 5 from worker 1 is late."""
     first = plain_step([*both(0, 0, 6, 6.5, op="recv", peer=1, tag=4), *both(0, 0, 6.5, 8, op="recv", peer=1, tag=5)])
@@ -202,6 +244,14 @@ def test_one_worker_has_nobody_to_wait_for() -> None:
     row = split_of(plain_step([], end=7.0))[0]
     assert parts(row) == {"compute": 6.0, "data": 1.0}
     assert (row["overlap_fraction"], row["bandwidth_bytes_per_s"]) == (None, None)
+
+
+def test_who_has_no_operation_hides_no_share_of_it() -> None:
+    """As under `none`: the loop gives the strategy its turn, which takes a moment; a barrier moves nothing."""
+    lines = plain_step([span(0, "communication", 6, 6.25), *both(0, 0, 6.25, 6.5, op="barrier", bytes=0)], end=7.5)
+    for row in [*split_of(lines, lines), analysed(lines, lines)["split"]["mean"]]:
+        assert row["communication_s"] == pytest.approx(0.5)
+        assert row["overlap_fraction"] is None
 
 
 def test_an_evaluation_beside_the_steps_counts_nowhere() -> None:

@@ -10,7 +10,7 @@ import pytest
 from made_up_lines import even_steps
 from paceline.measure.analysis import analyse
 from paceline.measure.reading import read_steps
-from paceline.measure.stragglers import LEAST_STEPS, OwnWork, find_stragglers, interval95_of_median
+from paceline.measure.stragglers import LEAST_STEPS, OwnWork, Straggler, find_stragglers, interval95_of_median
 
 EVEN = {"data": 0.1, "forward": 1.0, "backward": 2.0, "optimizer": 0.3}
 TOTAL_S = sum(EVEN.values())
@@ -35,6 +35,12 @@ def workers(count: int = 4, **changes: object) -> dict[int, list[OwnWork]]:
     return {rank: steps(rank, **changes) for rank in range(count)}  # type: ignore[arg-type]
 
 
+def stragglers(own: dict[int, list[OwnWork]]) -> list[Straggler]:
+    found = find_stragglers(own)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
 def test_nobody_is_named_on_an_even_run(count: int, noise: float) -> None:
@@ -54,7 +60,7 @@ def test_wild_times_name_somebody_no_more_often_than_promised() -> None:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_a_slow_phase_is_named_with_its_size(phase: str, count: int) -> None:
     own = workers(count) | {1: steps(9, more={phase: 1.5})}
-    (found,) = find_stragglers(own)
+    (found,) = stragglers(own)
     assert (found.rank, found.phase, found.steps) == (1, phase, 100)
     assert found.excess_s == pytest.approx(1.5, rel=0.05)
     assert found.excess_percent == pytest.approx(100 * 1.5 / TOTAL_S, rel=0.1)
@@ -64,26 +70,56 @@ def test_a_slow_phase_is_named_with_its_size(phase: str, count: int) -> None:
 
 @pytest.mark.parametrize("factor", [1.2, 1.5, 4.0])
 def test_a_factor_slows_all_phases(factor: float) -> None:
-    (found,) = find_stragglers(workers() | {2: steps(9, factor=factor)})
+    (found,) = stragglers(workers() | {2: steps(9, factor=factor)})
     assert (found.rank, found.phase) == (2, "all")
     assert found.excess_percent == pytest.approx(100 * (factor - 1), rel=0.15)
 
 
 def test_a_factor_of_one_phase_names_that_phase() -> None:
-    (found,) = find_stragglers(workers() | {2: steps(9, more={"backward": 0.5 * EVEN["backward"]})})
+    (found,) = stragglers(workers() | {2: steps(9, more={"backward": 0.5 * EVEN["backward"]})})
     assert (found.rank, found.phase) == (2, "backward")
+
+
+def test_a_size_is_that_of_the_phase_it_goes_with() -> None:
+    own = workers(noise=0.01) | {2: steps(9, noise=0.01, more={"backward": 1.5, "forward": 0.2})}
+    (found,) = stragglers(own)
+    assert (found.rank, found.phase) == (2, "backward")
+    assert found.excess_s == pytest.approx(1.5, rel=0.03)
+    assert found.excess_percent == pytest.approx(100 * 1.5 / TOTAL_S, rel=0.03)
+    low, high = found.interval95_percent
+    assert low < found.excess_percent < high < 100 * 1.7 / TOTAL_S
+
+
+def test_slow_in_all_phases_but_the_one_in_which_the_other_is_slow() -> None:
+    """Two workers: one takes twice as long for everything, the other stands still over its data."""
+    own = {0: steps(8, factor=2.0), 1: steps(9, more={"data": 1.2})}
+    (found,) = stragglers(own)
+    assert (found.rank, found.phase) == (0, "all")
+    assert found.excess_s == pytest.approx(TOTAL_S - 1.2, rel=0.1)
+
+
+def test_slow_for_certain_but_in_no_phase_for_certain() -> None:
+    """Three seconds more in every step, in three fifths of the run for backward and otherwise for data."""
+    own = workers(noise=0.0)
+    for step in range(100):
+        more = {"backward": 3.0} if step // 5 % 5 < 3 else {"data": 3.1, "backward": -0.1}
+        own[1][step] = {phase: usual_s + more.get(phase, 0.0) for phase, usual_s in EVEN.items()}
+    (found,) = stragglers(own)
+    assert (found.rank, found.phase) == (1, "all")
+    assert found.excess_s == pytest.approx(3.0)
 
 
 def test_several_slow_workers_are_named_the_slowest_first() -> None:
     own = workers(6) | {1: steps(8, more={"forward": 1.0}), 4: steps(9, more={"data": 3.0})}
-    assert [(one.rank, one.phase) for one in find_stragglers(own)] == [(4, "data"), (1, "forward")]
+    assert [(one.rank, one.phase) for one in stragglers(own)] == [(4, "data"), (1, "forward")]
 
 
-def test_fewer_than_fifty_steps_name_nobody() -> None:
-    def named(count: int) -> int:
-        return len(find_stragglers(workers(count=4) | {1: steps(9, count=count, more={"forward": 5.0})}))
+def test_fewer_than_fifty_steps_cannot_tell() -> None:
+    def found(count: int) -> list[Straggler] | None:
+        return find_stragglers(workers(count=4) | {1: steps(9, count=count, more={"forward": 5.0})})
 
-    assert (named(LEAST_STEPS - 1), named(LEAST_STEPS)) == (0, 1)
+    assert found(LEAST_STEPS - 1) is None
+    assert [one.rank for one in found(LEAST_STEPS) or []] == [1]
 
 
 @pytest.mark.parametrize(("excess", "is_named"), [(0.08, False), (0.14, True)])
@@ -103,14 +139,23 @@ def test_slow_now_and_then_all_through_the_run_is_slow() -> None:
     own = workers()
     for step in range(0, 100, 3):
         own[1][step] = {**own[1][step], "data": 6.0}
-    (found,) = find_stragglers(own)
+    (found,) = stragglers(own)
     assert (found.rank, found.phase) == (1, "data")
     assert found.excess_s == pytest.approx(2.0, rel=0.25)
 
 
-def test_one_worker_is_nobodys_straggler() -> None:
-    assert find_stragglers({0: steps(0)}) == []
-    assert find_stragglers({}) == []
+def test_one_worker_has_nobody_to_be_compared_with() -> None:
+    assert find_stragglers({0: steps(0)}) is None
+    assert find_stragglers({}) is None
+
+
+def test_too_few_lines_to_tell_are_null() -> None:
+    lines = {rank: even_steps(20, {"forward": 1.0 + rank}) for rank in range(2)}
+    found = analyse(
+        {rank: read_steps(some) for rank, some in lines.items()}, first=1, last=19, factors=lambda *_: (0.0, 0.0)
+    )
+    assert found["split"] is not None
+    assert found["stragglers"] is None
 
 
 @pytest.mark.parametrize("count", [6, 10, 20])

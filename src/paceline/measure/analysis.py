@@ -41,7 +41,8 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
     found = total.result()
     if found is None:
         return dict(NOTHING)
-    stragglers = [one.as_dict() for one in find_stragglers(own)]
+    slow = find_stragglers(own)
+    stragglers = None if slow is None else [one.as_dict() for one in slow]
     return {"split": found, "stragglers": stragglers, "timeline": timeline.result()}
 
 

@@ -1,10 +1,11 @@
-"""Who came to an operation last: until then its others wait, and from then on bytes can move."""
+"""Who came to an operation last, and when a message was there: between the two, bytes can move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from paceline.measure.intervals import Interval
 from paceline.measure.reading import Key, Op, StepLines
 
 # Messages may be received some steps after they were sent; what is older than this is forgotten.
@@ -23,7 +24,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._collectives: dict[int, dict[int, float]] = {}
-        self._messages: dict[tuple[int, int, int, int], dict[int, float]] = {}
+        self._messages: dict[tuple[int, int, int, int], dict[int, Op]] = {}
         self._groups: list[tuple[list[int], list[tuple[int, int, int, int]]]] = []
 
     def add(self, group: Mapping[int, StepLines]) -> None:
@@ -33,7 +34,7 @@ class Arrivals:
             for op in lines.ops:
                 if op.key.is_message:
                     message = _message(op.key, rank)
-                    self._messages.setdefault(message, {})[rank] = op.begin_s
+                    self._messages.setdefault(message, {})[rank] = op
                     messages.append(message)
                 else:
                     self._collectives.setdefault(op.key.number, {})[rank] = op.begin_s
@@ -52,7 +53,7 @@ class Arrivals:
         the root of a gather need not be there for all of its senders to have sent.
         """
         if key.is_message:
-            begins = self._messages.get(_message(key, rank), {})
+            begins = {other: op.begin_s for other, op in self._messages.get(_message(key, rank), {}).items()}
         else:
             begins = self._collectives.get(key.number, {})
             begins = {other: begins[other] for other in _needed(key, rank, begins) if other in begins}
@@ -60,6 +61,20 @@ class Arrivals:
         if not any(arrival.rank != rank for arrival in there):
             return None
         return max(there)
+
+    def transfer(self, op: Op, rank: int) -> Interval:
+        """When a worker's operation could move bytes: from the last arrival to its end.
+
+        A comm may say that a send is complete only when somebody looks at it, steps later; what the peer has received
+        moves no more.
+        """
+        arrival = self.last(op.key, rank, op.end_s)
+        end_s = op.end_s
+        if op.key.op == "send" and op.key.peer is not None:
+            received = self._messages.get(_message(op.key, rank), {}).get(op.key.peer)
+            if received is not None:
+                end_s = max(op.begin_s, min(end_s, received.end_s))
+        return (op.begin_s if arrival is None else max(op.begin_s, min(arrival.time_s, end_s)), end_s)
 
 
 def _message(key: Key, rank: int) -> tuple[int, int, int, int]:
@@ -74,8 +89,3 @@ def _needed(key: Key, rank: int, known: Iterable[int]) -> Iterable[int]:
     if key.op in ("broadcast", "gather", "scatter") and key.peer is not None and rank != key.peer:
         return (rank, key.peer)
     return known
-
-
-def transfer(op: Op, arrival: Arrival | None) -> tuple[float, float]:
-    """When an operation's bytes could move: from the last arrival to its end."""
-    return (op.begin_s if arrival is None else max(op.begin_s, min(arrival.time_s, op.end_s)), op.end_s)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from paceline.measure.observer import Observer, Row, RunFacts
 
 INTERVAL_S = 0.2
-WINDOW_S = 2.0  # over which speed and waiting are taken: steady to look at, and soon up to date
+WINDOW_S = 2.0  # over which speed and time inside the comm are taken: steady to look at, and soon up to date
 MOST_STEPS = 200  # of a window, however short steps are
 
 
@@ -24,7 +24,7 @@ class _Step(NamedTuple):
 
 
 class Live(Observer):
-    """Emits an event at most so often: how far a worker is, how fast, and how much of its time it waits."""
+    """Emits an event at most so often: how far a worker is, how fast, and how much it stands still in the comm."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Live(Observer):
         `waited`: seconds that the worker stood still inside the comm so far, and of the steps for which that is known.
         """
         self._emit, self._log_every, self._waited, self._more = emit, log_every, waited, more
-        self._waiting_percent: float | None = None
+        self._in_comm_percent: float | None = None
         self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
         self._told_at = float("-inf")
 
@@ -76,9 +76,9 @@ class Live(Observer):
         answers = sum(step.num_answers for step in steps)
         heard_s = steps[-1].heard_s - first.heard_s
         if heard_s > 0:  # in a long run few steps are heard: the last figure stands meanwhile
-            self._waiting_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / heard_s
+            self._in_comm_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / heard_s
         return {
             "accuracy": sum(step.num_right for step in steps) / answers if answers else None,
             "samples_per_s": sum(step.num_samples for step in steps) / elapsed_s,
-            "waiting_percent": self._waiting_percent,
+            "in_comm_percent": self._in_comm_percent,
         }

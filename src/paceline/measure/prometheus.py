@@ -40,7 +40,7 @@ METRICS = (
     Metric("paceline_loss", "gauge", "Training loss of the worker's last step.", ("loss",)),
     Metric("paceline_accuracy", "gauge", "Training accuracy over its last steps, as a fraction.", ("accuracy",)),
     Metric("paceline_samples_per_second", "gauge", "Samples that the worker trains on per second.", ("samples_per_s",)),
-    Metric("paceline_waiting_percent", "gauge", "Time that it stood still inside the comm.", ("waiting_percent",)),
+    Metric("paceline_in_comm_percent", "gauge", "Time that it stood still inside the comm.", ("in_comm_percent",)),
     Metric("paceline_comm_sent_bytes_total", "counter", "Payload handed to the comm.", ("sent_bytes",)),
     Metric("paceline_cpu_percent", "gauge", "CPU time of its process, 100 for a core.", ("resources", "cpu_percent")),
     Metric("paceline_memory_bytes", "gauge", "Resident memory of its process.", ("resources", "rss_bytes")),

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from paceline.measure.arrivals import Arrivals, transfer
+from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
 from paceline.measure.observer import COMMUNICATION
-from paceline.measure.reading import StepLines, stands_for
+from paceline.measure.reading import Op, StepLines, stands_for
 
 PHASES = ("data", "forward", "backward", "optimizer")
 PARTS = ("compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
@@ -44,6 +44,7 @@ class StepSplit:
     transfer_s: float  # while its operations moved bytes
     sent_bytes: float
     received_bytes: float
+    num_operations: int  # that had anything to move
     still_moving: list[Interval]  # transfers that went on after the step
 
 
@@ -63,8 +64,8 @@ def split_step(
     waits = _waits(rank, lines, arrivals)
     waiting = intersection(inside((w.begin_s, w.end_s) for w in waits), blocked)
     own_ops = [op for op in lines.ops if lines.begin_s <= op.begin_s < lines.end_s]
-    transfers = [transfer(op, arrivals.last(op.key, rank, op.end_s)) for op in own_ops]
-    moving = inside([*transfers, *from_before])
+    transfers = [arrivals.transfer(op, rank) for op in own_ops]
+    moving = inside([*_hideable(own_ops, transfers, phases["optimizer"]), *from_before])
     busy = difference(covered, blocked)
     computing = difference(difference(busy, phases["data"]), agreeing)
     overlap = intersection(computing, moving)
@@ -85,8 +86,22 @@ def split_step(
         transfer_s=length(union(transfers)),
         sent_bytes=sum(nbytes * sent for nbytes, (sent, _) in wire),
         received_bytes=sum(nbytes * received for nbytes, (_, received) in wire),
+        num_operations=sum(op.nbytes > 0 for op in own_ops),
         still_moving=[(lines.end_s, end) for _, end in transfers if end > lines.end_s],
     )
+
+
+def _hideable(ops: list[Op], transfers: list[Interval], updating: Intervals) -> Intervals:
+    """Transfers, each without the optimiser in which it was begun.
+
+    A strategy that communicates inside its step has no forward or backward left to hide that under; what its thread
+    does between two operations is work of its own, and hides nothing.
+    """
+    found: Intervals = []
+    for op, moved in zip(ops, transfers, strict=True):
+        begun_in = [part for part in updating if part[0] <= op.begin_s < part[1]]
+        found += difference([moved], begun_in) if moved[1] > moved[0] else []
+    return found
 
 
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
@@ -138,6 +153,7 @@ class WorkerSum:
     transfer_s: float = 0.0
     sent_bytes: float = 0.0
     received_bytes: float = 0.0
+    num_operations: float = 0.0
     caused_waiting_s: float = 0.0
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
@@ -149,6 +165,7 @@ class WorkerSum:
         self.transfer_s += weight * split.transfer_s
         self.sent_bytes += weight * split.sent_bytes
         self.received_bytes += weight * split.received_bytes
+        self.num_operations += weight * split.num_operations
         self.caused_waiting_s += weight * caused_s
         for part in PARTS:
             self.parts[part] += weight * split.parts[part]
@@ -163,7 +180,7 @@ class WorkerSum:
         return {
             "step_s": self.step_s / self.steps,
             **parts,
-            "overlap_fraction": parts["overlap_s"] / moved_s if moved_s else None,
+            "overlap_fraction": parts["overlap_s"] / moved_s if self.num_operations and moved_s else None,
             "bandwidth_bytes_per_s": moved_bytes / self.transfer_s if self.transfer_s else None,
             "phases_s": {phase: value / self.steps for phase, value in self.own_s.items()},
             "caused_waiting_s": self.caused_waiting_s / self.steps,
@@ -192,7 +209,8 @@ class SplitSum:
 def _mean_of_workers(workers: list[WorkerSum]) -> dict[str, Any]:
     everybody = WorkerSum()
     for worker in workers:
-        for name in ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "caused_waiting_s"):
+        names = ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "num_operations", "caused_waiting_s")
+        for name in names:
             setattr(everybody, name, getattr(everybody, name) + getattr(worker, name))
         for sums, more in ((everybody.parts, worker.parts), (everybody.own_s, worker.own_s)):
             for key, value in more.items():

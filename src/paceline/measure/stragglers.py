@@ -36,12 +36,12 @@ Block = dict[str, float]  # the same of several steps, and in all
 
 @dataclass(frozen=True)
 class Straggler:
-    """A worker that does more, or more slowly, than the others; seconds are per step."""
+    """A worker that does more, or more slowly, than the others; sizes are those of the phase, per step."""
 
     rank: int
     phase: str  # the one with the largest excess, or "all"
     excess_s: float
-    excess_percent: float
+    excess_percent: float  # of the others' own work in all phases
     interval95_percent: tuple[float, float]
     steps: int
 
@@ -49,11 +49,14 @@ class Straggler:
         return {**self.__dict__, "interval95_percent": list(self.interval95_percent)}
 
 
-def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler]:
-    """The slow ones among workers, the slowest first, from every worker's own work in the same steps."""
+def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | None:
+    """The slow ones among workers, the slowest first, from every worker's own work in the same steps.
+
+    None where that cannot be told: there is nobody to compare with, or there are too few steps.
+    """
     num_steps = min((len(steps) for steps in own.values()), default=0)
     if len(own) < 2 or num_steps < LEAST_STEPS:
-        return []
+        return None
     found: dict[int, Straggler] = {}
     for typical in (statistics.median, statistics.fmean):
         blocks = {rank: _blocks(steps[:num_steps], typical) for rank, steps in own.items()}
@@ -82,9 +85,16 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
     low, high = interval95_of_median(excess, num_together=NUM_LOOKS * len(blocks))
     if usual_s <= 0 or excess_s <= LEAST_EXCESS * usual_s or low <= 0:
         return None
+    phase = _slow_phase(blocks[rank], others)
+    _, of_phase = _excess(blocks[rank], others, phase)
+    bounds = interval95_of_median(of_phase, num_together=NUM_LOOKS * len(blocks))
+    if bounds[0] > 0:
+        excess_s, (low, high) = statistics.median(of_phase), bounds
+    else:
+        phase = ALL  # slow for certain, but no single phase is
     return Straggler(
         rank=rank,
-        phase=_slow_phase(blocks[rank], others),
+        phase=phase,
         excess_s=excess_s,
         excess_percent=100 * excess_s / usual_s,
         interval95_percent=(100 * low / usual_s, 100 * high / usual_s),
@@ -99,14 +109,17 @@ def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[fl
 
 
 def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
-    """The phase with the largest excess; all of them where the rest is slow to a similar degree."""
+    """The phase with the largest excess; all of them where the rest is slow to a similar degree.
+
+    A phase in which others are the slow ones does not make up for those in which this one is.
+    """
     usual, excess = {}, {}
     for phase in PHASES:
         usual[phase], in_blocks = _excess(own, others, phase)
         excess[phase] = statistics.median(in_blocks)
     slowest = max(PHASES, key=lambda phase: excess[phase])
     rest_s = sum(usual.values()) - usual[slowest]
-    rest_excess_s = sum(excess.values()) - excess[slowest]
+    rest_excess_s = sum(max(excess[phase], 0.0) for phase in PHASES if phase != slowest)
     # Cross-multiplied, since a phase may be empty on the others.
     if rest_s > 0 and rest_excess_s * usual[slowest] >= EVEN * excess[slowest] * rest_s:
         return ALL

@@ -211,4 +211,5 @@ def _compare(results: list[dict[str, Any]]) -> None:
     shortened = [{**r, "iteration_mean_s_repeats": r["iteration_mean_s_repeats"][:common]} for r in results]
     add_comparisons(shortened)
     for result, compared in zip(results, shortened, strict=True):
-        result.update({key: compared[key] for key in ("versus_fastest", "speedup", "efficiency") if key in compared})
+        keys = ("versus_fastest", "versus_none", "speedup", "efficiency")
+        result.update({key: compared[key] for key in keys if key in compared})

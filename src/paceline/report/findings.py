@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from paceline.measure.stragglers import LEAST_STEPS
 from paceline.report import numbers
 from paceline.report.numbers import amount, counted, duration, few, listed, percent, significant
 from paceline.report.points import Point, Result, fastest_row
@@ -50,13 +51,18 @@ def time_of_a_step(results: Sequence[Result]) -> Point | None:
 
 
 def slow_workers(results: Sequence[Result]) -> Point | None:
-    """Who is slow in its own work; said plainly where nobody is."""
-    looked = [r for r in results if r.get("stragglers") is not None and r["workers"] > 1]
+    """Who is slow in its own work; said plainly where nobody is, and where it cannot be told."""
+    several = [r for r in results if r["workers"] > 1]
+    looked = [r for r in several if r.get("stragglers") is not None]
+    short = [str(r["label"]) for r in several if r.get("split") and r.get("stragglers") is None]
+    where = f" under {few(short)}" if short and looked else ""
+    unknown = [f"It cannot be told{where}: that takes {LEAST_STEPS} timed steps."] if short else []
     if not looked:
-        return None
+        return Point("Slow workers", unknown[0]) if unknown else None
     found = _slow(looked)
     if not found:
-        return Point("Slow workers", f"None: no worker's own work took over {SLOW_FROM} longer than the others'.")
+        none = f"None: no worker's own work took over {SLOW_FROM} longer than the others'."
+        return Point("Slow workers", " ".join([none, *unknown]))
     sentences = []
     for rank, phase in found:
         rows = _rows_of(looked, rank, phase)
@@ -71,7 +77,7 @@ def slow_workers(results: Sequence[Result]) -> Point | None:
         others = [str(r["label"]) for r in looked if not any(r is slow for slow, _ in _rows_of(looked, rank, phase))]
         if others:
             sentences.append(f"Not so under {few(others)}.")
-    sentences.append("Own work is compared, so the others' waiting is not held against them.")
+    sentences += [*unknown, "Own work is compared, so the others' waiting is not held against them."]
     return Point("Slow workers", " ".join(sentences), is_problem=True)
 
 

@@ -111,21 +111,22 @@ def against_one_worker(results: Sequence[Result]) -> Point | None:
 def cost_of_agreeing(results: Sequence[Result]) -> Point | None:
     """What the fastest pays for agreement, where workers that do not agree were measured too."""
     fastest = fastest_row(results)
-    loose = next((r for r in results if r["guarantee"] == "NONE" and r["workers"] > 1), None)
-    if fastest is None or loose is None or fastest["guarantee"] == "NONE" or fastest["workers"] != loose["workers"]:
+    if fastest is None or fastest["guarantee"] == "NONE":
         return None
-    subject, name = "Cost of agreeing", fastest["label"]
-    verdict = loose["versus_fastest"]["verdict"]
-    if verdict in ("no difference", "slower"):
-        return Point(subject, f"Agreeing cost {name} nothing that could be told: no difference from {loose['label']}.")
-    ours, theirs = fastest["iteration_s"]["mean"], loose["iteration_s"]["mean"]
-    if ours <= theirs:
+    subject, name, against = "Cost of agreeing", fastest["label"], fastest.get("versus_none") or {}
+    if "limit_s" not in against:
         return None
-    hint = " (one repeat)" if verdict == "one repeat cannot tell" else ""
+    loose_label, bounds, ratio = against["label"], against["interval95"], against["ratio"]
+    if bounds and bounds[0] <= 1:
+        return Point(subject, f"Agreeing cost {name} nothing that could be told: no difference from {loose_label}.")
+    if ratio <= 1:
+        return None
+    hint = "" if bounds else " (one repeat)"
+    more_s, share = against["limit_s"] * (ratio - 1), percent(1 - 1 / ratio)
     return Point(
         subject,
-        f"Workers that do not synchronise at all ({loose['label']}) took {duration(theirs)} per iteration; "
-        f"agreeing cost {name} another {duration(ours - theirs)}, {percent(1 - theirs / ours)} % of its time{hint}.",
+        f"Of workers that do not synchronise at all ({loose_label}), the slowest took {duration(against['limit_s'])} "
+        f"per iteration; agreeing cost {name} another {duration(more_s)}, {share} % of its time{hint}.",
     )
 
 

@@ -34,7 +34,10 @@ def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
 
 
 def agreed_stragglers(repeats: Sequence[Measured]) -> list[dict[str, Any]] | None:
-    """Who was named in most of the repeats, for the same phase, with medians of what they found; None: not measured."""
+    """Who was named in most of the repeats, for the same phase, with medians of what they found.
+
+    None: not measured, or too few steps or workers to tell.
+    """
     measured = [repeat["stragglers"] for repeat in repeats if repeat.get("stragglers") is not None]
     if not measured:
         return None

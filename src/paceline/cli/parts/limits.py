@@ -59,4 +59,4 @@ def limit_lines(study: dict[str, Any]) -> list[str]:
         interval = f" ({bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else ""
         parts.append(f"{escape(result['label'])} {result['versus_none']['ratio']:.2f}x{interval}")
     limit = escape(several[0]["versus_none"]["label"])
-    return [f"Time per step over that of {limit}, the limit without any agreement: {', '.join(parts)}."]
+    return [f"Time per step over the slowest worker of {limit}, the limit without any agreement: {', '.join(parts)}."]

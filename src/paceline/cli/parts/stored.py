@@ -20,6 +20,7 @@ from paceline.cli.parts.view import (
     percent,
     run_lines,
     straggler_lines,
+    unjudged_lines,
     verdict_lines,
     worker_table,
 )
@@ -32,6 +33,8 @@ def show_run(console: Console, result: dict[str, Any]) -> None:
     console.print(worker_table(result, console.width))
     for line in straggler_lines(result):
         console.print(line, style="bold", markup=False)
+    for line in unjudged_lines([result]):
+        console.print(line, markup=False)
     target = [f"target          {target_words(result)}"] if result.get("target") else []
     for line in [*run_lines(result), *target]:
         console.print(line)
@@ -51,6 +54,8 @@ def show_study(console: Console, study: dict[str, Any]) -> None:
     for result in study["results"]:
         for line in straggler_lines(result, result["label"]):
             console.print(line, markup=False)
+    for line in unjudged_lines(study["results"]):
+        console.print(line, markup=False)
 
 
 def show_stored(console: Console, item: dict[str, Any]) -> None:

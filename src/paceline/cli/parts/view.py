@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from paceline.measure.stragglers import LEAST_STEPS
 from paceline.study.entries import Entry
 
 DASH = "\N{EN DASH}"
@@ -198,6 +199,17 @@ def straggler_lines(result: dict[str, Any], label: str = "") -> list[str]:
         f"(95 %: {one['interval95_percent'][0]:.0f} to {one['interval95_percent'][1]:.0f})."
         for one in result.get("stragglers") or []
     ]
+
+
+def unjudged_lines(results: Sequence[dict[str, Any]]) -> list[str]:
+    """That slow workers could not be looked for, where workers were measured in too few steps."""
+    several = [result for result in results if result["workers"] > 1]
+    short = [result for result in several if result.get("split") and result.get("stragglers") is None]
+    if not short:
+        return []
+    steps = max(result["timed_steps"] for result in short)
+    where = "" if len(short) == len(several) else f" under {', '.join(result['label'] for result in short)}"
+    return [f"Too few timed steps{where} ({steps}) to tell whether a worker is slow: it takes {LEAST_STEPS}."]
 
 
 def _server_lines(result: dict[str, Any]) -> list[str]:

@@ -30,7 +30,7 @@ class Workers:
         self._latest = {}
 
     def lines(self) -> list[tuple[str, ...]]:
-        """Who, how far, loss, speed, waiting."""
+        """Who, how far, loss, speed, time inside the comm."""
         events = [event for _, event in sorted(self._latest.items())]
         shown = events if len(events) <= MOST_LINES else events[: MOST_LINES - 1]
         found = [_line(f"worker {event['rank']}", [event]) for event in shown]
@@ -43,8 +43,8 @@ class Workers:
         """All workers in some words."""
         events = list(self._latest.values())
         who = "worker 0" if len(events) == 1 else f"{len(events)} workers"
-        _, step, loss, speed, waiting = _line(who, events)
-        return f"{who} at step {step} of {events[0]['total_steps']}, loss {loss}, {speed}, {waiting}"
+        _, step, loss, speed, in_comm = _line(who, events)
+        return f"{who} at step {step} of {events[0]['total_steps']}, loss {loss}, {speed}, {in_comm}"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         del console, options
@@ -52,21 +52,21 @@ class Workers:
         table.add_column(no_wrap=True)
         for _ in range(4):
             table.add_column(justify="right", no_wrap=True)
-        for who, step, loss, speed, waiting in self.lines():
-            table.add_row(*(Text(cell) for cell in (f"  {who}", f"step {step}", f"loss {loss}", speed, waiting)))
+        for who, step, loss, speed, in_comm in self.lines():
+            table.add_row(*(Text(cell) for cell in (f"  {who}", f"step {step}", f"loss {loss}", speed, in_comm)))
         yield table
 
 
 def _line(who: str, events: list[Event]) -> tuple[str, ...]:
     losses = [event["loss"] for event in events]
     speed = sum(event["samples_per_s"] for event in events)
-    waits = [event["waiting_percent"] for event in events if event["waiting_percent"] is not None]
+    shares = [event["in_comm_percent"] for event in events if event["in_comm_percent"] is not None]
     return (
         who,
         _span(event["step"] for event in events),
         number(sum(losses) / len(losses)),
         f"{speed:,.0f} samples/s",
-        f"waiting {_span(round(wait) for wait in waits)} %" if waits else f"waiting {DASH}",
+        f"in comm {_span(round(share) for share in shares)} %" if shares else f"in comm {DASH}",
     )
 
 
