@@ -381,7 +381,7 @@ class TestCollect:
         small = write_run(tmp_path / "a", result("ring", 0.01))
         large = write_run(tmp_path / "b", result("ring", 0.02), of=recipe(**{"train.batch_size": 200}))
         material = collect([small, large])
-        assert [r["label"] for r in material.results] == ["ring (train.batch_size 100)", "ring (train.batch_size 200)"]
+        assert [r["label"] for r in material.results] == ["ring, batch_size 100", "ring, batch_size 200"]
         assert not any("versus_fastest" in r for r in material.results)
         assert "The recipes differ in train.batch_size: 100 and 200." in notices(material)
         write_report([small, large], tmp_path / "report.html")
@@ -391,7 +391,7 @@ class TestCollect:
         run = write_run(tmp_path / "run", result("ring", 0.01))
         material = collect([study, run])
         labels = [r["label"] for r in material.results]
-        assert labels[-1] == "ring (run)"
+        assert labels[-1] == "ring, from run"
         assert len(set(labels)) == 5
 
     def test_what_never_finished_is_left_out(self, tmp_path: Path) -> None:

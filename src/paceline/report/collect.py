@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.recipe import Recipe, recipe_keys
+from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
 from paceline.runs import list_runs, read
 from paceline.study.results import add_comparisons, combine
@@ -153,56 +154,35 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     found = {}
     for key, _ in recipe_keys():
         if key not in SUBJECT:
-            values = list(dict.fromkeys(_value(recipe, key) for recipe in recipes))
+            values = list(dict.fromkeys(value_text(recipe, key) for recipe in recipes))
             if len(values) > 1:
                 found[key] = values
     return found
 
 
-def _value(recipe: Recipe, key: str) -> str:
-    if key == "train.batch_size":
-        return str(recipe.batch_size)
-    section, dot, name = key.partition(".")
-    value = getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
-    return "unset" if value is None else str(value)
-
-
 def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All results as rows of one table; runs of the same thing become its repeats."""
     if len(sources) == 1:
-        return _distinct([(result, "") for result in sources[0].results])
+        return named([(result, {}) for result in sources[0].results])
     groups: dict[tuple[str, ...], list[tuple[dict[str, Any], Source]]] = {}
     for number, source in enumerate(sources):
         for result in source.results:
-            same = [_value(source.recipe, key) for key in differing]
+            same = [value_text(source.recipe, key) for key in differing]
             alone = "" if source.kind == "run" else str(number)  # a study has counted its repeats itself
             groups.setdefault((result["label"], str(result["workers"]), alone, *same), []).append((result, source))
     rows = []
     for group in groups.values():
         first, source = group[0]
         row = combine([result for result, _ in group]) if len(group) > 1 else first
-        note = listed([f"{key} {_value(source.recipe, key)}" for key in differing]) if differing else source.name
-        rows.append((dict(row), note))
-    results = _distinct(rows)
+        notes = {key_text(key): value_text(source.recipe, key) for key in differing}
+        rows.append((dict(row), {**notes, "from": source.name}))
+    results = named(rows)
     for result in results:
         for key in ("versus_fastest", "speedup", "efficiency"):
             result.pop(key, None)
     if not any(key in differing for key in WORK):
         _compare(results)
     return results
-
-
-def _distinct(rows: Sequence[tuple[dict[str, Any], str]]) -> list[dict[str, Any]]:
-    """Labels that name one row each: by workers, then by what else tells them apart."""
-    labels = [result["label"] for result, _ in rows]
-    with_workers = [f"{result['label']} on {counted(result['workers'], 'worker')}" for result, _ in rows]
-    named = []
-    for (result, note), longer in zip(rows, with_workers, strict=True):
-        label = result["label"]
-        if labels.count(label) > 1:
-            label = longer if with_workers.count(longer) == 1 else f"{label} ({note})" if note else longer
-        named.append({**result, "label": label})
-    return named
 
 
 def _compare(results: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from paceline.report import facts, words
 from paceline.report.chart import compact
 from paceline.report.collect import Material, collect, notices
 from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
+from paceline.report.labels import names_to_explain
 from paceline.report.sections import all_charts, make_sections
 from paceline.report.styles import styles
 from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS, WORKER_COLUMNS, Column, markdown_table
@@ -56,6 +57,7 @@ def render(material: Material) -> str:
         worker_columns=WORKER_COLUMNS,
         heads=_heads,
         results=results,
+        names=names_to_explain(results),
         looks=styles(results),
         sections=sections,
         chart_specs=compact([chart.spec for chart in all_charts(sections)]),
@@ -97,4 +99,4 @@ def _tied(text: str) -> str:
 
 def _breakable(text: str) -> Markup:
     """A label may be broken where its options and its codec begin."""
-    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+"))
+    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))
