@@ -12,6 +12,7 @@ from paceline.errors import UsageError
 from paceline.recipe import Recipe, recipe_keys
 from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
+from paceline.report.points import with_roles
 from paceline.runs import list_runs, read
 from paceline.study.results import add_comparisons, combine
 
@@ -80,7 +81,7 @@ def collect(paths: Sequence[Path]) -> Material:
         reasons = f": {' '.join(left_out)}" if left_out else ""
         raise UsageError(f"there is nothing to report{reasons or '; name the folder of a run or of a study'}")
     differing = _differing([source.recipe for source in sources])
-    return Material(sources, _side_by_side(sources, differing), differing, left_out)
+    return Material(sources, with_roles(_side_by_side(sources, differing)), differing, left_out)
 
 
 def notices(material: Material) -> list[str]:

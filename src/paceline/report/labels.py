@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.recipe import Recipe
-from paceline.report.numbers import counted, listed
+from paceline.report.numbers import counted
 
 MAX_LABEL = 60  # characters; a longer name is for a table of names, and a short one stands for it
 TICK_LENGTH = 22  # characters of a name at an axis
@@ -22,7 +22,7 @@ def value_text(recipe: Recipe, key: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
-        return listed([str(item) for item in value]) if value else "none"
+        return " plus ".join(str(item) for item in value) if value else "none"
     return "unset" if value is None else str(value)
 
 
@@ -81,17 +81,21 @@ def _told_apart(
 
 
 def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
-    """Names that fit an axis, no two the same: cut where that tells them apart, else lettered."""
-    cut = [text if len(text) <= TICK_LENGTH else f"{text[: TICK_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}" for text in labels]
+    """Names that fit an axis, no two the same: the end cut off where that tells them apart, else lettered."""
+    cut = [_cut(family, TICK_LENGTH) for family in families]
     alike, letters, found = Counter(cut), Counter[str](), []
-    for text, family in zip(cut, families, strict=True):
-        if alike[text] == 1:
-            found.append(text)
+    for text, label, family in zip(cut, labels, families, strict=True):
+        if len(label) <= TICK_LENGTH or alike[text] == 1:
+            found.append(label if len(label) <= TICK_LENGTH else text)
             continue
-        base = family if len(family) <= TICK_LENGTH - 3 else f"{family[: TICK_LENGTH - 4]}\N{HORIZONTAL ELLIPSIS}"
+        base = _cut(family, TICK_LENGTH - 3)
         letters[base] += 1
         found.append(f"{base} {_letter(letters[base])}")
     return found
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _letter(number: int) -> str:

@@ -35,11 +35,18 @@ def _versus(result: Row) -> str:
     versus = result.get("versus_fastest")
     if not versus:
         return DASH
+    if result.get("role"):  # a limit is no rival
+        return str(result["role"])
     if versus["verdict"] == "fastest":
         return "fastest"
     if versus["verdict"] == "no difference":
         return "no difference"
     return f"{times(versus['ratio'])} \N{MULTIPLICATION SIGN}"
+
+
+def _verdict(result: Row) -> str:
+    """Of rivals; what is there for comparison says what it is."""
+    return str(result.get("role") or result.get("versus_fastest", {}).get("verdict", DASH))
 
 
 def _optional(value: float | None) -> str:
@@ -86,7 +93,7 @@ COLUMNS = (
 )
 
 # The page shows speed in a table of its own, beside the charts of speed.
-_SPEED = {"95 % interval", "p50", "p95", "Speed-up", "Samples/s"}
+_SPEED = {"95 % interval", "p50", "p90", "p95", "Speed-up", "Samples/s"}
 MAIN_COLUMNS = tuple(
     Column("", "Iteration, ms", column.text) if column.full_name == "Iteration, ms mean" else column
     for column in COLUMNS
@@ -118,7 +125,7 @@ SPEED_COLUMNS = (
     Column("", "Workers", _processes),
     *(column for column in COLUMNS if column.group == "Iteration, ms"),
     Column("", "Times the fastest", _ratio),
-    Column("", "Verdict", lambda r: str(r.get("versus_fastest", {}).get("verdict", DASH)), is_number=False),
+    Column("", "Verdict", _verdict, is_number=False),
     Column("", "Speed-up over one worker", _speedup),
     Column("", "Efficiency", _efficiency),
     Column("", "Samples/s", lambda r: whole(r["samples_per_s"])),
