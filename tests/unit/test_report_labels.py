@@ -9,8 +9,9 @@ import pytest
 from paceline.report.chart import shortened, wrapped
 from paceline.report.collect import Material, collect, notices
 from paceline.report.labels import MAX_LABEL, names_to_explain
-from paceline.report.page import render
-from report_samples import recipe, result, write_run
+from paceline.report.page import _heads, render
+from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS
+from report_samples import recipe, result, study_of, write_run, write_study
 
 SLOW = "slow:rank=1,ms=20,phase=backward"
 
@@ -52,3 +53,22 @@ def test_names_at_an_axis_are_short_and_differ(material: Material) -> None:
 def test_nothing_on_the_page_is_a_python_value(material: Material) -> None:
     assert not any("('" in notice or "()" in notice for notice in notices(material))
     assert "(&#39;slow" not in render(material)
+
+
+class TestTables:
+    def test_every_head_stands_once_in_the_table_of_strategies(self) -> None:
+        heads = [*(column.name for column in MAIN_COLUMNS), *(group for group, _ in _heads(MAIN_COLUMNS) if group)]
+        assert heads.count("Iteration, ms") == 1
+
+    def test_what_is_no_rival_has_no_verdict(self, tmp_path: Path) -> None:
+        rows = [[result("one-worker", 0.01)], [result("none", 0.011, guarantee="NONE")], [result("ring", 0.02)]]
+        results = collect([write_study(tmp_path / "study", study_of(rows))]).results
+        verdict = next(column for column in SPEED_COLUMNS if column.name == "Verdict")
+        to_fastest = next(column for column in MAIN_COLUMNS if column.name == "To fastest")
+        for column in (verdict, to_fastest):
+            assert [column.text(row) for row in results] == ["one worker", "limit", "fastest"]
+
+    def test_without_rivals_all_are_compared(self, tmp_path: Path) -> None:
+        rows = [[result("one-worker", 0.02)], [result("none", 0.011, guarantee="NONE")]]
+        results = collect([write_study(tmp_path / "study", study_of(rows))]).results
+        assert [row["role"] for row in results] == [None, None]
