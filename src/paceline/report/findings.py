@@ -52,11 +52,14 @@ def time_of_a_step(results: Sequence[Result]) -> Point | None:
 def slow_workers(results: Sequence[Result]) -> Point | None:
     """Who is slow in its own work; said plainly where nobody is."""
     looked = [r for r in results if r.get("stragglers") is not None and r["workers"] > 1]
+    short = _too_short(results)
     if not looked:
-        return None
+        return Point("Slow workers", short) if short else None
     found = _slow(looked)
     if not found:
-        return Point("Slow workers", f"None: no worker's own work took over {SLOW_FROM} longer than the others'.")
+        none = f"None: no worker's own work took over {SLOW_FROM} longer than the others'."
+        where = f" That is so under {few([str(r['label']) for r in looked])}." if short else ""
+        return Point("Slow workers", f"{none}{where} {short}".strip())
     sentences = []
     for rank, phase in found:
         rows = _rows_of(looked, rank, phase)
@@ -71,8 +74,17 @@ def slow_workers(results: Sequence[Result]) -> Point | None:
         others = [str(r["label"]) for r in looked if not any(r is slow for slow, _ in _rows_of(looked, rank, phase))]
         if others:
             sentences.append(f"Not so under {few(others)}.")
+    sentences += [short] if short else []
     sentences.append("Own work is compared, so the others' waiting is not held against them.")
     return Point("Slow workers", " ".join(sentences), is_problem=True)
+
+
+def _too_short(results: Sequence[Result]) -> str:
+    """A run with spans that says null, not an empty list, had too few steps to look for slow workers."""
+    short = [r for r in results if r.get("split") and r["workers"] > 1 and r.get("stragglers", ()) is None]
+    if not short:
+        return ""
+    return f"Too few timed steps to tell whether a worker is slow under {few([str(r['label']) for r in short])}."
 
 
 def target(results: Sequence[Result]) -> Point | None:
@@ -122,13 +134,17 @@ def measuring(results: Sequence[Result]) -> Point | None:
     if not tried:
         return None
     worst = max(tried, key=lambda r: float(r["measuring"]["cost_percent"]))
-    given = worst["measuring"]
-    bounds = given.get("interval95_percent")
-    interval = f", 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f} %" if bounds else ""
-    most = "at most " if len(tried) > 1 else ""
+    cost, bounds = worst["measuring"]["cost_percent"], worst["measuring"].get("interval95_percent")
+    interval = f" (95 % interval {_signed(bounds[0])} to {_signed(bounds[1])} %)" if bounds else ""
     free = " That cannot be told from nothing." if bounds and bounds[0] <= 0 <= bounds[1] else ""
-    text = f"Measuring made steps {most}{given['cost_percent']:.1f} % longer ({worst['label']}{interval})."
-    return Point("Cost of measuring", text + free)
+    most = f" No other of {len(tried)} cost more." if len(tried) > 1 else ""
+    side = "shorter" if cost < 0 else "longer"
+    text = f"Steps of {worst['label']} were {abs(cost):.1f} % {side} with measuring than without{interval}."
+    return Point("Cost of measuring", text + free + most)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _hiding(results: Sequence[Result]) -> list[Result]:
@@ -146,10 +162,9 @@ def _slow(results: Sequence[Result]) -> list[tuple[int, str]]:
 
 
 def _slow_clause(results: Sequence[Result], rank: int, phase: str) -> str:
-    """With the middle of what strategies found; with the strategy where only one found it and others looked."""
+    """With what strategies found, from the least to the most; with the strategy where only one of several found it."""
     rows = _rows_of(results, rank, phase)
-    excesses = sorted(float(row["excess_percent"]) for _, row in rows)
-    excess = percent(excesses[(len(excesses) - 1) // 2] / 100)
+    excess = _span([row["excess_percent"] / 100 for _, row in rows], percent)
     looked = [r for r in results if r.get("stragglers") is not None and r["workers"] > 1]
     where = f" under {rows[0][0]['label']}" if len(rows) == 1 and len(looked) > 1 else ""
     return f"worker {rank} is slow in {_phase(phase)} by {excess} %{where}"
