@@ -424,3 +424,31 @@ def test_facts_name_the_choice_of_batchnorm() -> None:
     assert found["BatchNorm"] == "local: each worker's own statistics"
     assert found["Warm-up steps dropped"] == "1"
     assert found["Timed steps"] == "11"
+
+
+class TestOnPurpose:
+    """What was done to workers on purpose is said before anybody blames a strategy for it."""
+
+    def test_a_slowed_worker_and_who_has_none_of_that_rank(self) -> None:
+        slowed = recipe(**{"measure.inject": ("slow:rank=1,ms=20,phase=backward", "slow:rank=0,factor=2")})
+        assert facts.interventions([slowed], [result("ring", 0.01), result("one-worker", 0.01)]) == [
+            "On purpose (--inject), worker 1 was slowed by 20.0 ms a step in backward.",
+            "On purpose (--inject), worker 0 was slowed to 2 times the time.",
+            "one-worker has no worker 1, so that did not touch it.",
+        ]
+
+    def test_only_some_runs(self) -> None:
+        killed = recipe(**{"measure.inject": ("kill:rank=2,step=5",)})
+        found = facts.interventions([killed, recipe()], [result("ring", 0.01)])
+        assert found == ["On purpose (--inject), worker 2 was killed at step 5 in some of these runs."]
+        assert facts.on_purpose([killed, recipe()]) == [("Injected", "kill:rank=2,step=5 or none")]
+
+    def test_profiled_steps(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "run", result("ring", 0.01), of=recipe(**{"measure.profile": "2:4"}))
+        page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+        assert "Steps 2:4 ran under the profiler (--profile), which makes them slower; they are counted." in page
+        assert "<dt>Profiled steps</dt><dd>2:4</dd>" in page
+
+    def test_nothing_on_purpose_is_no_caution(self) -> None:
+        assert facts.interventions([recipe()], [result("ring", 0.01)]) == []
+        assert facts.on_purpose([recipe()]) == []

@@ -40,6 +40,7 @@ def render(material: Material) -> str:
     plotly, plotly_script = packed_plotly()
     script = Markup(template_file("report.js"))
     is_study = material.sources[0].kind == "study"
+    recipes = [source.recipe for source in material.sources]
     names = list(dict.fromkeys(source.recipe.name for source in material.sources))
     jinja = templates()
     jinja.filters |= {"tied": _tied, "breakable": _breakable}
@@ -51,7 +52,10 @@ def render(material: Material) -> str:
         headline=words.headline(results),
         tiles=tiles(results),
         points=words.points(results),
-        cautions=facts.cautions(recipe, environment, results, is_study=is_study),
+        cautions=[
+            *facts.interventions(recipes, results),
+            *facts.cautions(recipe, environment, results, is_study=is_study),
+        ],
         main_columns=[c for c in MAIN_COLUMNS if c.name != "Comm" or len({r["comm"] for r in results}) > 1],
         speed_columns=SPEED_COLUMNS,
         worker_columns=WORKER_COLUMNS,
@@ -62,7 +66,7 @@ def render(material: Material) -> str:
         sections=sections,
         chart_specs=compact([chart.spec for chart in all_charts(sections)]),
         replicas_equal=words.replicas_equal,
-        training=facts.training(recipe, results),
+        training=[*facts.training(recipe, results), *facts.on_purpose(recipes)],
         machine=facts.machine(environment),
         recipes=_recipes(material),
         style=Markup(template_file("report.css")),
