@@ -13,7 +13,7 @@ import pytest
 from measured_samples import KINDS, SLOW, Kind, measured, measured_study
 from paceline.cli.report import report
 from paceline.errors import UsageError
-from paceline.report import markdown_of, pictures, write_figures, write_report
+from paceline.report import markdown_of, markdown_table, pictures, write_figures, write_report
 from paceline.report.chart import Chart, Choice, Table, compact, new_figure
 from paceline.report.curves import MAX_POINTS, thinned
 from paceline.report.sections import all_charts, make_sections, shown_first
@@ -172,6 +172,13 @@ def test_markdown_of_a_folder(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", row)
     line = markdown_of([run]).splitlines()[2]
     assert line.startswith(r"| a\|b\_c\<i\>\&nbsp;\~x\~ \[l\](javascript:1) \$x\$ \@team \#1 | 4 |")
+
+
+def test_markdown_says_where_the_time_goes() -> None:
+    heads, _, line = (row.strip("| ").split(" | ") for row in markdown_table([named("overlap")]).splitlines())
+    assert len(heads) <= 12
+    cells = dict(zip(heads, line, strict=True))
+    assert (cells["Overlap"], cells["Waiting"]) == ("93 %", "7 %")
 
 
 class TestCommand:
