@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -19,7 +20,7 @@ from paceline.report.chart import wrapped
 from paceline.report.collect import collect, notices
 from paceline.report.points import Point
 from paceline.report.styles import PALETTE, styles
-from paceline.report.table import COLUMNS
+from paceline.report.table import MARKDOWN_COLUMNS
 from report_samples import recipe, result, study_of, usual_study, write_run, write_study
 
 
@@ -239,8 +240,8 @@ def test_cautions() -> None:
 def test_markdown_table() -> None:
     lines = markdown_table(usual_study()["results"]).splitlines()
     assert len(lines) == 2 + 4
-    assert all(len(re.split(r"(?<!\\)\|", line)) == len(COLUMNS) + 2 for line in lines)
-    assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | 15.3 | 15.5 | 15.5 | fastest | 2.67 |")
+    assert all(len(re.split(r"(?<!\\)\|", line)) == len(MARKDOWN_COLUMNS) + 2 for line in lines)
+    assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | fastest | 2.67 |")
     assert r"\<script\>" in lines[5]
     assert markdown_table([result("a|b", 0.02, epoch_s=None)]).count(numbers.DASH) >= 3
 
@@ -393,6 +394,22 @@ class TestCollect:
         labels = [r["label"] for r in material.results]
         assert labels[-1] == "ring, from run"
         assert len(set(labels)) == 5
+
+    def test_how_far_a_killed_run_came(self, tmp_path: Path) -> None:
+        lost = write_run(tmp_path / "lost", None, status="failed")
+        (lost / "workers").mkdir()
+        for rank, last in enumerate((29, 28)):
+            lines = [json.dumps({"kind": "step", "step": step, "begin_s": 0.1 * step}) for step in range(last + 1)]
+            (lost / "workers" / f"{rank}.jsonl").write_text("\n".join([*lines, '{"kind": "st']), encoding="utf-8")
+        with pytest.raises(UsageError, match="its workers came to the end of steps 28 to 29, which `paceline trace`"):
+            collect([lost])
+
+    def test_a_damaged_file_of_a_worker_is_said(self, tmp_path: Path) -> None:
+        lost = write_run(tmp_path / "lost", None, status="failed")
+        (lost / "workers").mkdir()
+        (lost / "workers" / "0.jsonl").write_text('x\n{"kind": "end"}\n', encoding="utf-8")
+        with pytest.raises(UsageError, match=r"before there was a result \(0.jsonl is damaged"):
+            collect([lost])
 
     def test_what_never_finished_is_left_out(self, tmp_path: Path) -> None:
         done = write_run(tmp_path / "done", result("ring", 0.01))

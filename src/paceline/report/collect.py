@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.measure.reading import read_lines, worker_files
 from paceline.recipe import Recipe, recipe_keys
 from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
@@ -76,7 +77,7 @@ def collect(paths: Sequence[Path]) -> Material:
         if source.results:
             sources.append(source)
         else:
-            left_out.append(f"{name} is left out: it {_ending(source)} before anything was measured.")
+            left_out.append(f"{name} is left out: it {_ending(source)} {_reached(value)}.")
     if not sources:
         reasons = f": {' '.join(left_out)}" if left_out else ""
         raise UsageError(f"there is nothing to report{reasons or '; name the folder of a run or of a study'}")
@@ -148,6 +149,25 @@ def _source(value: Mapping[str, Any], name: str) -> Source:
 def _ending(source: Source) -> str:
     reason = f": {source.error.splitlines()[0].rstrip('.')}" if source.error else ""
     return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
+
+
+def _reached(value: Mapping[str, Any]) -> str:
+    """How far the workers of a run without a result came, by their own files."""
+    if value["kind"] == "study":
+        return "before any of its runs was done"
+    try:
+        steps = [_last_step(file) for file in worker_files(Path(value["folder"]) / "workers").values()]
+    except UsageError as error:
+        return f"before there was a result ({error})"
+    last = [step for step in steps if step >= 0]
+    if not last:
+        return "before anything was measured"
+    reached = f"step {last[0]}" if len(set(last)) == 1 else f"steps {min(last)} to {max(last)}"
+    return f"before there was a result; its workers came to the end of {reached}, which `paceline trace` shows"
+
+
+def _last_step(file: Path) -> int:
+    return max((line["step"] for line in read_lines(file) if line.get("kind") == "step"), default=-1)
 
 
 def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
