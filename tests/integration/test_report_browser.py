@@ -263,3 +263,18 @@ def _is_dark(page: Any) -> tuple[bool, bool]:
     paper = page.evaluate(f"{light}(getComputedStyle(document.body).backgroundColor)")
     ink = page.evaluate(f"{light}(document.querySelector('#loss')._fullLayout.font.color)")
     return not paper, ink
+
+
+def test_on_a_phone_no_legend_lies_on_a_chart(report: Path) -> None:
+    with opened(report, width=390) as seen:
+        assert seen.page.locator("#timeline .legend").count() == 0
+        entries = seen.page.locator("figure[data-chart=timeline] ul.legend li").all_inner_texts()
+        assert {"forward", "backward", "standing still", "all_reduce"} <= set(entries)
+
+
+def test_on_a_wide_screen_the_chart_has_its_legend(report: Path) -> None:
+    with opened(report, width=1280) as seen:
+        assert seen.page.locator("#timeline .legend").count() == 1
+        assert seen.page.locator("ul.legend").count() == 0
+        table = seen.page.locator("[aria-label='Table of strategies']")
+        assert table.evaluate("element => element.scrollWidth <= element.clientWidth")

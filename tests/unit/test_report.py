@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -19,7 +20,7 @@ from paceline.report.chart import wrapped
 from paceline.report.collect import collect, notices
 from paceline.report.points import Point
 from paceline.report.styles import PALETTE, styles
-from paceline.report.table import COLUMNS
+from paceline.report.table import MARKDOWN_COLUMNS
 from report_samples import recipe, result, study_of, usual_study, write_run, write_study
 
 
@@ -242,8 +243,8 @@ def test_cautions() -> None:
 def test_markdown_table() -> None:
     lines = markdown_table(usual_study()["results"]).splitlines()
     assert len(lines) == 2 + 4
-    assert all(len(re.split(r"(?<!\\)\|", line)) == len(COLUMNS) + 2 for line in lines)
-    assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | 15.3 | 15.5 | 15.5 | fastest | 2.67 |")
+    assert all(len(re.split(r"(?<!\\)\|", line)) == len(MARKDOWN_COLUMNS) + 2 for line in lines)
+    assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | fastest | 2.67 |")
     assert r"\<script\>" in lines[5]
     assert markdown_table([result("a|b", 0.02, epoch_s=None)]).count(numbers.DASH) >= 3
 
@@ -393,7 +394,7 @@ class TestCollect:
         small = write_run(tmp_path / "a", result("ring", 0.01))
         large = write_run(tmp_path / "b", result("ring", 0.02), of=recipe(**{"train.batch_size": 200}))
         material = collect([small, large])
-        assert [r["label"] for r in material.results] == ["ring (train.batch_size 100)", "ring (train.batch_size 200)"]
+        assert [r["label"] for r in material.results] == ["ring, batch_size 100", "ring, batch_size 200"]
         assert not any("versus_fastest" in r for r in material.results)
         assert "The recipes differ in train.batch_size: 100 and 200." in notices(material)
         write_report([small, large], tmp_path / "report.html")
@@ -403,8 +404,24 @@ class TestCollect:
         run = write_run(tmp_path / "run", result("ring", 0.01))
         material = collect([study, run])
         labels = [r["label"] for r in material.results]
-        assert labels[-1] == "ring (run)"
+        assert labels[-1] == "ring, from run"
         assert len(set(labels)) == 5
+
+    def test_how_far_a_killed_run_came(self, tmp_path: Path) -> None:
+        lost = write_run(tmp_path / "lost", None, status="failed")
+        (lost / "workers").mkdir()
+        for rank, last in enumerate((29, 28)):
+            lines = [json.dumps({"kind": "step", "step": step, "begin_s": 0.1 * step}) for step in range(last + 1)]
+            (lost / "workers" / f"{rank}.jsonl").write_text("\n".join([*lines, '{"kind": "st']), encoding="utf-8")
+        with pytest.raises(UsageError, match="its workers came to the end of steps 28 to 29, which `paceline trace`"):
+            collect([lost])
+
+    def test_a_damaged_file_of_a_worker_is_said(self, tmp_path: Path) -> None:
+        lost = write_run(tmp_path / "lost", None, status="failed")
+        (lost / "workers").mkdir()
+        (lost / "workers" / "0.jsonl").write_text('x\n{"kind": "end"}\n', encoding="utf-8")
+        with pytest.raises(UsageError, match=r"before there was a result \(0.jsonl is damaged"):
+            collect([lost])
 
     def test_what_never_finished_is_left_out(self, tmp_path: Path) -> None:
         done = write_run(tmp_path / "done", result("ring", 0.01))
@@ -436,3 +453,31 @@ def test_facts_name_the_choice_of_batchnorm() -> None:
     assert found["BatchNorm"] == "local: each worker's own statistics"
     assert found["Warm-up steps dropped"] == "1"
     assert found["Timed steps"] == "11"
+
+
+class TestOnPurpose:
+    """What was done to workers on purpose is said before anybody blames a strategy for it."""
+
+    def test_a_slowed_worker_and_who_has_none_of_that_rank(self) -> None:
+        slowed = recipe(**{"measure.inject": ("slow:rank=1,ms=20,phase=backward", "slow:rank=0,factor=2")})
+        assert facts.interventions([slowed], [result("ring", 0.01), result("one-worker", 0.01)]) == [
+            "On purpose (--inject), worker 1 was slowed by 20.0 ms a step in backward.",
+            "On purpose (--inject), worker 0 was slowed to 2 times the time.",
+            "one-worker has no worker 1, so that did not touch it.",
+        ]
+
+    def test_only_some_runs(self) -> None:
+        killed = recipe(**{"measure.inject": ("kill:rank=2,step=5",)})
+        found = facts.interventions([killed, recipe()], [result("ring", 0.01)])
+        assert found == ["On purpose (--inject), worker 2 was killed at step 5 in some of these runs."]
+        assert facts.on_purpose([killed, recipe()]) == [("Injected", "kill:rank=2,step=5 or none")]
+
+    def test_profiled_steps(self, tmp_path: Path) -> None:
+        run = write_run(tmp_path / "run", result("ring", 0.01), of=recipe(**{"measure.profile": "2:4"}))
+        page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+        assert "Steps 2:4 ran under the profiler (--profile), which makes them slower; they are counted." in page
+        assert "<dt>Profiled steps</dt><dd>2:4</dd>" in page
+
+    def test_nothing_on_purpose_is_no_caution(self) -> None:
+        assert facts.interventions([recipe()], [result("ring", 0.01)]) == []
+        assert facts.on_purpose([recipe()]) == []

@@ -65,6 +65,18 @@ class TestSentences:
         assert point is not None
         assert "by 25 to 31 % (1.50 to 1.90 ms per step, 95 % intervals within 28 to 34 %)" in point.text
         assert "under ring and ddp." in point.text
+        clauses = findings.clauses([named("ring"), {**named("ddp"), "stragglers": [row]}])
+        assert clauses[-1] == "worker 2 is slow in backward by 25 to 31 %"
+
+    def test_too_few_steps_are_no_verdict(self) -> None:
+        short = {**named("ddp"), "stragglers": None}
+        point = findings.slow_workers([short])
+        assert point is not None
+        assert point.text == "It cannot be told: that takes 50 timed steps."
+        point = findings.slow_workers([named("ring"), short])
+        assert point is not None
+        assert "Not so under" not in point.text
+        assert "It cannot be told under ddp: that takes 50 timed steps." in point.text
 
     def test_nobody_is_named_on_an_even_run(self) -> None:
         even = measured_study(has_slow=False)["results"]
@@ -105,7 +117,18 @@ class TestSentences:
         point = findings.measuring([named("ring")])
         assert point is not None
         assert point.text == (
-            "Measuring made steps 1.0 % longer (ring, 95 % interval -0.2 to 1.9 %). That cannot be told from nothing."
+            "Steps of ring were 1.0 % longer with measuring than without (95 % interval \N{MINUS SIGN}0.2 to +1.9 %). "
+            "That cannot be told from nothing."
+        )
+
+    def test_measuring_that_seems_to_save_time(self) -> None:
+        saved = {"cost_percent": -1.8, "interval95_percent": [-4.0, 0.5], "repeats": 5}
+        less = {**saved, "cost_percent": -2.5}
+        point = findings.measuring([{**named("ring"), "measuring": saved}, {**named("ddp"), "measuring": less}])
+        assert point is not None
+        assert point.text == (
+            "Steps of ring were 1.8 % shorter with measuring than without (95 % interval \N{MINUS SIGN}4.0 to +0.5 %). "
+            "That cannot be told from nothing. No other of 2 cost more."
         )
 
     def test_old_runs_have_nothing_to_say(self) -> None:

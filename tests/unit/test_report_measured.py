@@ -13,7 +13,7 @@ import pytest
 from measured_samples import KINDS, SLOW, Kind, measured, measured_study
 from paceline.cli.report import report
 from paceline.errors import UsageError
-from paceline.report import markdown_of, pictures, write_figures, write_report
+from paceline.report import markdown_of, markdown_table, pictures, write_figures, write_report
 from paceline.report.chart import Chart, Choice, Table, compact, new_figure
 from paceline.report.curves import MAX_POINTS, thinned
 from paceline.report.sections import all_charts, make_sections, shown_first
@@ -174,6 +174,13 @@ def test_markdown_of_a_folder(tmp_path: Path) -> None:
     assert line.startswith(r"| a\|b\_c\<i\>\&nbsp;\~x\~ \[l\](javascript:1) \$x\$ \@team \#1 | 4 |")
 
 
+def test_markdown_says_where_the_time_goes() -> None:
+    heads, _, line = (row.strip("| ").split(" | ") for row in markdown_table([named("overlap")]).splitlines())
+    assert len(heads) <= 12
+    cells = dict(zip(heads, line, strict=True))
+    assert (cells["Overlap"], cells["Waiting"]) == ("93 %", "7 %")
+
+
 class TestCommand:
     def test_markdown_stands_alone_on_standard_output(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run = write_run(tmp_path / "run", measured("ring", KINDS["ring"]))
@@ -213,3 +220,25 @@ class TestFigures:
 def test_the_slow_worker_of_the_samples_is_the_one_that_does_not_wait() -> None:
     waits = {row["rank"]: row["waiting_s"] for row in named("ring")["split"]["per_worker"]}
     assert min(waits, key=lambda rank: waits[rank]) == SLOW
+
+
+class TestOperations:
+    """In a timeline, what the comm does is told apart by colour, and sending does not hide receiving."""
+
+    def bars(self) -> dict[str, dict[str, Any]]:
+        names = ("send", "recv", "gather", "scatter", "reduce_scatter", "all_gather")
+        spans = [{"name": n, "kind": "op", "begin_s": 1.0, "end_s": 1.1, "bytes": 8} for n in names]
+        spans += [{"name": "communication", "kind": "phase", "begin_s": 1.0, "end_s": 1.1, "bytes": None}]
+        lanes = {"first_step": 3, "lanes": [{"rank": 0, "spans": spans}]}
+        chart = timeline([{**named("ring"), "timeline": lanes}], 0)
+        assert chart is not None
+        return {trace["name"]: trace for trace in chart.views[0].traces}
+
+    @pytest.mark.parametrize("pair", [("send", "recv"), ("gather", "scatter"), ("reduce_scatter", "all_gather")])
+    def test_colours_differ(self, pair: tuple[str, str]) -> None:
+        bars = self.bars()
+        assert len({bars[name]["marker"]["color"] for name in (*pair, "communication")}) == 3
+
+    def test_sending_lies_beside_receiving(self) -> None:
+        send, recv = self.bars()["send"], self.bars()["recv"]
+        assert send["y"][0] + send["width"] / 2 <= recv["y"][0] - recv["width"] / 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TICK_WIDTH = 16  # characters of a label per line
-TICK_LENGTH = 22  # characters of a label below a bar, where it may be slanted
+MAX_LINES = 4  # of a label beside a bar; a longer one gives way to its short name
 
 
 @dataclass(frozen=True)
@@ -118,25 +118,32 @@ def compact(value: Any) -> Any:
 
 
 def label_of(result: Mapping[str, Any]) -> str:
-    return plain(str(result["label"]))
+    """All of it, for what is shown on hovering."""
+    return plain(str(result.get("full_label", result["label"])))
 
 
 def wrapped(result: Mapping[str, Any]) -> str:
-    """A long label on several lines, broken where its options and its codec begin."""
-    words = re.split(r"(?=[:+ ])", str(result["label"]))
+    """A long label on several lines, broken where its options and its codec begin; beyond a few, the short one."""
+    lines = _lines(str(result["label"]))
+    if len(lines) > MAX_LINES:
+        lines = _lines(str(result.get("short_label", result["label"])))
+    return "<br>".join(plain(line.strip()) for line in lines)
+
+
+def _lines(label: str) -> list[str]:
+    words = re.split(r"(?=[:+ ])|(?<=,)(?! )", label)
     pieces = [word[i : i + TICK_WIDTH] for word in words for i in range(0, len(word), TICK_WIDTH)]
     lines = [""]
     for piece in pieces:
         if lines[-1] and len(lines[-1]) + len(piece) > TICK_WIDTH:
             lines.append("")
         lines[-1] += piece
-    return "<br>".join(plain(line.strip()) for line in lines)
+    return lines
 
 
 def shortened(result: Mapping[str, Any]) -> str:
     """A label on one line; hovering shows all of it."""
-    label = str(result["label"])
-    return plain(label if len(label) <= TICK_LENGTH else f"{label[: TICK_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}")
+    return plain(str(result.get("short_label", result["label"])))
 
 
 def plain(text: str) -> str:

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.measure.reading import read_lines, worker_files
 from paceline.recipe import Recipe, recipe_keys
+from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
+from paceline.report.points import with_roles
 from paceline.runs import list_runs, read
 from paceline.study.results import add_comparisons, combine
 
@@ -74,12 +77,12 @@ def collect(paths: Sequence[Path]) -> Material:
         if source.results:
             sources.append(source)
         else:
-            left_out.append(f"{name} is left out: it {_ending(source)} before anything was measured.")
+            left_out.append(f"{name} is left out: it {_ending(source)} {_reached(value)}.")
     if not sources:
         reasons = f": {' '.join(left_out)}" if left_out else ""
         raise UsageError(f"there is nothing to report{reasons or '; name the folder of a run or of a study'}")
     differing = _differing([source.recipe for source in sources])
-    return Material(sources, _side_by_side(sources, differing), differing, left_out)
+    return Material(sources, with_roles(_side_by_side(sources, differing)), differing, left_out)
 
 
 def notices(material: Material) -> list[str]:
@@ -148,61 +151,59 @@ def _ending(source: Source) -> str:
     return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
 
 
+def _reached(value: Mapping[str, Any]) -> str:
+    """How far the workers of a run without a result came, by their own files."""
+    if value["kind"] == "study":
+        return "before any of its runs was done"
+    try:
+        steps = [_last_step(file) for file in worker_files(Path(value["folder"]) / "workers").values()]
+    except UsageError as error:
+        return f"before there was a result ({error})"
+    last = [step for step in steps if step >= 0]
+    if not last:
+        return "before anything was measured"
+    reached = f"step {last[0]}" if len(set(last)) == 1 else f"steps {min(last)} to {max(last)}"
+    return f"before there was a result; its workers came to the end of {reached}, which `paceline trace` shows"
+
+
+def _last_step(file: Path) -> int:
+    return max((line["step"] for line in read_lines(file) if line.get("kind") == "step"), default=-1)
+
+
 def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     """The keys in which recipes differ that should not, each with its values."""
     found = {}
     for key, _ in recipe_keys():
         if key not in SUBJECT:
-            values = list(dict.fromkeys(_value(recipe, key) for recipe in recipes))
+            values = list(dict.fromkeys(value_text(recipe, key) for recipe in recipes))
             if len(values) > 1:
                 found[key] = values
     return found
 
 
-def _value(recipe: Recipe, key: str) -> str:
-    if key == "train.batch_size":
-        return str(recipe.batch_size)
-    section, dot, name = key.partition(".")
-    value = getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
-    return "unset" if value is None else str(value)
-
-
 def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All results as rows of one table; runs of the same thing become its repeats."""
     if len(sources) == 1:
-        return _distinct([(result, "") for result in sources[0].results])
+        return named([(result, {}) for result in sources[0].results])
     groups: dict[tuple[str, ...], list[tuple[dict[str, Any], Source]]] = {}
     for number, source in enumerate(sources):
         for result in source.results:
-            same = [_value(source.recipe, key) for key in differing]
+            same = [value_text(source.recipe, key) for key in differing]
             alone = "" if source.kind == "run" else str(number)  # a study has counted its repeats itself
             groups.setdefault((result["label"], str(result["workers"]), alone, *same), []).append((result, source))
     rows = []
     for group in groups.values():
         first, source = group[0]
         row = combine([result for result, _ in group]) if len(group) > 1 else first
-        note = listed([f"{key} {_value(source.recipe, key)}" for key in differing]) if differing else source.name
-        rows.append((dict(row), note))
-    results = _distinct(rows)
+        notes = {key_text(key): value_text(source.recipe, key) for key in differing}
+        rows.append((dict(row), {**notes, "from": source.name}))
+    results = named(rows)
     for result in results:
         for key in ("versus_fastest", "speedup", "efficiency"):
             result.pop(key, None)
     if not any(key in differing for key in WORK):
         _compare(results)
     return results
-
-
-def _distinct(rows: Sequence[tuple[dict[str, Any], str]]) -> list[dict[str, Any]]:
-    """Labels that name one row each: by workers, then by what else tells them apart."""
-    labels = [result["label"] for result, _ in rows]
-    with_workers = [f"{result['label']} on {counted(result['workers'], 'worker')}" for result, _ in rows]
-    named = []
-    for (result, note), longer in zip(rows, with_workers, strict=True):
-        label = result["label"]
-        if labels.count(label) > 1:
-            label = longer if with_workers.count(longer) == 1 else f"{label} ({note})" if note else longer
-        named.append({**result, "label": label})
-    return named
 
 
 def _compare(results: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.measure.inject import Injection
 from paceline.recipe import Recipe
 from paceline.report.numbers import DASH, counted, listed, significant
 
@@ -55,6 +56,14 @@ def training(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[Fact]
     ]
 
 
+def on_purpose(recipes: Sequence[Recipe]) -> list[Fact]:
+    """What was done to workers besides training, where something was."""
+    injected = list(dict.fromkeys(" plus ".join(r.measure.inject) or "none" for r in recipes))
+    profiled = list(dict.fromkeys(r.measure.profile or "none" for r in recipes))
+    named = {"Injected": injected, "Profiled steps": profiled}
+    return [(name, listed(texts, "or")) for name, texts in named.items() if texts != ["none"]]
+
+
 def machine(environment: Mapping[str, Any]) -> list[Fact]:
     memory, load = environment.get("memory_bytes"), environment.get("load_average")
     return [
@@ -88,6 +97,37 @@ def cautions(
             "so times may be longer than on an idle one."
         )
     return found
+
+
+def interventions(recipes: Sequence[Recipe], results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What was done to workers on purpose, which no strategy is to be blamed for."""
+    injections = [Injection.parse(text) for text in dict.fromkeys(t for r in recipes for t in r.measure.inject if t)]
+    clean = any(not any(recipe.measure.inject) for recipe in recipes)
+    where = " in some of these runs" if injections and clean else ""
+    found = [f"On purpose (--inject), {_done(injection)}{where}." for injection in injections]
+    fewest = min(result["workers"] for result in results)
+    missed = sorted({injection.rank for injection in injections if injection.rank >= fewest})
+    if missed:
+        without = listed([str(r["label"]) for r in results if r["workers"] <= missed[0]])
+        found.append(
+            f"{without} has no worker {listed([str(rank) for rank in missed], 'or')}, so that did not touch it."
+        )
+    profiled = list(dict.fromkeys(recipe.measure.profile for recipe in recipes if recipe.measure.profile))
+    if profiled:
+        found.append(
+            f"Steps {listed(profiled)} ran under the profiler (--profile), which makes them slower; they are counted."
+        )
+    return found
+
+
+def _done(injection: Injection) -> str:
+    who = f"worker {injection.rank} was"
+    if injection.kind != "slow":
+        return f"{who} {'killed' if injection.kind == 'kill' else 'made to hang'} at step {injection.step}"
+    where = f" of its {injection.phase}" if injection.phase else ""
+    if injection.sleep_s:
+        return f"{who} slowed by {significant(injection.sleep_s * 1e3)} ms a step in {injection.phase}"
+    return f"{who} slowed to {injection.factor:g} times the time{where}"
 
 
 def _all(values: Any) -> str:

@@ -54,7 +54,7 @@ def slow_workers(results: Sequence[Result]) -> Point | None:
     """Who is slow in its own work; said plainly where nobody is, and where it cannot be told."""
     several = [r for r in results if r["workers"] > 1]
     looked = [r for r in several if r.get("stragglers") is not None]
-    short = [str(r["label"]) for r in several if r.get("split") and r.get("stragglers") is None]
+    short = [str(r["label"]) for r in several if r.get("split") and r.get("stragglers", ()) is None]
     where = f" under {few(short)}" if short and looked else ""
     unknown = [f"It cannot be told{where}: that takes {LEAST_STEPS} timed steps."] if short else []
     if not looked:
@@ -128,13 +128,17 @@ def measuring(results: Sequence[Result]) -> Point | None:
     if not tried:
         return None
     worst = max(tried, key=lambda r: float(r["measuring"]["cost_percent"]))
-    given = worst["measuring"]
-    bounds = given.get("interval95_percent")
-    interval = f", 95 % interval {bounds[0]:.1f} to {bounds[1]:.1f} %" if bounds else ""
-    most = "at most " if len(tried) > 1 else ""
+    cost, bounds = worst["measuring"]["cost_percent"], worst["measuring"].get("interval95_percent")
+    interval = f" (95 % interval {_signed(bounds[0])} to {_signed(bounds[1])} %)" if bounds else ""
     free = " That cannot be told from nothing." if bounds and bounds[0] <= 0 <= bounds[1] else ""
-    text = f"Measuring made steps {most}{given['cost_percent']:.1f} % longer ({worst['label']}{interval})."
-    return Point("Cost of measuring", text + free)
+    most = f" No other of {len(tried)} cost more." if len(tried) > 1 else ""
+    side = "shorter" if cost < 0 else "longer"
+    text = f"Steps of {worst['label']} were {abs(cost):.1f} % {side} with measuring than without{interval}."
+    return Point("Cost of measuring", text + free + most)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _hiding(results: Sequence[Result]) -> list[Result]:
@@ -152,10 +156,9 @@ def _slow(results: Sequence[Result]) -> list[tuple[int, str]]:
 
 
 def _slow_clause(results: Sequence[Result], rank: int, phase: str) -> str:
-    """With the middle of what strategies found; with the strategy where only one found it and others looked."""
+    """With what strategies found, from the least to the most; with the strategy where only one of several found it."""
     rows = _rows_of(results, rank, phase)
-    excesses = sorted(float(row["excess_percent"]) for _, row in rows)
-    excess = percent(excesses[(len(excesses) - 1) // 2] / 100)
+    excess = _span([row["excess_percent"] / 100 for _, row in rows], percent)
     looked = [r for r in results if r.get("stragglers") is not None and r["workers"] > 1]
     where = f" under {rows[0][0]['label']}" if len(rows) == 1 and len(looked) > 1 else ""
     return f"worker {rank} is slow in {_phase(phase)} by {excess} %{where}"

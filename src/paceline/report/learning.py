@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.report import bars, curves
-from paceline.report.chart import Chart, Choice, Figure, Table, label_of, new_figure
+from paceline.report.chart import Chart, Choice, Figure, Table, label_of, new_figure, shortened
 from paceline.report.curves import Result
 from paceline.report.numbers import DASH, accuracy, amount, byte_unit, counted, duration, significant, whole
 from paceline.report.speed import row_height_of, rows_of, write_at
@@ -198,7 +198,7 @@ def _trade_off_figure(
             x=[x],
             y=[result["final"][key]],
             mode="markers+text",
-            text=[label_of(result)],
+            text=[shortened(result)],
             textposition=("top center", "bottom center")[order.index(position) % 2],  # neighbours keep out of the way
             cliponaxis=False,
             marker={

@@ -13,6 +13,7 @@ from paceline.report import facts, words
 from paceline.report.chart import compact
 from paceline.report.collect import Material, collect, notices
 from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
+from paceline.report.labels import names_to_explain
 from paceline.report.sections import all_charts, make_sections
 from paceline.report.styles import styles
 from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS, WORKER_COLUMNS, Column, markdown_table
@@ -39,6 +40,7 @@ def render(material: Material) -> str:
     plotly, plotly_script = packed_plotly()
     script = Markup(template_file("report.js"))
     is_study = material.sources[0].kind == "study"
+    recipes = [source.recipe for source in material.sources]
     names = list(dict.fromkeys(source.recipe.name for source in material.sources))
     jinja = templates()
     jinja.filters |= {"tied": _tied, "breakable": _breakable}
@@ -50,17 +52,21 @@ def render(material: Material) -> str:
         headline=words.headline(results),
         tiles=tiles(results),
         points=words.points(results),
-        cautions=facts.cautions(recipe, environment, results, is_study=is_study),
+        cautions=[
+            *facts.interventions(recipes, results),
+            *facts.cautions(recipe, environment, results, is_study=is_study),
+        ],
         main_columns=[c for c in MAIN_COLUMNS if c.name != "Comm" or len({r["comm"] for r in results}) > 1],
         speed_columns=SPEED_COLUMNS,
         worker_columns=WORKER_COLUMNS,
         heads=_heads,
         results=results,
+        names=names_to_explain(results),
         looks=styles(results),
         sections=sections,
         chart_specs=compact([chart.spec for chart in all_charts(sections)]),
         replicas_equal=words.replicas_equal,
-        training=facts.training(recipe, results),
+        training=[*facts.training(recipe, results), *facts.on_purpose(recipes)],
         machine=facts.machine(environment),
         recipes=_recipes(material),
         style=Markup(template_file("report.css")),
@@ -97,4 +103,4 @@ def _tied(text: str) -> str:
 
 def _breakable(text: str) -> Markup:
     """A label may be broken where its options and its codec begin."""
-    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+"))
+    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))

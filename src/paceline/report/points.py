@@ -23,3 +23,15 @@ def fastest_row(results: Sequence[Result]) -> Result | None:
     if len(results) == 1:
         return results[0]
     return next((r for r in results if r.get("versus_fastest", {}).get("verdict") == "fastest"), None)
+
+
+def rivals(results: Sequence[Result]) -> list[Result]:
+    """Who can be the fastest: those that synchronise, or all where none does."""
+    return [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or list(results)
+
+
+def with_roles(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Results with the `role` of those that are no rivals: the one worker, and the limit without any agreement."""
+    racing = [id(result) for result in rivals(results)]
+    roles = [None if id(r) in racing else "one worker" if r["workers"] == 1 else "limit" for r in results]
+    return [{**result, "role": role} for result, role in zip(results, roles, strict=True)]

@@ -30,7 +30,19 @@ PHASES = {
     "backward": COMPUTE,
     "optimizer": "#7A6FB0",
     "evaluation": REST,
-    "communication": "#C9838B",
+    "communication": "#9B5B3F",
+}
+# Operations of the comm in a timeline: those that come in pairs far apart, and none like a phase.
+OPERATIONS = {
+    "all_reduce": COMMUNICATION,
+    "send": COMMUNICATION,
+    "recv": "#882255",
+    "gather": "#F08A4B",
+    "scatter": "#B03A9B",
+    "reduce_scatter": "#F08A4B",
+    "all_gather": "#882255",
+    "broadcast": "#B03A9B",
+    "barrier": "#8C6D31",
 }
 
 # Workers of one strategy: a ramp from blue to green of one lightness each, readable on white and on black.

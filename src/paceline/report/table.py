@@ -35,11 +35,18 @@ def _versus(result: Row) -> str:
     versus = result.get("versus_fastest")
     if not versus:
         return DASH
+    if result.get("role"):  # a limit is no rival
+        return str(result["role"])
     if versus["verdict"] == "fastest":
         return "fastest"
     if versus["verdict"] == "no difference":
         return "no difference"
     return f"{times(versus['ratio'])} \N{MULTIPLICATION SIGN}"
+
+
+def _verdict(result: Row) -> str:
+    """Of rivals; what is there for comparison says what it is."""
+    return str(result.get("role") or result.get("versus_fastest", {}).get("verdict", DASH))
 
 
 def _optional(value: float | None) -> str:
@@ -86,7 +93,7 @@ COLUMNS = (
 )
 
 # The page shows speed in a table of its own, beside the charts of speed.
-_SPEED = {"95 % interval", "p50", "p95", "Speed-up", "Samples/s"}
+_SPEED = {"95 % interval", "p50", "p90", "p95", "Speed-up", "Samples/s"}
 MAIN_COLUMNS = tuple(
     Column("", "Iteration, ms", column.text) if column.full_name == "Iteration, ms mean" else column
     for column in COLUMNS
@@ -118,7 +125,7 @@ SPEED_COLUMNS = (
     Column("", "Workers", _processes),
     *(column for column in COLUMNS if column.group == "Iteration, ms"),
     Column("", "Times the fastest", _ratio),
-    Column("", "Verdict", lambda r: str(r.get("versus_fastest", {}).get("verdict", DASH)), is_number=False),
+    Column("", "Verdict", _verdict, is_number=False),
     Column("", "Speed-up over one worker", _speedup),
     Column("", "Efficiency", _efficiency),
     Column("", "Samples/s", lambda r: whole(r["samples_per_s"])),
@@ -140,12 +147,32 @@ WORKER_COLUMNS = (
 )
 
 
+def _hidden(result: Row) -> str:
+    share = ((result.get("split") or {}).get("mean") or {}).get("overlap_fraction")
+    return DASH if share is None else f"{share * 100:.0f} %"
+
+
+def _waiting(result: Row) -> str:
+    mean = (result.get("split") or {}).get("mean") or {}
+    return f"{(mean.get('waiting_s') or 0) / mean['step_s'] * 100:.0f} %" if mean.get("step_s") else DASH
+
+
+# What fits the width of a README: speed, where the time goes, bytes, and what was learnt.
+_IN_MARKDOWN = ("Strategy", "Workers", "Iteration, ms mean", "Iteration, ms 95 % interval", "To fastest", "Speed-up")
+MARKDOWN_COLUMNS = (
+    *(column for column in COLUMNS if column.full_name in _IN_MARKDOWN),
+    Column("", "Overlap", _hidden),
+    Column("", "Waiting", _waiting),
+    *(column for column in COLUMNS if column.full_name in ("Sent, MB", "Accuracy test", "Loss train", "Guarantee")),
+)
+
+
 def markdown_table(results: Sequence[Row]) -> str:
-    """The main table in Markdown, one line per result."""
+    """The figures that matter most in Markdown, one line per result; the page has all of them."""
     lines = [
-        _line(column.full_name for column in COLUMNS),
-        _line("---:" if column.is_number else ":---" for column in COLUMNS),
-        *(_line(_escaped(column.text(result)) for column in COLUMNS) for result in results),
+        _line(column.full_name for column in MARKDOWN_COLUMNS),
+        _line("---:" if column.is_number else ":---" for column in MARKDOWN_COLUMNS),
+        *(_line(_escaped(column.text(result)) for column in MARKDOWN_COLUMNS) for result in results),
     ]
     return "\n".join(lines) + "\n"
 

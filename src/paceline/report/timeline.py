@@ -8,13 +8,15 @@ from typing import Any
 from paceline.report.chart import LEGEND_ABOVE, Chart, Choice, Figure, Table, new_figure, plain
 from paceline.report.curves import Result
 from paceline.report.numbers import amount, milliseconds, whole
-from paceline.report.styles import COMMUNICATION, PHASES, REST, WAITING
+from paceline.report.styles import COMMUNICATION, OPERATIONS, PHASES, REST, WAITING
 
 NUM_STEPS = 3
 MAX_SPANS = 1200  # of one chart; more are drawn as one where nearly nothing lies between them
 CLOSE = 1 / 1200  # of the window: less than a pixel on a wide screen
 # Of a lane: where phases, standing still and operations lie, and how high they are.
 PLACES = {"phase": (-0.16, 0.44), "blocked": (-0.16, 0.16), "op": (0.27, 0.26)}
+# Both at once is usual, so one does not lie on the other.
+HALVES = {"send": (0.2, 0.12), "recv": (0.34, 0.12)}
 LANE = 62  # pixels
 
 Span = Mapping[str, Any]
@@ -61,11 +63,9 @@ def _figure(given: Mapping[str, Any]) -> Figure:
 
 
 def _bars(kind: str, name: str, found: Sequence[tuple[int, int, Span]], start: float) -> dict[str, Any]:
-    offset, height = PLACES[kind]
-    colour = WAITING if kind == "blocked" else COMMUNICATION if kind == "op" else PHASES.get(name, REST)
-    marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if kind == "op":
-        marker |= {"opacity": 0.75}
+    offset, height = HALVES.get(name, PLACES[kind]) if kind == "op" else PLACES[kind]
+    colours = {"blocked": WAITING, "op": OPERATIONS.get(name, COMMUNICATION), "phase": PHASES.get(name, REST)}
+    marker: dict[str, Any] = {"color": colours[kind], "line": {"width": 0}}
     what = plain("standing still" if kind == "blocked" else name)
     return {
         "orientation": "h",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.report import findings, numbers
 from paceline.report.numbers import counted, duration, few, listed, percent, significant, times
-from paceline.report.points import Point, Result, fastest_row
+from paceline.report.points import Point, Result, fastest_row, rivals
 
 MAX_ACCURACY_GROUPS = 4  # more would be a table, and there is one
 
@@ -18,14 +18,14 @@ def headline(results: Sequence[Result]) -> str:
 
 def _order(results: Sequence[Result]) -> str:
     """Who took the least time, as far as that can be told."""
-    rivals = _rivals(results)
+    racing = rivals(results)
     fastest = fastest_row(results)
     if fastest is None:
         return f"{counted(len(results), 'result')} side by side: they train different things, so none is the fastest"
-    name, where = fastest["label"], _where(rivals)
-    if len(rivals) == 1:
+    name, where = fastest["label"], _where(racing)
+    if len(racing) == 1:
         return f"{name} took {_time(fastest)} per iteration {where}"
-    others = [result for result in rivals if result is not fastest]
+    others = [result for result in racing if result is not fastest]
     verdicts = {result["label"]: result["versus_fastest"]["verdict"] for result in others}
     if any(verdict == "one repeat cannot tell" for verdict in verdicts.values()):
         took = duration(fastest["iteration_s"]["mean"])
@@ -43,7 +43,7 @@ def _order(results: Sequence[Result]) -> str:
             f"{name} took {_less(others[0])} less time per iteration than {others[0]['label']} {where}"
             + _less_bounds(others[0], "95 % interval ")
         )
-    return f"{name} is the fastest of {len(rivals)} strategies {where}: {_time(fastest)} per iteration"
+    return f"{name} is the fastest of {len(racing)} strategies {where}: {_time(fastest)} per iteration"
 
 
 def speed(results: Sequence[Result]) -> Point | None:
@@ -51,7 +51,7 @@ def speed(results: Sequence[Result]) -> Point | None:
     fastest = fastest_row(results)
     if fastest is None:
         return None
-    others = [result for result in _rivals(results) if result is not fastest]
+    others = [result for result in rivals(results) if result is not fastest]
     name = fastest["label"]
     by_verdict: dict[str, list[Result]] = {}
     for result in sorted(others, key=lambda r: float(r["versus_fastest"]["ratio"])):
@@ -101,7 +101,7 @@ def against_one_worker(results: Sequence[Result]) -> Point | None:
     efficiency = percent(speedup / fastest["workers"])
     text = f"{name} {where} is {times(speedup)} times as fast per iteration {same}{hint}{_bounds(alone)}: "
     text += f"an efficiency of {efficiency} %."
-    behind = [r for r in _rivals(results) if r["workers"] > 1 and r.get("speedup", 1.0) < 1]
+    behind = [r for r in rivals(results) if r["workers"] > 1 and r.get("speedup", 1.0) < 1]
     if behind:
         parts = [f"{result['label']} (speed-up {times(result['speedup'])})" for result in behind]
         text += f" Slower than one worker: {listed(parts)}."
@@ -203,11 +203,6 @@ def points(results: Sequence[Result]) -> list[Point]:
     """Everything below the headline."""
     found = [subject(results) for subject in SUBJECTS]
     return [point for point in found if point is not None]
-
-
-def _rivals(results: Sequence[Result]) -> list[Result]:
-    """Who can be the fastest: those that synchronise, or all where none does."""
-    return [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or list(results)
 
 
 def _where(results: Sequence[Result]) -> str:

@@ -70,10 +70,31 @@
     return copy;
   };
 
+  // On a narrow screen a legend inside the chart would cover it: there it is text above the chart.
+  const ownLegend = (id, view) => {
+    const chart = document.getElementById(id);
+    const before = chart.previousElementSibling;
+    if (before && before.classList.contains("legend")) before.remove();
+    if (!isNarrow.matches || !view.layout.showlegend) return {};
+    const list = document.createElement("ul");
+    list.className = "legend";
+    for (const trace of view.data.filter((one) => one.showlegend !== false && one.name)) {
+      const item = list.appendChild(document.createElement("li"));
+      const {color, pattern} = trace.marker || trace.line || {};
+      const stripes = pattern && pattern.fgcolor;
+      const sample = item.appendChild(document.createElement("i"));
+      const plain = String((trace.marker || {}).symbol).startsWith("line-") ? "currentColor" : color;
+      sample.style.background = stripes ? `repeating-linear-gradient(135deg, ${color} 0 3px, ${pattern.fgcolor} 3px 6px)` : plain;
+      item.append(new DOMParser().parseFromString(trace.name, "text/html").body.textContent);
+    }
+    chart.before(list);
+    return {showlegend: false};
+  };
+
   const shown = new Map(specs.map((spec) => [spec.id, spec.initial]));
   const draw = (spec, changes = {}) => {
     const view = spec.views[shown.get(spec.id)];
-    return Plotly.react(spec.id, view.data.map(traceOf), {...layoutOf(view.layout), ...changes}, config);
+    return Plotly.react(spec.id, view.data.map(traceOf), {...layoutOf(view.layout), ...ownLegend(spec.id, view), ...changes}, config);
   };
   const drawAll = (changes = {}) => {
     readTheme();
