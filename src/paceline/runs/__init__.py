@@ -2,7 +2,18 @@
 
 from paceline.runs.delete import check_deletable, delete, size_bytes
 from paceline.runs.lines import run_folders, worker_files, worker_lines
-from paceline.runs.select import Filter, age_s, find, model_of, place, recipe_of, results_of, started_at, status_of
+from paceline.runs.select import (
+    Filter,
+    age_s,
+    find,
+    folder_of,
+    model_of,
+    place,
+    recipe_of,
+    results_of,
+    started_at,
+    status_of,
+)
 from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, write_run
 
 __all__ = [
@@ -15,6 +26,7 @@ __all__ = [
     "delete",
     "find",
     "finite",
+    "folder_of",
     "list_runs",
     "model_of",
     "place",

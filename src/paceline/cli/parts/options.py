@@ -33,6 +33,8 @@ PANELS = {
 
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name, or a TOML file.", metavar="[RECIPE]")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that results go to.")]
+# For commands that write elsewhere: --out is the older name, too near to their --output.
+Runs = Annotated[Path, typer.Option("--runs", "--out", help="Folder that runs and studies are in.")]
 Json = Annotated[
     str, typer.Option("--json", help="Write the result as JSON to a file; - is standard output.", metavar="FILE")
 ]
