@@ -51,7 +51,7 @@ def list_stored(
     if found:
         console.print(stored_table(found, console.width))
     elif everything:
-        console.print(f"None of {len(everything)} runs and studies in {out} is like that.", markup=False)
+        console.print(f"No match among {len(everything)} runs and studies in {out}.", markup=False)
     else:
         console.print(f"No runs in {out}: `paceline compare` makes some.", markup=False)
     for item in found:
@@ -136,7 +136,7 @@ def delete(
         raise UsageError("what is to be deleted? Give names, --older-than AGE or --failed")
     folders = _chosen(names or [], place, older_than=older_than, failed=failed)
     if not folders:
-        console.print("Nothing is like that: nothing was deleted.")
+        console.print("No match: nothing was deleted.")
         return
     for folder in folders:
         console.print(f"{folder}  {size_bytes(folder) / 1e6:,.1f} MB", markup=False, soft_wrap=True)

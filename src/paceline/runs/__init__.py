@@ -13,6 +13,7 @@ from paceline.runs.select import (
     results_of,
     started_at,
     status_of,
+    strategies_of,
 )
 from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, write_run
 
@@ -38,6 +39,7 @@ __all__ = [
     "stamped",
     "started_at",
     "status_of",
+    "strategies_of",
     "worker_files",
     "worker_lines",
     "write_run",

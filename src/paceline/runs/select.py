@@ -147,7 +147,8 @@ def strategies_of(item: Stored) -> list[str]:
     if results:
         return [str(result[key]) for result in results for key in ("strategy", "label")]
     recipe = recipe_of(item)
-    return [str(name) for name in recipe.get("strategies") or [recipe.get("strategy", "")]]
+    asked = recipe.get("strategies") if item["kind"] == "study" else None
+    return [str(name) for name in asked or [recipe.get("strategy", "")]]
 
 
 def _matches(pattern: str, names: list[str]) -> bool:
