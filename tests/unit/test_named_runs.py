@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from command import run_command
+from paceline.measure.merged import Written
+from paceline.measure.steps import StepRange
 from paceline.runs import folder_of
+from paceline.study.trace import trace_lines
 from report_samples import result, usual_study, write_run, write_study
 
 
@@ -52,3 +55,23 @@ def test_nothing_is_written_where_pictures_cannot_be_drawn(
     assert done.code == 2
     assert "pip install 'paceline[figures]'" in done.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_option_with_nothing_in_it_is_refused(runs: Path) -> None:
+    done = run_command("run", "--inject", "", "--out", str(runs))
+    assert done.code == 2
+    assert "--inject was given without a value" in done.err
+
+
+def test_a_trace_says_whom_the_profiler_saw(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text("{}")
+    written = Written(
+        path=tmp_path / "trace.json",
+        steps=StepRange(0, 5),
+        num_workers=2,
+        num_events=9,
+        num_arrows=3,
+        num_profiled=2,
+        clock_error_s=None,
+    )
+    assert "        with what torch's profiler saw of 2 workers" in trace_lines(written)

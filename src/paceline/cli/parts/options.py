@@ -91,6 +91,7 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {key: arguments.pop(name) for name, key in keys.items()}
+            _check_repeated(given)
             changes = parse_set(arguments.pop("assignments") or [])
             # An option that may be repeated is an empty list where it was not given at all.
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
@@ -100,6 +101,14 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         return _offering(wrapper, [recipe_parameter, *offered, set_parameter, *own])
 
     return decorate
+
+
+def _check_repeated(given: dict[str, Any]) -> None:
+    """An option that may be given again, given with nothing in it, would be dropped without a word."""
+    for key, value in given.items():
+        if isinstance(value, list) and not all(word.strip() for word in value):
+            flag = dict(recipe_keys())[key].metadata["flag"]
+            raise UsageError(f"{flag} was given without a value; leave it out, or see --help for an example")
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
