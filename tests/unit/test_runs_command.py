@@ -211,6 +211,13 @@ def test_who_has_no_such_worker_is_not_touched() -> None:
     assert condition_lines({}, results) == []
 
 
+def test_the_list_has_a_name_of_its_own(out: Path) -> None:
+    for options in ([], ["--status", "failed"], ["--last", "2"]):
+        named = run_command("runs", "list", "--out", str(out), *options)
+        assert named.code == 0, named.err
+        assert named == run_command("runs", "--out", str(out), *options)
+
+
 def test_a_list_names_strategies(out: Path) -> None:
     values = json.loads((out / "b-failed" / "summary.json").read_text())
     (out / "b-failed" / "summary.json").write_text(json.dumps({**values, "label": "gossip"}))
