@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import run_command
+from paceline.cli.parts.options import unbroken
 from paceline.measure.merged import Written
 from paceline.measure.steps import StepRange
 from paceline.runs import folder_of
@@ -55,6 +56,15 @@ def test_nothing_is_written_where_pictures_cannot_be_drawn(
     assert done.code == 2
     assert "pip install 'paceline[figures]'" in done.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_number_stays_with_its_percent_sign() -> None:
+    line = "Worker 0 is slow in forward by 8.13 ms a step, 60 % of the others' own work (95 %: 55 to 64)."
+    for width in range(20, 100):
+        lines = unbroken(line, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert not any(text.startswith("%") for text in lines)
+        assert " ".join(lines) == line
 
 
 def test_an_option_with_nothing_in_it_is_refused(runs: Path) -> None:

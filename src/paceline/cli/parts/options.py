@@ -6,7 +6,9 @@ import functools
 import inspect
 import json
 import os
+import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable
@@ -220,7 +222,22 @@ def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str,
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
     """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
-    return Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
+    return _Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
+
+
+class _Console(Console):
+    """Breaks lines between words, but never between a number and its percent sign."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if len(objects) == 1 and isinstance(objects[0], str) and not options.get("soft_wrap"):
+            objects = (unbroken(objects[0], self.width),)
+        super().print(*objects, **options)
+
+
+def unbroken(text: str, width: int) -> str:
+    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ") if len(text) > width else text
 
 
 def write_json(value: Any, target: str) -> None:
