@@ -436,7 +436,9 @@ def _check_bounds(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
         raise UsageError(f"{key} must be at least {least:g}, not {value}")
     most = metadata.get("most")
     if most is not None and value is not None and not value <= most:
-        raise UsageError(f"{key} must be at most {most:g}, not {value}")
+        named = f"{metadata['flag']} ({key})" if metadata.get("flag") else key
+        hint = f": it is a fraction, {value / 100:g} for {value:g} %" if most == 1 and value <= 100 else ""
+        raise UsageError(f"{named} must be at most {most:g}, not {value:g}{hint}")
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,9 @@ from command import run_command
 from paceline.errors import UsageError
 from paceline.export import export, sources_of
 from paceline.export.scalars import OPEN_STEPS, scalars
+from paceline.export.tables import TABLES
+from paceline.measure.sampler import Probe
+from paceline.measure.spans import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
 from paceline.runs import find, read, worker_lines
 from report_samples import result, study_of, write_run, write_study
 
@@ -32,7 +35,7 @@ def lines_of(rank: int, num_steps: int) -> Iterator[dict[str, Any]]:
         op = {"step": step, "number": step, "op": "all_reduce", "peer": None, "tag": 0}
         times = {"begin_s": begin + 0.75, "end_s": begin + 1.0}
         yield {"kind": "op", **op, "bytes": 4000, "medium": "network", **times}
-        yield {"kind": "blocked", **op, **times}
+        yield {"kind": "blocked", **op, "busy": step == 1, **times}
         counts = {"num_right": 1, "num_answers": 2, "num_samples": 2, "sent_bytes": 4000 * (step + 1)}
         step_times = {"begin_s": begin, "iteration_s": 1.0, "data_s": 0.125}
         yield {"kind": "step", "step": step, **step_times, "loss": None if step == 1 else 2.5, **counts}
@@ -69,7 +72,26 @@ def test_every_kind_is_one_csv_file_with_a_header(tmp_path: Path) -> None:
     ops = table(folder / "ops.csv")
     assert ops[0]["op"] == "all_reduce"
     assert (ops[0]["bytes"], ops[0]["peer"], ops[0]["medium"]) == ("4000", "", "network")
+    assert [row["busy"] for row in table(folder / "blocked.csv")[:3]] == ["False", "True", "False"]
     assert [len(table(folder / f"{name}.csv")) for name in FILES] == [6, 6, 4, 12, 6, 2]
+
+
+def test_no_column_of_what_workers_write_is_left_out() -> None:
+    columns = {table.kind: table.columns for table in TABLES}
+    probe = Probe()
+    try:
+        assert {"time_s", *probe.read()} <= columns["sample"].keys()
+    finally:
+        probe.close()
+    rows = (
+        (BLOCKED, 3, 1, OP_CODES["recv"], 1, 0, True, 0.5, 0.75),
+        (OP, 3, 1, OP_CODES["recv"], 8, 1, 0, MEDIUM_CODES["memory"], 0.5, 0.75),
+        (SPAN, 3, PHASE_CODES["forward"], 0.5, 0.75),
+        (STEP, 3, 0.5, 0.25, 0.0, 2.0, 1, 2, 2, 8),
+    )
+    for text in lines([number for row in rows for number in row], float):
+        line = json.loads(text)
+        assert line.keys() - {"kind"} <= columns[line["kind"]].keys()
 
 
 def test_a_spreadsheet_takes_no_text_for_a_formula(tmp_path: Path) -> None:

@@ -61,7 +61,14 @@ def events_of(count: int, rank: int = 0, **options: Any) -> list[dict[str, Any]]
 
 def test_a_worker_speaks_at_first_and_at_last_and_seldom_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "INTERVAL_S", 1000.0)
-    assert [told["step"] for told in events_of(10, rank=1)] == [1, 10]
+    told: list[dict[str, Any]] = []
+    sent = iter([100, 700])
+    observer = Live(told.append, more=lambda: {"sent_bytes": next(sent)})
+    observer.run_begins(facts(rank=1))
+    for step in range(7):  # of 10: a target was reached
+        observer.step_ends(step, STEP)
+    observer.steps_end()
+    assert [(event["step"], event["sent_bytes"]) for event in told] == [(1, 100), (7, 700)]
     assert live.INTERVAL_S == 1000.0
     monkeypatch.undo()
     assert live.INTERVAL_S >= 0.2

@@ -45,6 +45,10 @@ from paceline.recipe import (
             "batch size 10 conflicts with worker batch size 3 x 4 workers = 12; give one of the two",
         ),
         ({"optimizer.nesterov": True}, "nesterov needs optimizer sgd with a momentum above 0"),
+        (
+            {"measure.target_accuracy": 90.0},
+            "--target-accuracy (measure.target_accuracy) must be at most 1, not 90: it is a fraction, 0.9 for 90 %",
+        ),
         ({"train.iterations": 0}, "train.iterations must be at least 1, not 0"),
     ],
 )
@@ -201,5 +205,5 @@ def test_an_injection_on_the_command_line_keeps_its_commas() -> None:
 
 @pytest.mark.parametrize("accuracy", [-0.1, 1.5])
 def test_a_target_is_a_fraction(accuracy: float) -> None:
-    with pytest.raises(UsageError, match=r"measure\.target_accuracy must be at (least|most)"):
+    with pytest.raises(UsageError, match=r"measure\.target_accuracy\)? must be at (least|most)"):
         MeasureConfig(target_accuracy=accuracy)

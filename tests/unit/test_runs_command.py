@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from command import run_command
+from paceline.cli.parts.conditions import condition_lines
+from paceline.cli.parts.view import measuring_lines, worker_table
 from paceline.errors import RunError, UsageError
 from paceline.recipe import Recipe
 from paceline.runs import Filter, check_deletable, delete, find, list_runs
@@ -128,7 +130,7 @@ def test_the_list_as_json_is_filtered_too(out: Path) -> None:
 
 
 def test_empty_lists_say_why(out: Path, tmp_path: Path) -> None:
-    assert "None of 5 runs and studies" in run_command("runs", "--out", str(out), "--model", "x").out
+    assert "No match among 5 runs and studies" in run_command("runs", "--out", str(out), "--model", "x").out
     assert "No runs in" in run_command("runs", "--out", str(tmp_path / "none[b]")).out
     assert "none[b]" in run_command("runs", "--out", str(tmp_path / "none[b]")).out.replace("\n", "")
 
@@ -170,6 +172,82 @@ def test_show_of_what_never_got_there(out: Path) -> None:
     (out / "old").mkdir()
     (out / "old" / "study.json").write_text('{"schema": 99}')
     assert run_command("runs", "show", "old", "--out", str(out)).code == 2
+
+
+def test_show_of_a_failed_run_says_what_workers_had_written(out: Path) -> None:
+    (out / "b-failed" / "workers").mkdir()
+    for rank, count in ((0, 30), (1, 29)):
+        steps = [{"kind": "step", "step": step, "iteration_s": 0.02, "loss": 2.0 - step / 100} for step in range(count)]
+        text = "".join(json.dumps(line) + "\n" for line in [{"kind": "head"}, *steps])
+        (out / "b-failed" / "workers" / f"{rank}.jsonl").write_text(text)
+    done = run_command("runs", "show", "b-failed", "--out", str(out), width=80)
+    assert done.code == 0, done.err
+    assert "Nothing was measured" not in done.out
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["0", "30", "20.00", "1.71"] in rows
+    assert ["1", "29", "20.00", "1.72"] in rows
+    assert "paceline trace b-failed" in done.out
+
+
+def test_what_was_done_on_purpose_is_said(out: Path) -> None:
+    slowed = recipe(**{"measure.inject": ["slow:rank=1,ms=20,phase=backward"], "measure.profile": "2:4"})
+    run(out / "f-slowed", of=slowed)
+    listed = run_command("runs", "--out", str(out))
+    marked = [line.split()[0] for line in listed.out.splitlines() if "inject" in line]
+    assert marked == ["f-slowed"]
+    shown = run_command("runs", "show", "f-slowed", "--out", str(out)).out.replace("\n", " ")
+    assert "Worker 1 was slowed down on purpose (--inject slow:rank=1,ms=20,phase=backward)." in shown
+    assert "Steps 2:4 were profiled" in shown
+    assert "on purpose" not in run_command("runs", "show", "c-ring", "--out", str(out)).out
+
+
+def test_who_has_no_such_worker_is_not_touched() -> None:
+    values = {"measure": {"inject": ["slow:rank=1,factor=2"], "spans": False}}
+    results = [{"label": "one-worker", "workers": 1}, {"label": "ring", "workers": 2}]
+    first, second = condition_lines(values, results)
+    assert first.endswith("(--inject slow:rank=1,factor=2). one-worker: without a worker 1, so not touched.")
+    assert second.endswith("was not recorded (--no-measure), so that nobody can be found to be slow.")
+    assert condition_lines({"measure": {"inject": [], "spans": True}}, results) == []
+    assert condition_lines({}, results) == []
+
+
+def test_the_list_has_a_name_of_its_own(out: Path) -> None:
+    for options in ([], ["--status", "failed"], ["--last", "2"]):
+        named = run_command("runs", "list", "--out", str(out), *options)
+        assert named.code == 0, named.err
+        assert named == run_command("runs", "--out", str(out), *options)
+
+
+def test_a_list_names_strategies(out: Path) -> None:
+    values = json.loads((out / "b-failed" / "summary.json").read_text())
+    (out / "b-failed" / "summary.json").write_text(json.dumps({**values, "label": "gossip"}))
+    lines = {line.split()[0]: line for line in run_command("runs", "--out", str(out)).out.splitlines() if line.split()}
+    assert "strategy" in lines["folder"]
+    assert "fastest: ring" in lines["d-study"]
+    assert "gossip" in lines["b-failed"]
+    assert "all-reduce" in lines["e-interrupted"]  # as its recipe says
+
+
+@pytest.mark.parametrize(
+    ("percents", "bounds", "sentence"),
+    [
+        (-3.3, [-18.0, 32.6], "cannot be told from nothing (95 %: -18.0 to +32.6 %)."),
+        (2.1, [1.0, 3.0], "Measuring made steps 2.1 % longer under ring, which has most to record (95 %"),
+        (2.1, None, "too few steps for an interval."),
+    ],
+)
+def test_what_measuring_costs_in_words(percents: float, bounds: list[float] | None, sentence: str) -> None:
+    cost = {"cost_percent": percents, "interval95_percent": bounds, "repeats": 5}
+    (line,) = measuring_lines({"results": [{"label": "ring", "measuring": cost}, {"label": "ddp", "measuring": None}]})
+    assert sentence in line
+
+
+def test_a_narrow_terminal_keeps_overlap() -> None:
+    workers = result("ring", 0.01)["per_worker"]
+    split = {"overlap_fraction": 0.25, "waiting_s": 1.0, "step_s": 2.0}
+    rows = [{"rank": worker["rank"], **split} for worker in workers]
+    table = worker_table({"per_worker": workers, "split": {"mean": split, "per_worker": rows}}, 80)
+    assert "overlap" in [column.header for column in table.columns]
 
 
 def test_show_says_what_became_of_a_target(tmp_path: Path) -> None:

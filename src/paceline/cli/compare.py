@@ -23,6 +23,7 @@ def compare(
     metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe under several strategies and compare them."""
+    from paceline.cli.parts.conditions import show_conditions
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
@@ -61,6 +62,7 @@ def compare(
         return
     study, folder = outcome
     show_study(console, study)
+    show_conditions(console, recipe.to_dict(), study["results"])
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
     if report:
         from paceline.report import write_report

@@ -5,23 +5,23 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Out
+from paceline.cli.parts.options import Runs
 
 ORDER = 5
 
 
 def export(
-    name: Annotated[str, typer.Argument(help="A run or a study: a name in --out, a folder, or last.", metavar="RUN")],
+    name: Annotated[str, typer.Argument(help="A run or a study: a name in --runs, a folder, or last.", metavar="RUN")],
     to: Annotated[str, typer.Option("--to", help="csv, parquet, tensorboard or mlflow.", metavar="FORMAT")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.", metavar="DIR")],
-    out: Out = Path("runs"),
+    runs: Runs = Path("runs"),
 ) -> None:
     """Give steps, spans, operations and samples of workers to other programs."""
     from paceline.export import export as write_export
     from paceline.export import sources_of
     from paceline.runs import find
 
-    print(write_export(sources_of(find(name, out)), to, output))
+    print(write_export(sources_of(find(name, runs)), to, output))
 
 
 def register(app: typer.Typer) -> None:

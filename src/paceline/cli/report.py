@@ -6,11 +6,16 @@ from typing import Annotated
 
 import typer
 
+from paceline.cli.parts.options import Runs
+
 ORDER = 5
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Folders of runs and studies.", metavar="RUN...")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Runs and studies: names in --runs, folders, or last, last~1, ...", metavar="RUN..."),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option(help="Also write a PNG and an SVG of every chart here.", metavar="DIR")
@@ -18,13 +23,18 @@ def report(
     markdown: Annotated[
         str, typer.Option(help="Also write the table as Markdown; - is standard output.", metavar="FILE|-")
     ] = "",
+    runs: Runs = Path("runs"),
 ) -> None:
     """Make one self-contained HTML page of runs and studies."""
     from paceline.report import markdown_of, write_figures, write_report
     from paceline.report.html import write_whole
+    from paceline.runs import folder_of
 
+    paths = [folder_of(name, runs) for name in names]
     # What a program reads stands alone on standard output.
     stream = sys.stderr if markdown == "-" else sys.stdout
+    # Pictures come first: where what they need is not installed, nothing was written.
+    pictures = write_figures(paths, figures) if figures is not None else []
     print(write_report(paths, output), file=stream)
     if markdown == "-":
         print(markdown_of(paths), end="")
@@ -32,8 +42,7 @@ def report(
         write_whole(Path(markdown), markdown_of(paths))
         print(markdown)
     if figures is not None:
-        written = write_figures(paths, figures)
-        print(f"{figures}: {len(written)} pictures", file=stream)
+        print(f"{figures}: {len(pictures)} pictures", file=stream)
 
 
 def register(app: typer.Typer) -> None:

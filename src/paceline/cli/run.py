@@ -21,6 +21,7 @@ def run(
     metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe under one strategy and report on every worker."""
+    from paceline.cli.parts.conditions import show_conditions
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
@@ -59,6 +60,7 @@ def run(
     if result is None or folder is None:
         return
     show_run(console, result)
+    show_conditions(console, recipe.to_dict(), [result])
     console.print(f"run             {folder.path}", markup=False, soft_wrap=True)
     write_json({"schema": SCHEMA, "recipe": recipe.to_dict(), "results": [result]}, json_target)
 

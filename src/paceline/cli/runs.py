@@ -19,39 +19,66 @@ runs = typer.Typer(
 Name = Annotated[str, typer.Argument(help="A name in --out, a folder, or last, last~1, ...", metavar="NAME")]
 OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder that results are in.", show_default=False)]
 DEFAULT_OUT = Path("runs")
+Model = Annotated[str, typer.Option("--model", help="Only of this model; * and ? stand for anything.")]
+Strategy = Annotated[str, typer.Option("--strategy", help="Only with this strategy, by name or label.")]
+Status = Annotated[str, typer.Option("--status", help="Only done, failed, interrupted or unreadable.")]
+Kind = Annotated[str, typer.Option("--kind", help="Only run, or only study.")]
+Since = Annotated[str, typer.Option("--since", help="Only since 2026-01-31, 2026-01-31T12:00, 12h, 7d.")]
+Last = Annotated[int | None, typer.Option("--last", help="Only the newest N of them.", metavar="N")]
 
 
 @runs.callback()
 def list_stored(
     context: typer.Context,
     out: Out = DEFAULT_OUT,
-    model: Annotated[str, typer.Option("--model", help="Only of this model; * and ? stand for anything.")] = "",
-    strategy: Annotated[str, typer.Option("--strategy", help="Only with this strategy, by name or label.")] = "",
-    status: Annotated[str, typer.Option("--status", help="Only done, failed, interrupted or unreadable.")] = "",
-    kind: Annotated[str, typer.Option("--kind", help="Only run, or only study.")] = "",
-    since: Annotated[str, typer.Option("--since", help="Only since 2026-01-31, 2026-01-31T12:00, 12h, 7d.")] = "",
-    last: Annotated[int | None, typer.Option("--last", help="Only the newest N of them.", metavar="N")] = None,
+    model: Model = "",
+    strategy: Strategy = "",
+    status: Status = "",
+    kind: Kind = "",
+    since: Since = "",
+    last: Last = None,
     json_target: Json = "",
 ) -> None:
     context.obj = out
     wanted = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
-    if context.invoked_subcommand is not None:
-        from paceline.errors import UsageError
-
-        for name in [name for name, value in {**wanted, "json": json_target}.items() if value]:
-            raise UsageError(f"--{name} before {context.invoked_subcommand!r} is an option of the list alone")
+    if context.invoked_subcommand is None:
+        _list(out, wanted, json_target)
         return
+    from paceline.errors import UsageError
+
+    for name in [name for name, value in {**wanted, "json": json_target}.items() if value]:
+        raise UsageError(f"--{name} before {context.invoked_subcommand!r} is an option of the list alone")
+
+
+@runs.command("list")
+def list_again(
+    context: typer.Context,
+    out: OutOrParents = None,
+    model: Model = "",
+    strategy: Strategy = "",
+    status: Status = "",
+    kind: Kind = "",
+    since: Since = "",
+    last: Last = None,
+    json_target: Json = "",
+) -> None:
+    """List what is stored, as `paceline runs` does."""
+    wanted = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
+    _list(out or context.obj, wanted, json_target)
+
+
+def _list(out: Path, wanted: dict[str, Any], json_target: str) -> None:
     from paceline.cli.parts.options import console_for, write_json
     from paceline.cli.parts.stored import stored_table
     from paceline.runs import SCHEMA, Filter, list_runs
 
     console = console_for(json_target)
     everything = list_runs(out)
-    found = Filter(**wanted).apply(everything)  # type: ignore[arg-type]
+    found = Filter(**wanted).apply(everything)
     if found:
         console.print(stored_table(found, console.width))
     elif everything:
-        console.print(f"None of {len(everything)} runs and studies in {out} is like that.", markup=False)
+        console.print(f"No match among {len(everything)} runs and studies in {out}.", markup=False)
     else:
         console.print(f"No runs in {out}: `paceline compare` makes some.", markup=False)
     for item in found:
@@ -136,7 +163,7 @@ def delete(
         raise UsageError("what is to be deleted? Give names, --older-than AGE or --failed")
     folders = _chosen(names or [], place, older_than=older_than, failed=failed)
     if not folders:
-        console.print("Nothing is like that: nothing was deleted.")
+        console.print("No match: nothing was deleted.")
         return
     for folder in folders:
         console.print(f"{folder}  {size_bytes(folder) / 1e6:,.1f} MB", markup=False, soft_wrap=True)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from paceline.cli.parts.options import Runs
+
 ORDER = 5
 
 HELP = """Make one trace of a run for ui.perfetto.dev or chrome://tracing: tracks per worker, arrows between them.
@@ -13,7 +15,9 @@ Without --steps: the steps that were profiled (run with --profile), else some in
 
 
 def trace(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")],
+    name: Annotated[
+        str, typer.Argument(help="A run: a name in --runs, a folder, or last, last~1, ...", metavar="RUN")
+    ],
     output: Annotated[
         str,
         typer.Option(
@@ -28,15 +32,17 @@ def trace(
             metavar="FIRST:END", show_default=False,
         ),
     ] = "",
+    runs: Runs = Path("runs"),
 ) -> None:  # fmt: skip
     from paceline.cli.parts.options import check_trace_target, console_for
     from paceline.measure.steps import StepRange
+    from paceline.runs import folder_of
     from paceline.study.trace import trace_lines, trace_run
 
     check_trace_target(output)
     asked = StepRange.parse(steps, "--steps") if steps else None
     console = console_for("")
-    for line in trace_lines(trace_run(run, target=Path(output) if output else None, steps=asked)):
+    for line in trace_lines(trace_run(folder_of(name, runs), target=Path(output) if output else None, steps=asked)):
         console.print(line, markup=False, soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from paceline.export.tables import TABLES, Source, Table, Value, rows
 
 GROUP_ROWS = 20_000  # of one table in memory
-_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
 def write(sources: Sequence[Source], folder: Path) -> None:

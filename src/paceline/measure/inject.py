@@ -22,6 +22,8 @@ from paceline.measure.split import PHASES
 
 DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
 ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
+MOST_MS = 60_000  # a minute in every step
+MOST_FACTOR = 1000
 MOST_CREDIT_S = 0.0002
 UNWANTED = 1 << 62  # the step of operations that only we want to hear of
 SHOWN = "slow:rank=2,ms=200,phase=backward"
@@ -54,9 +56,9 @@ class Injection:
         if phase and phase not in PHASES:
             raise unknown(f"phase in --inject {text!r}:", phase, PHASES)
         if "ms" in given:
-            sleep_s = _number(text, "ms", given["ms"], above=0) / 1000
+            sleep_s = _number(text, "ms", given["ms"], above=0, most=MOST_MS) / 1000
             return Injection(kind=kind, rank=rank, sleep_s=sleep_s, phase=phase or DEFAULT_PHASE)
-        factor = _number(text, "factor", given["factor"], above=1)
+        factor = _number(text, "factor", given["factor"], above=1, most=MOST_FACTOR)
         return Injection(kind=kind, rank=rank, factor=factor, phase=phase)
 
 
@@ -190,11 +192,13 @@ def _whole(text: str, key: str, given: dict[str, str]) -> int:
     return int(value)
 
 
-def _number(text: str, key: str, value: str, *, above: float) -> float:
+def _number(text: str, key: str, value: str, *, above: float, most: float) -> float:
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if not (number > above and math.isfinite(number)):
         raise UsageError(f"--inject {text!r}: {key} must be a number above {above:g}, not {value!r}")
+    if number > most:
+        raise UsageError(f"--inject {text!r}: {key} is at most {most:g}; a worker that stands still is hang:rank=...")
     return number

@@ -42,6 +42,7 @@ class Live(Observer):
         self._in_comm_percent: float | None = None
         self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
         self._told_at = float("-inf")
+        self._last: Row | None = None  # what is known of the last step
 
     def run_begins(self, facts: RunFacts) -> None:
         self._facts = facts
@@ -51,22 +52,25 @@ class Live(Observer):
         now = time.perf_counter()
         self._recent.append(_Step(now, facts["num_samples"], facts["num_right"], facts["num_answers"], *self._waited()))
         is_log = self._facts.rank == 0 and self._log_every > 0 and (step + 1) % self._log_every == 0
-        is_last = step + 1 == self._facts.total_steps
-        if is_log or is_last or now - self._told_at >= INTERVAL_S:
-            self._told_at = now
-            self._emit(
-                {
-                    "kind": "log" if is_log else "progress",
-                    "rank": self._facts.rank,
-                    "step": step + 1,
-                    "total_steps": self._facts.total_steps,
-                    "epoch": step // self._facts.steps_per_epoch + 1,
-                    "iteration": step % self._facts.steps_per_epoch + 1,
-                    "loss": facts["loss"],
-                    **self._recently(now),
-                    **self._more(),
-                }
-            )
+        self._last = {
+            "rank": self._facts.rank,
+            "step": step + 1,
+            "total_steps": self._facts.total_steps,
+            "epoch": step // self._facts.steps_per_epoch + 1,
+            "iteration": step % self._facts.steps_per_epoch + 1,
+            "loss": facts["loss"],
+        }
+        if is_log or now - self._told_at >= INTERVAL_S:
+            self._tell("log" if is_log else "progress", now)
+
+    def steps_end(self) -> None:
+        """How it ended, whichever step was the last (a target may end a run early) and however short the run was."""
+        if self._last is not None:
+            self._tell("progress", self._recent[-1].end)
+
+    def _tell(self, kind: str, now: float) -> None:
+        self._told_at = now
+        self._emit({"kind": kind, **(self._last or {}), **self._recently(now), **self._more()})
 
     def _recently(self, now: float) -> dict[str, Any]:
         while len(self._recent) > 2 and self._recent[1].end < now - WINDOW_S:

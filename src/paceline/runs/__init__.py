@@ -2,7 +2,19 @@
 
 from paceline.runs.delete import check_deletable, delete, size_bytes
 from paceline.runs.lines import run_folders, worker_files, worker_lines
-from paceline.runs.select import Filter, age_s, find, model_of, place, recipe_of, results_of, started_at, status_of
+from paceline.runs.select import (
+    Filter,
+    age_s,
+    find,
+    folder_of,
+    model_of,
+    place,
+    recipe_of,
+    results_of,
+    started_at,
+    status_of,
+    strategies_of,
+)
 from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, write_run
 
 __all__ = [
@@ -15,6 +27,7 @@ __all__ = [
     "delete",
     "find",
     "finite",
+    "folder_of",
     "list_runs",
     "model_of",
     "place",
@@ -26,6 +39,7 @@ __all__ = [
     "stamped",
     "started_at",
     "status_of",
+    "strategies_of",
     "worker_files",
     "worker_lines",
     "write_run",

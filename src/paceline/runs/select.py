@@ -36,9 +36,16 @@ def find(name: str, out: Path) -> dict[str, Any]:
     return read(place(name, out))
 
 
+def folder_of(name: str, out: Path) -> Path:
+    """As `find`, for who reads the folder itself; it may also be a folder of several runs."""
+    is_last = _LAST.fullmatch(name) and not (out / name).exists()
+    return Path(find(name, out)["folder"]) if is_last else place(name, out)
+
+
 def place(name: str, out: Path) -> Path:
     """The folder that a name means: one below `out` before one at that path."""
-    for folder in (out / name, Path(name)):
+    is_path = Path(name).parts[:1] in ((), ("..",))  # of the current folder, not of `out`
+    for folder in (Path(name),) if is_path else (out / name, Path(name)):
         if folder.exists() or folder.is_symlink():
             return folder
     known = [Path(item["folder"]).name for item in list_runs(out)]
@@ -140,7 +147,8 @@ def strategies_of(item: Stored) -> list[str]:
     if results:
         return [str(result[key]) for result in results for key in ("strategy", "label")]
     recipe = recipe_of(item)
-    return [str(name) for name in recipe.get("strategies") or [recipe.get("strategy", "")]]
+    asked = recipe.get("strategies") if item["kind"] == "study" else None
+    return [str(name) for name in asked or [recipe.get("strategy", "")]]
 
 
 def _matches(pattern: str, names: list[str]) -> bool:

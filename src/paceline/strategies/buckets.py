@@ -16,6 +16,7 @@ from paceline.errors import UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 
 MB = 1_000_000
+FIRST_MB = 1.0
 LARGE = 1 << 14  # numbers: from here a pass over memory costs more than a call
 LIVE_BYTES = 2 << 20  # as much stays in a core's cache from backward to the sum
 ALIGN = 16  # numbers: a bucket begins on a cache line
@@ -258,12 +259,12 @@ class Bucketed(Strategy):
     carries_reach: ClassVar[bool] = True
 
     bucket_mb: float = 4.0
-    first_bucket_mb: float = 1.0
+    first_bucket_mb: float | None = None  # FIRST_MB unless given, or less where all buckets are smaller
 
     def __post_init__(self) -> None:
         for option in ("bucket_mb", "first_bucket_mb"):
             value = getattr(self, option)
-            if not 0 < value < math.inf:
+            if value is not None and not 0 < value < math.inf:
                 raise UsageError(f"option {option} of strategy {self.name} must be above 0 and finite, not {value:g}")
 
     @property
@@ -273,7 +274,8 @@ class Bucketed(Strategy):
     @property
     def limits(self) -> dict[str, Any]:
         """How much goes into a bucket."""
-        return {"first_bytes": self.first_bucket_mb * MB, "bucket_bytes": self.bucket_mb * MB}
+        first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
+        return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}
 
     @abstractmethod
     def make_buckets(self) -> GradientBuckets: ...

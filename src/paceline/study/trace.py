@@ -30,7 +30,8 @@ def trace_lines(written: Written) -> list[str]:
         f"        {written.steps} of {workers}: {written.num_events:,} events, {written.num_arrows:,} arrows, {size}",
     ]
     if written.num_profiled:
-        lines.append(f"        with what torch's profiler saw in {written.num_profiled} of them")
+        of = "1 worker" if written.num_profiled == 1 else f"{written.num_profiled} workers"
+        lines.append(f"        with what torch's profiler saw of {of}")
     if written.clock_error_s is not None:
         lines.append(f"        clocks of workers agree to {1e6 * written.clock_error_s:,.0f} microseconds")
     return [

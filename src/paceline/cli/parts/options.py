@@ -6,7 +6,9 @@ import functools
 import inspect
 import json
 import os
+import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable
@@ -33,6 +35,8 @@ PANELS = {
 
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name, or a TOML file.", metavar="[RECIPE]")]
 Out = Annotated[Path, typer.Option("--out", help="Folder that results go to.")]
+# For commands that write elsewhere: --out is the older name, too near to their --output.
+Runs = Annotated[Path, typer.Option("--runs", "--out", help="Folder that runs and studies are in.")]
 Json = Annotated[
     str, typer.Option("--json", help="Write the result as JSON to a file; - is standard output.", metavar="FILE")
 ]
@@ -89,6 +93,7 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {key: arguments.pop(name) for name, key in keys.items()}
+            _check_repeated(given)
             changes = parse_set(arguments.pop("assignments") or [])
             # An option that may be repeated is an empty list where it was not given at all.
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
@@ -98,6 +103,14 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         return _offering(wrapper, [recipe_parameter, *offered, set_parameter, *own])
 
     return decorate
+
+
+def _check_repeated(given: dict[str, Any]) -> None:
+    """An option that may be given again, given with nothing in it, would be dropped without a word."""
+    for key, value in given.items():
+        if isinstance(value, list) and not all(word.strip() for word in value):
+            flag = dict(recipe_keys())[key].metadata["flag"]
+            raise UsageError(f"{flag} was given without a value; leave it out, or see --help for an example")
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -209,7 +222,22 @@ def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str,
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
     """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
-    return Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
+    return _Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
+
+
+class _Console(Console):
+    """Breaks lines between words, but never between a number and its percent sign."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if len(objects) == 1 and isinstance(objects[0], str) and not options.get("soft_wrap"):
+            objects = (unbroken(objects[0], self.width),)
+        super().print(*objects, **options)
+
+
+def unbroken(text: str, width: int) -> str:
+    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ") if len(text) > width else text
 
 
 def write_json(value: Any, target: str) -> None:

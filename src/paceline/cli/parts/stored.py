@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli.parts.conditions import is_disturbed, show_conditions
 from paceline.cli.parts.limits import limit_lines, target_lines, target_words
+from paceline.cli.parts.unfinished import show_unfinished
 from paceline.cli.parts.view import (
     DASH,
     comparison_table,
@@ -24,7 +26,7 @@ from paceline.cli.parts.view import (
     verdict_lines,
     worker_table,
 )
-from paceline.runs import model_of, results_of, status_of
+from paceline.runs import model_of, recipe_of, results_of, status_of, strategies_of
 from paceline.study.results import fastest_of
 
 
@@ -65,11 +67,12 @@ def show_stored(console: Console, item: dict[str, Any]) -> None:
     if item.get("error"):
         console.print(item["error"], style="yellow", markup=False)
     if not results_of(item):
-        console.print("Nothing was measured.")
+        show_unfinished(console, item)
     elif item["kind"] == "study":
         show_study(console, item)
     else:
         show_run(console, item["result"])
+    show_conditions(console, recipe_of(item), results_of(item))
 
 
 def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
@@ -78,7 +81,7 @@ def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
         [_stored_row(item) for item in found],
         width,
         dispensable=("workers", "kind", "model", "test"),
-        text=("kind", "status", "model", "fastest"),
+        text=("kind", "status", "model", "strategy"),
         name_share=0.5,
     )
 
@@ -89,10 +92,19 @@ def _stored_row(item: Mapping[str, Any]) -> dict[str, str]:
     return {
         "folder": escape(Path(item["folder"]).name),
         "kind": escape(str(item["kind"])) if item["kind"] != "unreadable" else DASH,
-        "status": escape(status_of(item)),
+        "status": escape(status_of(item)) + (", inject" if is_disturbed(recipe_of(item)) else ""),
         "model": escape(model_of(item)) or DASH,
-        "fastest": escape(best["label"]) if best else DASH,
+        "strategy": escape(_strategy(item, best)) or DASH,
         "workers": str(best["workers"]) if best else DASH,
         "ms/step": milliseconds(best["iteration_s"]["mean"]) if best else DASH,
         "test": percent(best["final"]["test_accuracy"]) if best else DASH,
     }
+
+
+def _strategy(item: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
+    """A run's own, also of one that failed; of a study the fastest."""
+    if item["kind"] != "study":
+        return str(best["label"] if best else item.get("label") or "".join(strategies_of(item)[:1]))
+    if best is None:
+        return f"{len(strategies_of(item))} asked for"
+    return f"fastest: {best['label']}"

@@ -151,7 +151,7 @@ def worker_table(result: dict[str, Any], width: int) -> Table:
         }
         for worker in result["per_worker"]
     ]
-    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "overlap", "train loss"))
+    return fitted(rows, width, dispensable=("p90", "parameters", "p50", "test loss", "train loss", "overlap"))
 
 
 def run_lines(result: dict[str, Any]) -> list[str]:
@@ -245,10 +245,16 @@ def measuring_lines(study: dict[str, Any]) -> list[str]:
     for result in study["results"]:
         cost = result.get("measuring")
         if cost:
-            bounds = cost["interval95_percent"]
-            between = f" (95 %: {bounds[0]:+.1f} to {bounds[1]:+.1f} %)" if bounds else ""
-            lines.append(
-                f"Measuring: {cost['cost_percent']:+.1f} % of a step{between} under {escape(result['label'])}, "
-                "which it has most to do with."
-            )
+            lines.append(_measuring_words(cost, escape(result["label"])))
     return lines
+
+
+def _measuring_words(cost: dict[str, Any], label: str) -> str:
+    bounds, percents = cost["interval95_percent"], cost["cost_percent"]
+    where = f"under {label}, which has most to record"
+    if bounds is None:
+        return f"Measuring: {percents:+.1f} % of a step {where}; too few steps for an interval."
+    between = f"95 %: {bounds[0]:+.1f} to {bounds[1]:+.1f} %"
+    if bounds[0] <= 0 <= bounds[1]:
+        return f"What measuring costs {where}, cannot be told from nothing ({between})."
+    return f"Measuring made steps {abs(percents):.1f} % {'longer' if percents > 0 else 'shorter'} {where} ({between})."
