@@ -17,7 +17,7 @@ class NoSynchronisation(Strategy):
 
     meet: bool = False  # workers wait for each other in every step: the least that agreeing on time can cost
 
-    def after_backward(self) -> None:
+    def after_step(self) -> None:
         if self.meet:
             self.worker.comm.barrier()
 
