@@ -139,7 +139,7 @@ class TestPage:
 
     def test_one_run_alone(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", measured("ring", KINDS["ring"]))
-        text = write_report([run], tmp_path / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+        text = write_report([str(run)], tmp_path / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
         assert "ring took 18.1 ms per iteration on 4 workers; worker 2 is slow in backward by 31" in text
         assert 'id="trade-off"' not in text
         assert "What measuring cost is not known here" not in text
@@ -162,7 +162,7 @@ class TestPage:
         for steps in (1_000, 20_000):
             row = measured("ring", KINDS["ring"], steps=steps)
             run = write_run(tmp_path / str(steps), row)
-            sizes.append(write_report([run], tmp_path / f"{steps}.html").stat().st_size)
+            sizes.append(write_report([str(run)], tmp_path / f"{steps}.html").stat().st_size)
         assert sizes[1] < 1.02 * sizes[0]
         assert sizes[1] < 2_500_000
 
@@ -184,14 +184,14 @@ def test_markdown_says_where_the_time_goes() -> None:
 class TestCommand:
     def test_markdown_stands_alone_on_standard_output(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run = write_run(tmp_path / "run", measured("ring", KINDS["ring"]))
-        report([run], tmp_path / "report.html", None, "-")
+        report([str(run)], tmp_path / "report.html", None, "-")
         shown = capsys.readouterr()
         assert shown.out == markdown_of([run])
         assert shown.err.strip() == str(tmp_path / "report.html")
 
     def test_markdown_in_a_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run = write_run(tmp_path / "run", measured("ring", KINDS["ring"]))
-        report([run], tmp_path / "report.html", None, str(tmp_path / "table.md"))
+        report([str(run)], tmp_path / "report.html", None, str(tmp_path / "table.md"))
         assert (tmp_path / "table.md").read_text(encoding="utf-8") == markdown_of([run])
         assert capsys.readouterr().out.splitlines() == [str(tmp_path / "report.html"), str(tmp_path / "table.md")]
 
