@@ -139,7 +139,7 @@ class TestPage:
 
     def test_one_run_alone(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", measured("ring", KINDS["ring"]))
-        text = write_report([str(run)], tmp_path / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+        text = write_report([run], tmp_path / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
         assert "ring took 18.1 ms per iteration on 4 workers; worker 2 is slow in backward by 31" in text
         assert 'id="trade-off"' not in text
         assert "What measuring cost is not known here" not in text
@@ -162,7 +162,7 @@ class TestPage:
         for steps in (1_000, 20_000):
             row = measured("ring", KINDS["ring"], steps=steps)
             run = write_run(tmp_path / str(steps), row)
-            sizes.append(write_report([str(run)], tmp_path / f"{steps}.html").stat().st_size)
+            sizes.append(write_report([run], tmp_path / f"{steps}.html").stat().st_size)
         assert sizes[1] < 1.02 * sizes[0]
         assert sizes[1] < 2_500_000
 
