@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from paceline.recipe import Recipe, load_recipe
     from paceline.strategies import GradientAveraging, Guarantee, Strategy, Worker
+    from paceline.train.memory import keep_memory
 
 # Looked up when first used: the command line answers --help without importing torch.
 _HOME = {
@@ -62,6 +63,7 @@ _HOME = {
     "Guarantee": "strategies",
     "Strategy": "strategies",
     "Worker": "strategies",
+    "keep_memory": "train.memory",
 }
 
 
@@ -123,6 +125,7 @@ __all__ = [
     "compare",
     "finish",
     "init",
+    "keep_memory",
     "load_recipe",
     "load_state_dict",
     "no_sync",

@@ -37,8 +37,10 @@ def _get_ready() -> None:
     import torch
 
     from paceline.train import job  # noqa: F401
+    from paceline.train.memory import keep_memory
     from paceline.train.warmup import warm_up
 
+    keep_memory()
     torch.set_num_threads(1)
     warm_up()
 

@@ -12,6 +12,7 @@ from paceline.launch.base import Launcher, Task
 from paceline.launch.meeting import Meeting
 from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, part, publish
 from paceline.train.context import Context, Event
+from paceline.train.memory import keep_memory
 
 
 class TorchrunLauncher(Launcher):
@@ -47,6 +48,7 @@ class TorchrunLauncher(Launcher):
                 f"{task.num_workers} workers{servers} are asked for, but torchrun started {self.world_size}"
             )
         torch.set_num_threads(task.threads)
+        keep_memory()
         if self._store is None:
             store = self._meeting.open_store(task.timeout_s)
             self._store = prefix_store(f"paceline{self._meeting.attempt}", store)

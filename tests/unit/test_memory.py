@@ -1,0 +1,45 @@
+"""Memory that a step freed is there for the next one."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from paceline.train.memory import OWN_SETTINGS, keep_memory
+
+STEPS = """
+import resource, sys
+import torch
+from paceline import keep_memory
+
+if sys.argv[1] == "keep":
+    assert keep_memory({})
+def step():
+    for megabytes in (4, 8, 16):
+        torch.ones(megabytes << 18)
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how: str) -> int:
+    """Pages that the system had to hand out anew in ten steps."""
+    done = subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator can be told")
+def test_kept_memory_is_not_asked_for_again() -> None:
+    assert faults("keep") < 500 < faults("leave")
+
+
+@pytest.mark.parametrize("name", OWN_SETTINGS)
+def test_own_settings_are_left_alone(name: str) -> None:
+    assert keep_memory({name: "1"}) is False
