@@ -5,8 +5,8 @@
 Every case is tried several times on each model; a line is printed as soon as a case is done. A verdict on a slow worker
 is right when it names that rank and phase alone, and its size is within 15 % of what was injected.
 
-Cores are not equal: on virtual machines a neighbour on the same physical core takes 10 to 40 % of one, for minutes, and a
-worker there is truly slow, which is what a verdict then says. To try the verdict and not the machine, workers change
+Cores are not equal: on virtual machines a neighbour on the same physical core takes 10 to 40 % of one, for minutes, and
+a worker there is truly slow, which is what a verdict then says. To try the verdict and not the machine, workers change
 cores in turns all through a run (`--stay` leaves them alone): what stays with a worker is the worker's.
 """
 

@@ -1,8 +1,8 @@
 """Memory that a step gave back stays with its process, for the next step.
 
 C's allocator hands large blocks back to the system when they are freed. A training step frees its gradients and
-activations and asks for the same again a moment later: the system then zeroes and maps every page once more, thousands in
-every step. Whether that happens depends on which block lies last in a process's heap, so equal workers differ by a
+activations and asks for the same again a moment later: the system then zeroes and maps every page once more, thousands
+in every step. Whether that happens depends on which block lies last in a process's heap, so equal workers differ by a
 quarter of a step, and a fast one becomes slow by the next run.
 """
 
