@@ -78,7 +78,7 @@ def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int
 
 
 def nap(seconds: float) -> None:
-    """Sleep in short pieces: a core that sleeps longer is cold, and work after it would be slower than was asked for."""
+    """Sleep in short pieces: after a long sleep the core is cold, and work slower than was asked for."""
     end = time.perf_counter() + seconds
     while (left := end - time.perf_counter()) > 0:
         time.sleep(min(left, NAP_S))
