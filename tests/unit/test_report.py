@@ -247,6 +247,8 @@ def test_markdown_table() -> None:
     assert lines[4].startswith("| ring | 4 | 15.3 | 14.9 to 15.7 | fastest | 2.67 |")
     assert r"\<script\>" in lines[5]
     assert markdown_table([result("a|b", 0.02, epoch_s=None)]).count(numbers.DASH) >= 3
+    short = {**result("ring A", 0.02), "full_label": "ring, 8 samples"}
+    assert markdown_table([short]).endswith("\n\nring A: ring, 8 samples\n")
 
 
 def test_servers_and_staleness_have_their_place_in_the_table() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from measured_samples import KINDS, measured_study
 from paceline.report import findings
 from paceline.report.tiles import tiles
-from paceline.report.words import headline
+from paceline.report.words import headline, learning
 from report_samples import usual_study
 
 RESULTS = measured_study()["results"]
@@ -47,13 +47,25 @@ class TestSentences:
         assert alone.text == "It cannot be told: that takes 50 timed steps."
         joint = findings.slow_workers([named("ring"), short])
         assert joint is not None
-        assert " under ring" not in joint.text
         assert "Not so under" not in joint.text
         assert "It cannot be told under ddp: that takes 50 timed steps." in joint.text
         even = findings.slow_workers([{**named("ring"), "stragglers": []}, short])
         assert even is not None
         assert even.text.endswith("longer than the others'. It cannot be told under ddp: that takes 50 timed steps.")
         assert findings.slow_workers([{**short, "split": None}]) is None
+
+    def test_a_slow_worker_beside_runs_that_are_too_short_to_tell(self) -> None:
+        short = {**named("ddp"), "stragglers": None}
+        assert findings.clauses([named("ring"), short])[-1] == "worker 2 is slow in backward by 31 % under ring"
+        point = findings.slow_workers([named("ring"), short])
+        assert point is not None
+        assert "28 to 34 %) under ring. It cannot be told under ddp" in point.text
+
+    def test_accuracy_of_those_that_have_one(self) -> None:
+        without = {**named("ddp"), "final": {**named("ddp")["final"], "test_accuracy": None}}
+        point = learning([named("ring"), named("overlap"), without])
+        assert point is not None
+        assert point.text.endswith("% for ring and overlap.")
 
     def test_a_worker_that_is_slow_in_everything(self) -> None:
         row = {**named("ring")["stragglers"][0], "phase": "all", "rank": 0, "excess_percent": 50.4}

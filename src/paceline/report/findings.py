@@ -69,7 +69,7 @@ def slow_workers(results: Sequence[Result]) -> Point | None:
         excess = _span([row["excess_percent"] / 100 for _, row in rows], percent)
         added = _span([row["excess_s"] for _, row in rows], numbers.milliseconds)
         bounds = [bound / 100 for _, row in rows for bound in row["interval95_percent"]]
-        where = f" under {few([str(result['label']) for result, _ in rows])}" if len(looked) > 1 else ""
+        where = f" under {few([str(result['label']) for result, _ in rows])}" if len(several) > 1 else ""
         sentences.append(
             f"Worker {rank} is slow in {_phase(phase)} by {excess} % ({added} ms per step, 95 % "
             f"interval{'s within' if len(rows) > 1 else ''} {percent(min(bounds))} to {percent(max(bounds))} %){where}."
@@ -159,8 +159,8 @@ def _slow_clause(results: Sequence[Result], rank: int, phase: str) -> str:
     """With what strategies found, from the least to the most; with the strategy where only one of several found it."""
     rows = _rows_of(results, rank, phase)
     excess = _span([row["excess_percent"] / 100 for _, row in rows], percent)
-    looked = [r for r in results if r.get("stragglers") is not None and r["workers"] > 1]
-    where = f" under {rows[0][0]['label']}" if len(rows) == 1 and len(looked) > 1 else ""
+    several = [r for r in results if r["workers"] > 1]
+    where = f" under {rows[0][0]['label']}" if len(rows) == 1 and len(several) > 1 else ""
     return f"worker {rank} is slow in {_phase(phase)} by {excess} %{where}"
 
 

@@ -174,6 +174,8 @@ def markdown_table(results: Sequence[Row]) -> str:
         _line("---:" if column.is_number else ":---" for column in MARKDOWN_COLUMNS),
         *(_line(_escaped(column.text(result)) for column in MARKDOWN_COLUMNS) for result in results),
     ]
+    names = [(str(r["label"]), str(r.get("full_label", r["label"]))) for r in results]
+    lines += [f"\n{_escaped(short)}: {_escaped(full)}" for short, full in names if short != full]
     return "\n".join(lines) + "\n"
 
 

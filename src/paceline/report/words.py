@@ -174,8 +174,9 @@ def learning(results: Sequence[Result]) -> Point | None:
         groups.setdefault(numbers.accuracy(result["final"]["test_accuracy"]), []).append(result["label"])
     sentences = [f"The training loss of {listed(lost)} was not a finite number at the end."] if lost else []
     if len(groups) == 1:
-        (figure,) = groups
-        sentences.append(f"Test accuracy at the end: {figure}{' for all' if len(scored) > 1 else ''}.")
+        ((figure, labels),) = groups.items()
+        whose = f" for {listed(labels)}" if len(scored) < len(results) else " for all" if len(scored) > 1 else ""
+        sentences.append(f"Test accuracy at the end: {figure}{whose}.")
     elif groups:
         parts = [f"{figure} ({listed(labels)})" for figure, labels in groups.items()]
         if len(parts) > MAX_ACCURACY_GROUPS:
