@@ -16,7 +16,7 @@ import pytest
 from helpers import TESTS
 from paceline.cluster.groups import labelled_groups
 from paceline.cluster.host import Host, check_host, examine
-from paceline.cluster.living import living_keepers, processes_inside
+from paceline.cluster.living import clusters_by_process, living_keepers, processes_inside
 from paceline.cluster.plan import DIRECT, USER
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
@@ -67,6 +67,11 @@ def run(command: list[str], **options: object) -> str:
 def is_gone(name: str) -> bool:
     names = {keeper.plan.name for keeper in living_keepers()}
     return name not in names and name not in labelled_groups() and not processes_inside(name)
+
+
+def networked(name: str, *, but: int) -> set[int]:
+    """Processes that have arrived in a node's network."""
+    return {pid for pid, owner in clusters_by_process().items() if owner == name} - {but}
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
