@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.parts.nodes import more_than_there_is
+from paceline.cli.parts.nodes import busy_machine, more_than_there_is
 from paceline.cluster import opening
 from paceline.cluster.host import Host, check_host
 from paceline.cluster.places import find_controllers
@@ -100,6 +100,11 @@ def test_shares_beyond_the_machine_are_said() -> None:
     plan = Plan("lab", (NodePlan(cpus=1.5), NodePlan(cpus=1), NodePlan()))
     assert "shares are 2.5 cores, this machine has 2" in more_than_there_is(plan, num_cores=2)
     assert more_than_there_is(plan, num_cores=3) == ""
+
+
+def test_a_busy_machine_is_said() -> None:
+    assert "busy (load 3.0 on 2 cores)" in busy_machine(load=3.0, num_cores=2)
+    assert busy_machine(load=0.3, num_cores=2) == ""
 
 
 def process(folder: Path, mounts: str, cgroup: str) -> Path:

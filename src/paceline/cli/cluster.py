@@ -77,7 +77,10 @@ def execute(
     from paceline.cli.parts.nodes import find_cluster
     from paceline.errors import UsageError
 
-    line = find_cluster(name).command(node, command)
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise UsageError("what is to be run in the node? Give a command after --")
+    line = find_cluster(name).command(node, words)
     sys.stdout.flush()
     try:
         os.execvp(line[0], line)
@@ -130,7 +133,7 @@ def check(
     json_target: Json = "",
 ) -> None:
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
-    from paceline.cli.parts.nodes import figure_line, found_or_built, missed, more_than_there_is
+    from paceline.cli.parts.nodes import busy_machine, figure_line, found_or_built, missed, more_than_there_is
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
     from paceline.errors import RunError
@@ -141,7 +144,7 @@ def check(
     figures = []
     with found_or_built(which, without_cpu_shares=without_cpu_shares) as built:
         console.print(f"Cluster {built.name}: {built.plan.asked}", markup=False)
-        if note := more_than_there_is(built.plan):
+        for note in filter(None, (more_than_there_is(built.plan), busy_machine())):
             console.print(note, style="yellow", markup=False)
         for figure in check_cluster(built, seconds=seconds):
             figures.append(figure)

@@ -79,6 +79,14 @@ def more_than_there_is(plan: Plan, num_cores: int | None = None) -> str:
     return f"The nodes' shares are {asked:g} cores, this machine has {there}: they hold while not all nodes are busy."
 
 
+def busy_machine(load: float | None = None, num_cores: int | None = None) -> str:
+    """A warning where other work would make figures lower than what was built."""
+    runnable, there = os.getloadavg()[0] if load is None else load, num_cores or os.cpu_count() or 1
+    if runnable < 0.75 * there:
+        return ""
+    return f"This machine is busy (load {runnable:.1f} on {there} cores): figures may be lower than what was built."
+
+
 def figure_line(figure: Figure) -> str:
     """One figure, its request and the verdict."""
     asked = DASH if figure.asked is None else _quantity(figure, figure.asked)
