@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from paceline.errors import RunError, UsageError
-from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_set, recipe_keys
+from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_cluster, parse_set, recipe_keys
 from paceline.runs import finite
 
 PANELS = {
@@ -43,6 +43,18 @@ Json = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change any recipe key: --set data.train_samples=2000.", metavar="KEY=VALUE"),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Emulate nodes on this machine, each with its own network, link and cores: "
+        "nodes=4,cpus=0.5,bandwidth=1gbit and, where wanted, latency=1ms, loss=0.1%, memory=2g, "
+        "links=0-2:100mbit, slow=3:0.5. nodes=0 turns a recipe's off.",
+        rich_help_panel="Emulated nodes",
+        metavar="KEY=VALUE,...",
+        show_default=False,
+    ),
 ]
 NNodes = Annotated[
     int, typer.Option("--nnodes", help="Hosts, each started by hand.", rich_help_panel="Several hosts", min=1)
@@ -89,18 +101,22 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         )
         offered = [_parameter(name, key) for name, key in keys.items()]
         set_parameter = inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
+        cluster = inspect.Parameter("cluster", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cluster)
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {key: arguments.pop(name) for name, key in keys.items()}
             _check_repeated(given)
-            changes = parse_set(arguments.pop("assignments") or [])
+            cluster_text = arguments.pop("cluster")
+            # One key set by hand counts more than the section as a whole.
+            changes = {} if cluster_text is None else parse_cluster(cluster_text)
+            changes |= parse_set(arguments.pop("assignments") or [])
             # An option that may be repeated is an empty list where it was not given at all.
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
             base = load_recipe(arguments.pop("recipe"))
             command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
-        return _offering(wrapper, [recipe_parameter, *offered, set_parameter, *own])
+        return _offering(wrapper, [recipe_parameter, *offered, cluster, set_parameter, *own])
 
     return decorate
 

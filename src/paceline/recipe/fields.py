@@ -1,0 +1,97 @@
+"""The fields of a recipe: what each allows, checked at construction."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    flag: str = "",
+    choices: tuple[str, ...] = (),
+    least: float | None = None,
+    most: float | None = None,
+    is_repeated: bool = False,
+) -> Any:
+    """A recipe field: its default, and what the command line and the documentation say of it.
+
+    A list whose items hold commas themselves is repeated on the command line instead of being written as one word.
+    """
+    metadata = {
+        "help": help,
+        "flag": flag,
+        "choices": choices,
+        "least": least,
+        "most": most,
+        "is_repeated": is_repeated,
+    }
+    if isinstance(default, list | tuple):
+        return field(default_factory=lambda: tuple(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Section:
+    """A group of recipe keys that checks each value against what its field allows."""
+
+    def __post_init__(self) -> None:
+        prefix = f"{self.section}." if self.section else ""
+        hints = hints_of(type(self))
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            if not dataclasses.is_dataclass(hints[item.name]):
+                value = getattr(self, item.name)
+                if item.metadata.get("is_repeated") and isinstance(value, str):
+                    value = [value]
+                value = _coerce(f"{prefix}{item.name}", hints[item.name], value)
+                object.__setattr__(self, item.name, value)
+                _check_bounds(f"{prefix}{item.name}", value, item.metadata)
+
+    section: typing.ClassVar[str] = ""
+
+
+def hints_of(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _coerce(key: str, hint: Any, value: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        hint = next(part for part in hint.__args__ if part is not type(None))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if typing.get_origin(hint) is tuple:
+        words = value.split(",") if isinstance(value, str) else value
+        if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words):
+            return tuple(word.strip() for word in words if word.strip())
+        raise UsageError(f"{key} must be a list of strings, not {value!r}")
+    if type(value) is not hint:
+        raise UsageError(f"{key} must be {_TYPE_NAMES[hint]}, not {value!r}")
+    return value
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+
+
+def _check_bounds(key: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    if metadata.get("choices") and value not in metadata["choices"]:
+        raise unknown(key, str(value), metadata["choices"])
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{key} must be a finite number, not {value}")
+    least = metadata.get("least")
+    if least is not None and value is not None and not value >= least:
+        raise UsageError(f"{key} must be at least {least:g}, not {value}")
+    most = metadata.get("most")
+    if most is not None and value is not None and not value <= most:
+        named = f"{metadata['flag']} ({key})" if metadata.get("flag") else key
+        hint = f": it is a fraction, {value / 100:g} for {value:g} %" if most == 1 and value <= 100 else ""
+        raise UsageError(f"{named} must be at most {most:g}, not {value:g}{hint}")
