@@ -91,7 +91,9 @@ def test_what_must_be_the_same() -> None:
     facts = own_facts()
     assert difference(facts, dict(facts)) == ""
     assert difference(facts, {**facts, "torch": "1.0"}) == f"it has torch 1.0, this host {facts['torch']}"
-    assert difference(facts, {**facts, "source": "other"}).startswith("it has source files of paceline with digest other")
+    assert difference(facts, {**facts, "source": "other"}).startswith(
+        "it has source files of paceline with digest other"
+    )
     assert "unknown" in difference(facts, {})
     assert own_facts() == facts
 
