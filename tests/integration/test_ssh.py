@@ -1,6 +1,6 @@
 """One command that starts workers on hosts over ssh: hosts are emulated nodes, each with an ssh server of its own.
 
-The command itself runs on a third node, since nobody outside can reach them. Keys are made for the test and thrown away.
+The command itself runs on a third node, since nobody outside can reach them. Keys are made for the test alone.
 """
 
 from __future__ import annotations
