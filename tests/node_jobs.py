@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
@@ -30,11 +31,18 @@ def nodes(num_nodes: int, **changes: Any) -> Iterator[Cluster]:
 
 def skip_without_nodes(config: ClusterConfig) -> None:
     """Skip where this machine cannot emulate what is asked for."""
+    reason = _reason_against(config)
+    if reason:
+        pytest.skip(reason)
+
+
+@functools.cache
+def _reason_against(config: ClusterConfig) -> str:
     try:
         with open_cluster(config):
-            pass
+            return ""
     except UsageError as error:
-        pytest.skip(str(error))
+        return str(error)
 
 
 def place_of(context: Context) -> dict[str, Any]:

@@ -18,6 +18,13 @@ def count_nodes(nodes: Nodes | Hosts) -> int:
     return TorchrunLauncher.num_nodes() if TorchrunLauncher.is_here() else nodes.num_nodes
 
 
+def where(nodes: Nodes | Hosts, cluster: ClusterConfig) -> str:
+    """What a command says of where its workers are, behind how many; nothing where they are plain processes."""
+    if isinstance(nodes, Hosts):
+        return f", on {', '.join(nodes.names)}"
+    return f", on emulated nodes ({cluster})" if cluster.nodes else ""
+
+
 @contextmanager
 def launched(num_processes: int, nodes: Nodes | Hosts, cluster: ClusterConfig | None = None) -> Iterator[Launcher]:
     """Workers by whoever starts them here; they are gone when this ends, however it ends, and a cluster with them."""
