@@ -18,6 +18,7 @@ import pytest
 
 import jobs
 import node_jobs
+from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
@@ -187,3 +188,21 @@ def test_started_by_hand_it_says_what_it_is_for() -> None:
     )
     assert done.returncode == 1
     assert re.search("started by paceline itself: see --hosts", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ssh", "ssh -p 2"], "--ssh is for --hosts, which is not given"),
+        (["--remote-python", "x"], "--remote-python is for --hosts, which is not given"),
+        (["--hosts", "a,b", "--nnodes", "2"], "--nnodes is for hosts started by hand; give one of them"),
+        (["--hosts", "a,,b"], "--hosts: '' is not the name of a host"),
+        (["--hosts", "a,b", "--comm", "shm"], "it does not connect hosts, and there are 2"),
+        (["--nnodes", "3"], "cannot be split evenly over 3 nodes"),
+        (["--nnodes", "2", "--master-port", "99999"], "from 1 to 65535"),
+    ],
+)
+def test_options_that_do_not_go_together(words: list[str], sentence: str) -> None:
+    said = run_command("run", *words, width=200)
+    assert said.code == 2
+    assert sentence in said.err
