@@ -1,7 +1,7 @@
 """Is anything left of emulated nodes when whoever opened them is killed at a random moment?
 
     python benchmarks/cleanup.py --kills 20
-    python benchmarks/cleanup.py --kills 20 --within 12 -- paceline run --cluster nodes=2,cpus=0.5,bandwidth=1gbit
+    python benchmarks/cleanup.py --kills 20 -- paceline run --cluster nodes=2,cpus=0.5,bandwidth=1gbit
 
 Each time a command is started and its process alone is killed (SIGKILL) at a random moment; without a command it is a
 program that opens a cluster of two nodes and lets processes in them share memory, listen and compute. Every fourth time
@@ -27,11 +27,12 @@ import psutil
 
 from paceline.cluster import open_cluster
 from paceline.cluster.groups import labelled_groups
-from paceline.cluster.living import living_keepers, names_inside
+from paceline.cluster.living import living_keepers, names_inside, processes_inside
 from paceline.recipe import ClusterConfig
 
 MARK = "PACELINE_CLEANUP"  # an environment variable, which everything that a command starts inherits
-SETTLE_S = 15.0
+SETTLE_S = 30.0
+START_S = 120.0
 KEEPER_TOO_EVERY = 4
 INNER = """
 import mmap, os, socket
@@ -126,6 +127,24 @@ def kill_once(
     return left, after, seconds + more
 
 
+def seconds_until_busy(command: list[str]) -> float:
+    """From a command's start until processes run in its nodes."""
+    quiet = subprocess.DEVNULL
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.monotonic()
+        popen = subprocess.Popen(command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet)
+        try:
+            while popen.poll() is None and time.monotonic() < started + START_S:
+                mine = [keeper for keeper in living_keepers() if keeper.plan.parent == popen.pid]
+                if any(processes_inside(keeper.plan.name, but=keeper.pid) for keeper in mine):
+                    return time.monotonic() - started
+                time.sleep(0.02)
+        finally:
+            popen.kill()
+            popen.wait()
+    raise SystemExit(f"no process ran in a node within {START_S:g} s: {' '.join(command)}")
+
+
 def be_killed() -> None:
     """The program that is killed where no command is given."""
     with open_cluster(ClusterConfig(nodes=2, cpus=0.3, bandwidth="100mbit")) as cluster:
@@ -137,7 +156,9 @@ def be_killed() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--within", type=float, default=2.0, help="seconds after the start that a kill comes within")
+    parser.add_argument(
+        "--within", type=float, help="seconds that a kill comes within (default: 1.5 x those to get busy)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victim", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="*", help="what to kill; after --")
@@ -146,9 +167,11 @@ def main() -> int:
         be_killed()
         return 0
     command = arguments.command or [sys.executable, str(Path(__file__).resolve()), "--victim"]
+    within_s = arguments.within or 1.5 * seconds_until_busy(command)
+    print(f"kills within {within_s:.2f} s of the start")
     chance, before, bad = random.Random(arguments.seed), look(""), []
     for number in range(1, arguments.kills + 1):
-        delay_s, keeper_too = chance.uniform(0, arguments.within), number % KEEPER_TOO_EVERY == 0
+        delay_s, keeper_too = chance.uniform(0, within_s), number % KEEPER_TOO_EVERY == 0
         left, after, seconds = kill_once(command, delay_s, keeper_too=keeper_too, before=before)
         bad += [*left, *after]
         who = "with its keeper" if keeper_too else "alone"

@@ -77,7 +77,7 @@ def test_prune_leaves_a_kept_cluster_alone(kept: str) -> None:
 def test_mistakes() -> None:
     need(nodes=2)
     for arguments, sentence in (
-        (["exec", "nobody", "0", "true"], "no cluster 'nobody'"),
+        (["exec", "nobody", "0", "true"], "'nobody'"),
         (["down"], "which cluster? Give names, or --all"),
         (["down", "nobody"], "nobody"),
         (["up", "nodes=2,cpu=1"], "unknown key in --cluster 'cpu'; did you mean 'cpus'?"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.groups import claim_groups, labelled_groups, limit_files, limit_groups, members
+from paceline.cluster.groups import claim_groups, labelled_groups, limit_files, limit_groups, members, weight_files
 from paceline.cluster.host import Host
 from paceline.cluster.opening import Cluster, in_words, make_plan
 from paceline.cluster.plan import DIRECT, USER, Controller, NodePlan, Plan
@@ -173,6 +173,13 @@ def test_files_of_a_cpu_share(version: int, node: NodePlan, files: dict[str, str
     assert dict(limit_files(Controller("cpu", version, "/"), node)) == files
 
 
+def test_every_node_counts_towards_others_as_a_process_would() -> None:
+    plan = plan_of("nodes=3,cpus=1.5,slow=2:0.5")
+    assert dict(weight_files(Controller("cpu", 1, "/"), plan)) == {"cpu.shares": str(1024 * (2 + 2 + 1))}
+    assert dict(weight_files(Controller("cpu", 2, "/"), plan)) == {"cpu.weight": "500"}
+    assert dict(weight_files(Controller("memory", 2, "/"), plan)) == {}
+
+
 @pytest.mark.parametrize(("version", "name"), [(1, "memory.limit_in_bytes"), (2, "memory.max")])
 def test_files_of_a_memory_limit(version: int, name: str) -> None:
     assert dict(limit_files(Controller("memory", version, "/"), NodePlan(memory_bytes=4096))) == {name: "4096"}
@@ -191,6 +198,7 @@ def test_both_controllers_of_version_2_share_a_folder(tmp_path: Path) -> None:
     top = tmp_path / "paceline-lab"
     assert plan.group_folders() == [str(top)]
     assert plan.node_folders(1) == [str(top / "node-1")]
+    assert (top / "cpu.weight").read_text() == "200"
     assert (top / "node-0" / "cpu.max").read_text() == "10000 20000"
     assert (top / "node-1" / "cpu.max").read_text() == "5000 20000"
     assert (top / "node-1" / "memory.max").read_text() == str(1 << 30)

@@ -53,16 +53,16 @@ def up(
 @cluster.command("list")
 def list_clusters(json_target: Json = "") -> None:
     """List the clusters that are there, kept ones and those of commands that are running."""
-    from paceline.cli.parts.nodes import clusters_table, describe
+    from paceline.cli.parts.nodes import cluster_line, describe
     from paceline.cli.parts.options import console_for, write_json
     from paceline.cluster.living import living_keepers
     from paceline.runs import SCHEMA
 
     console = console_for(json_target)
     found = [describe(keeper) for keeper in living_keepers()]
-    if found:
-        console.print(clusters_table(found))
-    else:
+    for one in found:
+        console.print(cluster_line(one), markup=False, soft_wrap=True)
+    if not found:
         console.print("No clusters: `paceline cluster up nodes=4,bandwidth=1gbit` makes one.", markup=False)
     write_json({"schema": SCHEMA, "clusters": found}, json_target)
 

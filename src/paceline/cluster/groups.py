@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from paceline.cluster.plan import LABEL, Controller, NodePlan, Plan, group_folde
 
 PERIOD_US = 20_000  # a share is handed out this often: much shorter costs exactness, longer makes steps uneven
 LEAST_QUOTA_US = 1000  # the kernel's own limit
+MOST_WEIGHT = 10_000  # the kernel's own limit, too
 REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has buried all that ran in it
 
 
@@ -49,6 +51,8 @@ def limit_groups(plan: Plan) -> None:
         try:
             if controller.version == 2:
                 hand_down(top, controller.name)
+            for name, value in weight_files(controller, plan):
+                _write(top / name, value)
             for index, node in enumerate(plan.nodes):
                 folder = top / f"node-{index}"
                 folder.mkdir(exist_ok=True)
@@ -56,6 +60,16 @@ def limit_groups(plan: Plan) -> None:
                     _write(folder / name, value)
         except OSError as error:
             raise GroupError(controller.name, str(error)) from None
+
+
+def weight_files(controller: Controller, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Files of the cluster's folder: by default all nodes together would count as one process towards others."""
+    if controller.name == "cpu":
+        num_cores = sum(math.ceil(node.cpus or 1) for node in plan.nodes)
+        if controller.version == 2:
+            yield "cpu.weight", str(min(100 * num_cores, MOST_WEIGHT))
+        else:
+            yield "cpu.shares", str(1024 * num_cores)
 
 
 def limit_files(controller: Controller, node: NodePlan) -> Iterator[tuple[str, str]]:

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.table import Table
-
-from paceline.cli.parts.view import DASH, make_table
 from paceline.cluster import Cluster, open_cluster
 from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, Figure
 from paceline.cluster.living import Keeper, living_keepers, processes_inside
 from paceline.cluster.plan import Plan
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, parse_cluster
+
+NOTHING = "\N{EN DASH}"  # was asked for
 
 
 def read_config(words: str) -> ClusterConfig:
@@ -61,14 +60,13 @@ def describe(keeper: Keeper) -> dict[str, Any]:
     }
 
 
-def clusters_table(found: list[dict[str, Any]]) -> Table:
-    table = make_table("cluster", "nodes", "addresses", "processes", "ends", "asked for")
-    for one in found:
-        addresses = one["addresses"]
-        span = addresses[0] if len(addresses) == 1 else f"{addresses[0]} to {addresses[-1].rpartition('.')[2]}"
-        ends = f"with process {one['parent']}" if one["parent"] else "with `down`"
-        table.add_row(one["name"], str(len(addresses)), span, str(len(one["processes"])), ends, one["asked"])
-    return table
+def cluster_line(one: dict[str, Any]) -> str:
+    """A cluster in one line; what `exec` needs comes first."""
+    first, last = one["addresses"][0], one["addresses"][-1]
+    span = first if first == last else f"{first} to {last}"
+    ends = f"ends with process {one['parent']}" if one["parent"] else "stays until down"
+    building = "" if one["is_ready"] else ", not ready"
+    return f"{one['name']:8}  {one['asked']}, {span}, {len(one['processes'])} processes inside, {ends}{building}"
 
 
 def more_than_there_is(plan: Plan, num_cores: int | None = None) -> str:
@@ -89,7 +87,7 @@ def busy_machine(load: float | None = None, num_cores: int | None = None) -> str
 
 def figure_line(figure: Figure) -> str:
     """One figure, its request and the verdict."""
-    asked = DASH if figure.asked is None else _quantity(figure, figure.asked)
+    asked = NOTHING if figure.asked is None else _quantity(figure, figure.asked)
     percent = "" if figure.asked is None else f"{100 * figure.measured / figure.asked:5.1f} %"
     verdict = "" if figure.asked is None else "as asked" if figure.is_met else "NOT as asked"
     measured = _quantity(figure, figure.measured)
