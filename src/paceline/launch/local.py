@@ -73,6 +73,7 @@ class LocalLauncher(Launcher):
         self._per_node = num_processes // self.nodes.num_nodes
         self._first_rank = self._per_node * self.nodes.node_rank
         self.is_main = self.nodes.node_rank == 0
+        self.can_go_on = self.nodes.num_nodes == 1  # other hosts would not know that a task has ended
         self._processes: list[_Process] = []
         self._store: Any = None
         self._port = 0
