@@ -81,8 +81,13 @@ MetricsHost = Annotated[
 ]
 
 
-def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every option of a recipe; it receives the finished recipe instead of them."""
+def recipe_options(
+    *, leave_out: tuple[str, ...], also: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every option of a recipe; it receives the finished recipe instead of them.
+
+    `also` says what the command's own options change in the recipe.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(command, include_extras=True)
@@ -113,6 +118,7 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
             changes |= parse_set(arguments.pop("assignments") or [])
             # An option that may be repeated is an empty list where it was not given at all.
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
+            changes |= also(arguments)
             base = load_recipe(arguments.pop("recipe"))
             command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
