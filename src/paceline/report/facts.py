@@ -87,7 +87,8 @@ def cautions(
     found = []
     cores, load = environment.get("num_cores"), environment.get("load_average")
     most = max(result["workers"] for result in results)
-    if recipe.device == "cpu" and cores and most * recipe.threads > cores:
+    busy = min(recipe.threads, recipe.cluster.cpus or recipe.threads)  # cores that a worker may use
+    if recipe.device == "cpu" and cores and most * busy > cores:
         shared = f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} shared {counted(cores, 'core')}"
         found.append(f"{shared}: they had to take turns, so their times include waiting for a core.")
     # A run notes the load at its end, when it is its own; a study notes it before it starts.
