@@ -39,7 +39,7 @@ def compare(
     fetch_if_needed(recipe.data, console_for(json_target))
     recipe = settle_comm(recipe, count_nodes(nodes))
     entries, facts = prepare(recipe)
-    with launched(max(entry.num_processes for entry in entries), nodes) as launcher:
+    with launched(max(entry.num_processes for entry in entries), nodes, recipe.cluster) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "

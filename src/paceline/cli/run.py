@@ -39,7 +39,7 @@ def run(
     recipe = settle_comm(recipe, count_nodes(nodes))
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
-    with launched(entry.num_processes, nodes) as launcher:
+    with launched(entry.num_processes, nodes, recipe.cluster) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "

@@ -65,7 +65,7 @@ def scale(
     fetch_if_needed(recipe.data, console_for(json_target))
     recipe = settle_comm(recipe, count_nodes(nodes))
     plan = prepare(recipe, parse_workers(workers), modes)
-    with launched(plan.num_processes, nodes) as launcher:
+    with launched(plan.num_processes, nodes, recipe.cluster) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         show_plan(console, plan, repeats)
         with (

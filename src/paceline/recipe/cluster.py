@@ -111,6 +111,12 @@ def parse_cluster(text: str) -> dict[str, Any]:
     return {f"cluster.{name}": changes.get(name, _default(item)) for name, item in fields.items()}
 
 
+def cluster_of(text: str | None) -> ClusterConfig:
+    """The section alone, for what has no recipe; without words, no cluster."""
+    changes = parse_cluster(text) if text is not None else {}
+    return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
+
+
 def _read(name: str, given: list[str]) -> Any:
     if name in ("links", "slow"):
         return tuple(given)
