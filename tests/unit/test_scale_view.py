@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from command import run_command
-from paceline.cli.parts.points import PointsBar
+from paceline.cli.parts.points import follow_points
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry
 from report_samples import write_study
@@ -53,6 +53,14 @@ def test_figures_stand_in_their_columns(tmp_path: Path) -> None:
     assert "1.43x" in row
     assert "71 %" in row
     assert row.split()[-2:] == ["8.00", "7.20"]  # beyond t_1/N, beside the communication
+
+
+def test_how_far_from_not_agreeing_at_all(tmp_path: Path) -> None:
+    costs = {"none": {2: 0.0, 4: 0.0}, "ring": {2: 2.0, 4: 2.0}}
+    text = " ".join(shown(tmp_path, scale_study("strong", results=rows("strong", costs=costs))).split())
+    assert (
+        "On 4 workers: time per step over the slowest worker of none, the limit without any agreement: ring 1.2" in text
+    )
 
 
 def test_one_repeat_is_called_one_repeat(tmp_path: Path) -> None:
@@ -121,7 +129,7 @@ def test_progress_names_points_and_warnings(is_terminal: bool) -> None:
     output = io.StringIO()
     console = Console(file=output, width=100, force_terminal=is_terminal, legacy_windows=False)
     entry = make_entry("ring", Recipe())
-    with PointsBar(num_runs=4, repeats=2, console=console) as bar:
+    with follow_points(num_runs=4, repeats=2, console=console) as bar:
         bar.started(entry, 0)
         bar.event(entry, EVENT)
         bar.done(entry, 0, RESULT)

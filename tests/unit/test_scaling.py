@@ -149,6 +149,11 @@ class TestWhereItStops:
         assert point(once, "overlap", 4)["scaling"]["gain"]["verdict"] == "one repeat cannot tell"
         assert until(once)["overlap"] == 3
 
+    def test_one_worker_that_failed_later_leaves_nothing_to_tell_noise_by(self) -> None:
+        found = [row for row in rows("strong") if row["label"] != ONE_WORKER]
+        found.append(point_row(ONE_WORKER, "strong", 1, ALONE_S, 0.0, repeats=1))
+        assert set(until(scaled(found)).values()) == {None}
+
     def test_without_the_one_worker_there_is_no_speed_up(self) -> None:
         found = scaled([row for row in rows("strong") if row["label"] != ONE_WORKER])
         scaling = point(found, "overlap", 4)["scaling"]
@@ -157,7 +162,7 @@ class TestWhereItStops:
         assert point(found, "overlap", 2)["scaling"]["gain"] is None
         assert set(until(found).values()) == {None}
         assert paying_lines(found, "strong") == []
-        assert "nothing to measure scaling by" in headline(found)
+        assert headline(found) == "Without the one worker's run there is no speed-up"
 
 
 class TestWords:
@@ -180,6 +185,7 @@ class TestWords:
         assert headline(both).endswith(
             "; weak scaling: overlap scales best, 3.86 times one worker on 4 (efficiency 96 %)"
         )
+        assert headline(scaled(rows("strong")[:1])) == "Only one worker was measured"
         slow = scaled(rows("strong", costs={"slow": {2: 80.0}}))
         assert headline(slow) == "Strong scaling: no strategy is faster than one worker"
 

@@ -51,7 +51,7 @@ def scale(
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.points import PointsBar
+    from paceline.cli.parts.points import follow_points
     from paceline.cli.parts.scaling import show_plan
     from paceline.cli.parts.session import count_nodes, launched
     from paceline.cli.parts.stored import show_study
@@ -70,7 +70,7 @@ def scale(
         show_plan(console, plan, repeats)
         with (
             serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers,
-            PointsBar(num_runs=len(plan.jobs) * repeats, console=console, repeats=repeats) as bar,
+            follow_points(num_runs=len(plan.jobs) * repeats, repeats=repeats, console=console) as bar,
         ):
             told = Together([bar, *followers])
             outcome = run_study(plan, launcher, repeats=repeats, out=out, listener=told)

@@ -73,7 +73,7 @@ def paying(results: Sequence[Result]) -> list[dict[str, Any]]:
         for label, line in lines_of(results, mode).items():
             gains = [row["scaling"]["gain"] for row in line]
             speedups = {1: 1.0, **{_num_workers(row): row["scaling"]["speedup"] or 0.0 for row in line}}
-            is_known = reference is not None and any(gain and gain["interval95"] for gain in gains)
+            is_known = any(row["scaling"]["speedup_interval95"] for row in line)
             paid = [_num_workers(row) for row in line if _pays(row)]
             found.append(
                 {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.study.entries import ONE_WORKER
 from paceline.study.scaling import MORE, SAME, WEAK, best_of, lines_of, modes_of, paying
 
 Row = Mapping[str, Any]
@@ -37,7 +38,10 @@ def headline(results: Sequence[dict[str, Any]]) -> str:
             )
         else:
             parts.append(f"{where}no strategy is faster than one worker")
-    text = "; ".join(parts) or "without the one worker's run there is nothing to measure scaling by"
+    text = "; ".join(parts)
+    if not text:
+        is_alone = all(row["label"] == ONE_WORKER for row in results)
+        text = "only one worker was measured" if is_alone else "without the one worker's run there is no speed-up"
     return text[0].upper() + text[1:]
 
 

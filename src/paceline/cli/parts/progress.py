@@ -26,11 +26,11 @@ class Bars:
     """Follows a study. Use it as a context manager."""
 
     def __init__(self, entries: list[Entry], *, repeats: int, total_steps: int, console: Console) -> None:
-        self._view: _Screen | Lines
+        self._view: _Screen | _Lines
         if console.is_terminal and not console.quiet:
             self._view = _Screen(entries, repeats, total_steps, console)
         else:
-            self._view = Lines(repeats, console)
+            self._view = _Lines(repeats, console)
 
     def __enter__(self) -> Bars:
         self._view.open()
@@ -123,7 +123,7 @@ class _Screen:
         self._progress.update(self._tasks[entry.label], completed=completed, **fields)
 
 
-class Lines:
+class _Lines:
     """For files and pipes: how it goes every few seconds, and when a run is done."""
 
     def __init__(self, repeats: int, console: Console) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.cli.parts.limits import limit_lines
 from paceline.cli.parts.view import (
     DASH,
     fitted,
@@ -54,12 +55,16 @@ def show_scaling(console: Console, study: dict[str, Any]) -> None:
     """A table per mode, and in words where each strategy stops paying."""
     results = study["results"]
     for mode in modes_of(results):
-        console.print(f"\n{TITLES[mode]}: {batch_words(study, mode)}.", style="bold", markup=False)
+        console.print()
+        console.print(f"{TITLES[mode]}: {batch_words(study, mode)}.", style="bold", markup=False)
         console.print(scaling_table(results, mode, console.width))
         for line in paying_lines(results, mode):
             console.print(line, markup=False)
+        for line in _limits(results, mode):
+            console.print(line)
+    console.print()
     console.print(
-        f"\nms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per second over "
+        f"ms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per second over "
         f"one worker's; effic.: that over the workers. beyond: ms above {_ideals(results)}, beside the communication "
         "that was measured (comm. ms: not hidden under compute). compute, comm., waiting: of a step.",
         markup=False,
@@ -85,6 +90,14 @@ def scaling_table(results: list[dict[str, Any]], mode: str, width: int) -> Table
     if all(row["95 %"] == DASH for row in cells):
         cells = [{key: cell for key, cell in row.items() if key != "95 %"} for row in cells]
     return fitted(cells, width, dispensable=DISPENSABLE)
+
+
+def _limits(results: list[dict[str, Any]], mode: str) -> list[str]:
+    """How far each way to agree is from not agreeing at all with most workers, where that was measured."""
+    rows = [row for line in lines_of(results, mode).values() for row in line]
+    most = max((row["workers"] for row in rows), default=0)
+    lines = limit_lines({"results": [row for row in rows if row["workers"] == most]})
+    return [f"On {most} workers: {line[0].lower()}{line[1:]}" for line in lines]
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
