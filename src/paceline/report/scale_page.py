@@ -80,7 +80,7 @@ def render(material: Material) -> str:
             tables=[
                 (f"{TITLES[mode]}: {batch_words(study, mode)}", rows_of(results, mode)) for mode in modes_of(results)
             ],
-            training=_training(study, facts.training(recipe, results)),
+            training=[*_training(study, facts.training(recipe, results)), *facts.on_purpose([recipe])],
             machine=facts.machine(source.environment),
             recipe=recipe.to_toml(),
             style=Markup(template_file("report.css")),
