@@ -120,7 +120,7 @@ cat > /dev/null
         (FACTS, UsageError, r"host alpha must run the same as this one, but it has paceline 9\.9\.9, this host "),
         ("#!/bin/sh\necho No module named paceline >&2\nexit 1\n", RunError, "host alpha: No module named paceline$"),
         ("#!/bin/sh\nexit 0\n", RunError, "host alpha: it ended without a word$"),
-        ("#!/bin/sh\nyes\n", RunError, "no worker could be started on host alpha"),
+        ("#!/bin/sh\nyes\n", RunError, "host alpha says more than a login should"),
     ],
 )
 def test_a_host_that_is_not_fit_is_said(

@@ -29,6 +29,7 @@ class EmulatedNodes(Ground):
         self._node_of = spread(num_processes, config.nodes)
         self._cluster: Cluster | None = None
         self._open = ExitStack()
+        self.meeting = ("", STORE_PORT)
 
     def open(self) -> None:
         from paceline.cluster import open_cluster

@@ -7,11 +7,13 @@ import json
 import os
 import pickle
 import secrets
+import select
 import shlex
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,15 +83,6 @@ class HostsLauncher(PoolLauncher):
         super().__init__(num_processes, OverSsh(hosts, num_processes))
 
 
-@dataclass
-class _Client:
-    """An ssh client that leads to a worker, before they have spoken."""
-
-    process: WorkerProcess
-    socket: socket.socket
-    said: _Said
-
-
 class OverSsh(Ground):
     """A client of ssh for every worker. When it ends, or this process does, the worker ends."""
 
@@ -106,10 +99,10 @@ class OverSsh(Ground):
         for first in range(0, len(self._host_of), WAVE):
             wave = []
             for index in range(first, min(first + WAVE, len(self._host_of))):
-                client = self._connect(index, carried)
-                wave.append((index, client))
-                yield client.process
-            facts += [self._greet(index, client) for index, client in wave]
+                process = self._connect(index, carried)
+                wave.append((index, process.pipe))
+                yield process
+            facts += [self._greet(index, pipe) for index, pipe in wave]
         self.meeting = (self._address_of_first(facts), self._hosts.master_port)
 
     def seat(self, index: int) -> Seat:
@@ -121,56 +114,53 @@ class OverSsh(Ground):
 
     def hint(self, index: int, code: int) -> str:
         last = self._said[index].last()
-        how = " (ssh's own: the connection is gone)" if code == 255 else ""
+        how = " (ssh's own: a signal ended it there, or the connection is gone)" if code == 255 else ""
         return f"{how} on host {self._name(index)}{last and f': {last}'}"
 
     def _name(self, index: int) -> str:
         return self._hosts.names[self._host_of[index]]
 
-    def _connect(self, index: int, environment: dict[str, str]) -> _Client:
+    def _connect(self, index: int, environment: dict[str, str]) -> WorkerProcess:
         name = self._name(index)
         ours, theirs = socket.socketpair()
-        command = self._hosts.command(name, environment)
-        try:
-            popen = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE, start_new_session=True
-            )
-        except OSError as error:
-            ours.close()
-            raise UsageError(f"--ssh: {command[0]!r} cannot be started: {error.strerror}") from None
-        finally:
-            theirs.close()
+        with theirs:
+            pipe: Connection = Connection(ours.detach())
+            command = self._hosts.command(name, environment)
+            try:
+                popen = subprocess.Popen(
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                pipe.close()
+                raise UsageError(f"--ssh: {command[0]!r} cannot be started: {error.strerror}") from None
         assert popen.stderr is not None
-        said = _Said(name, popen.stderr)
-        self._said.append(said)
-        pipe: Connection = Connection(os.dup(ours.fileno()))
-        return _Client(WorkerProcess(popen, pipe, ends_with_pipe=True), ours, said)
+        self._said.append(_Said(name, popen.stderr))
+        return WorkerProcess(popen, pipe, ends_with_pipe=True)
 
-    def _greet(self, index: int, client: _Client) -> dict[str, str]:
+    def _greet(self, index: int, pipe: Connection) -> dict[str, str]:
         """Hear the token back, compare what must be the same, and tell where to work."""
         token = secrets.token_hex(32)
-        name = self._name(index)
-        with client.socket as line:
-            line.settimeout(START_S)
-            try:
-                line.sendall(f"{token}\n".encode())
-                facts = _read_answer(line, token)
-            except TimeoutError:
-                raise RunError(f"host {name} did not answer within {START_S:g} s") from None
-            except OSError:
-                facts = None
-            finally:
-                line.settimeout(None)  # the pipe is the same socket
-        if facts is None:
-            client.said.wait()
-            reason = client.said.last() or "it ended without a word"
-            raise RunError(f"no worker could be started on host {name}: {reason}")
+        name, said = self._name(index), self._said[index]
+        try:
+            os.write(pipe.fileno(), f"{token}\n".encode())
+            facts = _read_answer(pipe.fileno(), token)
+        except TimeoutError as error:
+            raise RunError(f"host {name} {error}") from None
+        except OSError:
+            said.wait()
+            raise RunError(
+                f"no worker could be started on host {name}: {said.last() or 'it ended without a word'}"
+            ) from None
         differs = difference(own_facts(), facts)
         if differs:
             raise UsageError(f"host {name} must run the same as this one, but {differs}")
-        client.said.is_heard = True
+        said.is_heard = True
         order = {"folder": os.getcwd(), "path": [os.path.abspath(entry) for entry in sys.path if entry]}
-        client.process.pipe.send_bytes(pickle.dumps(order))
+        pipe.send_bytes(pickle.dumps(order))
         return facts
 
     def _address_of_first(self, facts: list[dict[str, str]]) -> str:
@@ -213,23 +203,28 @@ class _Said:
                     print(f"{self._name}: {line}", file=sys.stderr, flush=True)
 
 
-def _read_answer(line: socket.socket, token: str) -> dict[str, str] | None:
-    """The worker's facts, behind whatever a login says first; None where the other end is gone before."""
-    current, num_bytes = b"", 0
-    while num_bytes < MOST_NOISE_BYTES:
-        letter = line.recv(1)
+def _read_answer(fd: int, token: str) -> dict[str, str]:
+    """The worker's facts, behind whatever a login says first; OSError where the other end is gone before.
+
+    Letter by letter, since what follows the line is for the pipe.
+    """
+    deadline = time.monotonic() + START_S
+    line = b""
+    for _ in range(MOST_NOISE_BYTES):
+        if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:
+            raise TimeoutError(f"did not answer within {START_S:g} s")
+        letter = os.read(fd, 1)
         if not letter:
-            return None
-        num_bytes += 1
+            raise ConnectionResetError
         if letter != b"\n":
-            current += letter
+            line += letter
             continue
-        words = current.decode(errors="replace").strip()
+        words = line.decode(errors="replace").strip()
         if words.startswith(f"{MARK} {token} "):
             facts: Any = json.loads(words.removeprefix(f"{MARK} {token} "))
             return {str(key): str(value) for key, value in facts.items()}
-        current = b""
-    return None
+        line = b""
+    raise TimeoutError("says more than a login should before its worker is heard")
 
 
 def _carried_variables() -> dict[str, str]:

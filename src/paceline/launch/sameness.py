@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import platform
@@ -43,6 +44,7 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     return ""
 
 
+@functools.cache
 def _source_digest() -> str:
     """Two working copies may have one version number."""
     digest = hashlib.sha256()

@@ -36,6 +36,16 @@ class ClusterConfig(Section):
         # Reading each quantity checks it.
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness
 
+    def __str__(self) -> str:
+        """As `--cluster` takes it; empty where there is none."""
+        words = []
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            for one in value if isinstance(value, tuple) else [value]:
+                if one:
+                    words.append(f"{item.name}={one:g}" if isinstance(one, float) else f"{item.name}={one}")
+        return ",".join(words)
+
     @property
     def bits_per_s(self) -> float | None:
         """Rate of each node's link, or None where it is not shaped."""
