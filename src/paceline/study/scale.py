@@ -87,9 +87,9 @@ class Rounds:
 
     def _row(self, point: Point) -> Result:
         row = {**combine(self.measured[point.work]), "point": point.values, "batch_size": point.recipe.batch_size}
-        is_tried = row["workers"] == self._plan.recipe.workers and self.cost is not None
-        row["measuring"] = self.cost[1] if self.cost and is_tried and self.cost[0] == row["label"] else None
-        return row
+        tried = (self.cost[0] if self.cost else None, self._plan.recipe.workers, self._plan.modes[0])
+        is_tried = tried == (row["label"], row["workers"], point.mode)
+        return {**row, "measuring": self.cost[1] if self.cost and is_tried else None}
 
 
 def scale(plan: Plan, launcher: Launcher, *, repeats: int, out: Path, listener: Listener) -> tuple[Study, Path] | None:

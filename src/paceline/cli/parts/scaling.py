@@ -64,7 +64,7 @@ def show_scaling(console: Console, study: dict[str, Any]) -> None:
             console.print(line)
     console.print()
     console.print(
-        f"ms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per second over "
+        f"N: workers. ms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per second over "
         f"one worker's; effic.: that over the workers. beyond: ms above {_ideals(results)}, beside the communication "
         "that was measured (comm. ms: not hidden under compute). compute, comm., waiting: of a step.",
         markup=False,
@@ -78,7 +78,9 @@ def show_scaling(console: Console, study: dict[str, Any]) -> None:
     for result in results:
         for line in straggler_lines(result, f"{result['label']} on {result['workers']}"):
             console.print(line, markup=False)
-    for line in unjudged_lines(results):
+    for line in unjudged_lines(
+        [{**result, "label": f"{result['label']} on {result['workers']}"} for result in results]
+    ):
         console.print(line, markup=False)
 
 
