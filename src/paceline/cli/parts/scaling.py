@@ -64,8 +64,8 @@ def show_scaling(console: Console, study: dict[str, Any]) -> None:
             console.print(line)
     console.print()
     console.print(
-        f"N: workers. ms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per second over "
-        f"one worker's; effic.: that over the workers. beyond: ms above {_ideals(results)}, beside the communication "
+        f"N: workers. ms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per "
+        f"second over one worker's; effic.: that over N. beyond: ms above {_ideals(results)}, beside the communication "
         "that was measured (comm. ms: not hidden under compute). compute, comm., waiting: of a step.",
         markup=False,
     )
