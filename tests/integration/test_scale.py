@@ -41,7 +41,7 @@ def test_its_output_fits_and_says_what_it_found(study: Any) -> None:
     _, done, _ = study
     assert max(len(line) for line in done.stdout.splitlines()) <= 100
     words = " ".join(done.stdout.split())
-    for text in ("Strong scaling", "Weak scaling", "speed-up", "effic.", "beyond", "report.html", "cannot run"):
+    for text in ("Strong scaling", "Weak scaling", "speed-up", "eff.", "beyond", "report.html", "cannot run"):
         assert text in words
     assert "stepwise:exact_every=3 on 3 workers (strong) cannot run: exact_every=3 shares the factor 3" in words
 

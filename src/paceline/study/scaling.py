@@ -12,8 +12,8 @@ from paceline.study.results import Result, add_comparisons
 STRONG, WEAK = "strong", "weak"
 MODES = (STRONG, WEAK)
 MORE, SAME, LESS, UNKNOWN = "more", "no difference", "less", "one repeat cannot tell"
-AGAINST_ONE = ("reference_s", "ideal_s", "speedup", "speedup_interval95", "efficiency", "efficiency_interval95")
-AGAINST_ONE += ("beyond_ideal_s", "beyond_ideal_s_interval95")
+AGAINST_ONE: tuple[str, ...] = ("reference_s", "ideal_s", "speedup", "speedup_interval95", "efficiency")
+AGAINST_ONE += ("efficiency_interval95", "beyond_ideal_s", "beyond_ideal_s_interval95")
 PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 

@@ -85,7 +85,9 @@ def times(ratio: float) -> str:
 
 
 def ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}" if abs(seconds) < 0.01 else f"{1000 * seconds:.1f}"
+    """Two digits of few milliseconds, one of many; what rounds to nothing has no sign."""
+    rounded = round(1000 * seconds, 2 if abs(seconds) < 0.01 else 1) + 0.0
+    return f"{rounded:.2f}" if abs(seconds) < 0.01 else f"{rounded:.1f}"
 
 
 def _where(row: Row) -> str:
