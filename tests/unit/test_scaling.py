@@ -108,9 +108,7 @@ class TestWhereItStops:
         assert point(found, "slow", 4)["scaling"]["gain"]["verdict"] == "more"
         assert until(found) == {"slow": 1}
         (line,) = paying_lines(found, "strong")
-        assert line == (
-            "slow does not pay: on no number of workers is it faster than one worker beyond noise (at best 0.67 times)."
-        )
+        assert line.startswith("slow does not pay: at best it has 0.67 times the throughput of one worker (95 %: 0.6")
 
     def test_one_repeat_does_not_tell(self) -> None:
         found = scaled(rows("strong", repeats=1))
@@ -130,6 +128,14 @@ class TestWhereItStops:
         shaky = point(found, "ring", 3)
         shaky["iteration_mean_s_repeats"] = [0.015, 0.021, 0.027]
         assert until(scaled(found)) == {"ring": 2}
+
+    def test_more_than_one_worker_within_noise_is_called_that(self) -> None:
+        found = rows("strong", costs={"ring": {2: 18.0}})
+        point(found, "ring", 2)["iteration_mean_s_repeats"] = [0.030, 0.038, 0.046]
+        (line,) = paying_lines(scaled(found), "strong")
+        assert line.startswith(
+            "ring cannot be told to pay: at best it has 1.05 times the throughput of one worker, on 2, which is within"
+        )
 
     def test_a_number_that_could_not_run_is_stepped_over(self) -> None:
         found = scaled([row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 3)])
