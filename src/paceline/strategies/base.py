@@ -186,6 +186,14 @@ class Strategy(ABC):
         """After how many steps `traffic` begins again; a strategy that looks at the step's number says so here."""
         return 1
 
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """Memory that agreeing takes on a worker beside parameters, gradients and optimiser: an estimate."""
+        return 0
+
+    def optimizer_share(self, num_workers: int) -> float:  # noqa: ARG002
+        """How much of the optimiser's state one worker holds."""
+        return 1.0
+
     def metrics(self) -> dict[str, Any]:
         """What the strategy measured about itself, as plain values: shown with the run."""
         return {}
@@ -212,7 +220,26 @@ class Strategy(ABC):
 
 
 @dataclass(kw_only=True)
-class GradientAveraging(Strategy):
+class Accumulating(Strategy):
+    """What strategies have in common that send gradients: several backwards may come before they are sent.
+
+    The global batch stays what it is: it is cut into pieces, which need less memory, and only the last one's backward
+    is followed by sending. The sum of the pieces' gradients is that of the whole batch.
+    """
+
+    accumulate: int = 1  # micro-batches between synchronisations
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise UsageError(f"option accumulate of strategy {self.name} must be at least 1, not {self.accumulate}")
+
+    @property
+    def num_micro_batches(self) -> int:
+        return self.accumulate
+
+
+@dataclass(kw_only=True)
+class GradientAveraging(Accumulating):
     """Gradients are averaged after backward, weighted by samples; a subclass says how a tensor is summed."""
 
     fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
@@ -252,6 +279,14 @@ class GradientAveraging(Strategy):
         tensor.mul_(self.worker.weight)
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """One vector of everything, or one tensor at a time; a lossy codec keeps about as much again."""
+        if world_size == 1:
+            return 0
+        total = sum(tensor.nbytes for tensor in tensors)
+        own = total if self.fused else max(tensor.nbytes for tensor in tensors)
+        return own + (total if self.codec.relative_error else 0)
+
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:
             return []
@@ -276,6 +311,7 @@ class GradientsOrWeights(GradientAveraging):
     average: Literal["gradients", "weights"] = "gradients"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_lossy_weights(self, self.average)
 
     @property
