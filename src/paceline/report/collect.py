@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from paceline.recipe import Recipe, recipe_keys
 from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
 from paceline.report.points import with_roles
+from paceline.report.sweep import failures_in_words
 from paceline.runs import list_runs, read
 from paceline.study.results import add_comparisons, combine
 
@@ -38,6 +39,8 @@ class Source:
     environment: Mapping[str, Any]
     asked_repeats: int
     results: list[dict[str, Any]]
+    failures: list[dict[str, Any]] = field(default_factory=list)  # points of a sweep without a result
+    asked_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,14 @@ def notices(material: Material) -> list[str]:
     found = list(material.left_out)
     for source in material.sources:
         if source.status != "done":
-            num_asked = max(len(source.recipe.strategies), len(source.results))
+            num_asked = source.asked_rows or max(len(source.recipe.strategies), len(source.results))
             subject = f"This {source.kind}" if len(material.sources) == 1 else source.name
             found.append(
                 f"{subject} {_ending(source)}. What was measured until then: {len(source.results)} of "
                 f"{counted(num_asked, 'row')}, {source.results[0]['repeats']} of "
                 f"{counted(source.asked_repeats, 'repeat')}."
             )
+        found += failures_in_words(source.failures)
     if len(material.sources) > 1:
         found.append(
             f"Put together from {len(material.sources)} folders: they were not measured in turn, so a machine that "
@@ -141,6 +145,8 @@ def _source(value: Mapping[str, Any], name: str) -> Source:
             environment=environment,
             asked_repeats=value.get("repeats", 1),
             results=[dict(result) for result in found],
+            failures=list(value.get("failures", [])),
+            asked_rows=value.get("num_points", 0),
         )
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"{name!r} is damaged: {error}") from None
