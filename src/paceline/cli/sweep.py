@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, recipe_options
+from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, host_options, recipe_options
 
 ORDER = 3
 
@@ -37,8 +38,10 @@ Fresh = Annotated[
 
 
 @recipe_options(leave_out=("strategies",))
+@host_options
 def sweep(
     recipe: Any,
+    nodes: Any,
     vary: Vary = None,
     remedies: Remedies = False,
     remedy: OneRemedy = None,
@@ -56,15 +59,23 @@ def sweep(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.sweep_view import show_sweep
-    from paceline.cli.parts.sweeping import choose_request, fetch_all, interruptible, introduce, launch, refuse_torchrun
+    from paceline.cli.parts.sweeping import check_hosts, choose_request, fetch_all, interruptible, introduce, launch
     from paceline.study.sweep import open_sweep, run_sweep
 
-    refuse_torchrun()
+    num_hosts = check_hosts(nodes)
     check_json_target(json_target)
     console = console_for(json_target)
     texts = ["linear", "lars", "lamb"] if remedies else []
     request, stored = choose_request(
-        recipe, vary or [], texts + (remedy or []), repeats, out=out, resume=resume, is_fresh=fresh, console=console
+        recipe,
+        vary or [],
+        texts + (remedy or []),
+        repeats,
+        num_hosts,
+        out=out,
+        resume=resume,
+        is_fresh=fresh,
+        console=console,
     )
     fetch_all(request, console)
     with interruptible():
@@ -75,7 +86,7 @@ def sweep(
             serving(metrics_port, metrics_host, console, is_main=True) as followers,
             Bars(entries, repeats=request.repeats, total_steps=opened.total_steps, console=console) as bars,
         ):
-            study = run_sweep(opened, launch, Together([bars, *followers]))
+            study = run_sweep(opened, partial(launch, nodes=nodes), Together([bars, *followers]))
     show_sweep(console, study)
     console.print(f"study   {opened.folder}", markup=False, soft_wrap=True)
     if report and study["results"]:

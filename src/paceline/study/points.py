@@ -47,7 +47,9 @@ class Point:
         return {"label": self.label, "point": choice, "remedy": self.remedy}
 
 
-def make_points(recipe: Recipe, axes: Sequence[Axis], remedies: Sequence[Remedy] = ()) -> list[Point]:
+def make_points(
+    recipe: Recipe, axes: Sequence[Axis], remedies: Sequence[Remedy] = (), *, num_hosts: int = 1
+) -> list[Point]:
     """Every point of the grid, the last axis running fastest.
 
     A value that no point can be made of is a mistake in the request, and raised. What is impossible only together
@@ -61,7 +63,7 @@ def make_points(recipe: Recipe, axes: Sequence[Axis], remedies: Sequence[Remedy]
         dict(zip([axis.key for axis in axes], values, strict=True))
         for values in itertools.product(*(axis.values for axis in axes))
     ]
-    points = [_point(recipe, choice, remedy) for choice in choices for remedy in (NO_REMEDY, *remedies)]
+    points = [_point(recipe, choice, remedy, num_hosts) for choice in choices for remedy in (NO_REMEDY, *remedies)]
     for axis in axes:
         for value in axis.values:
             _raise_if_all_fail(points, lambda point, a=axis, v=value: point.choice[a.key] == v)  # type: ignore[misc]
@@ -76,10 +78,10 @@ def _raise_if_all_fail(points: Sequence[Point], has: Callable[[Point], bool]) ->
         raise UsageError(f"{found[0].label}: {found[0].reason}")
 
 
-def _point(recipe: Recipe, choice: dict[str, Any], remedy: Remedy) -> Point:
+def _point(recipe: Recipe, choice: dict[str, Any], remedy: Remedy, num_hosts: int) -> Point:
     made = recipe
     try:
-        made = settle_comm(remedy.apply(varied(recipe, choice)))
+        made = settle_comm(remedy.apply(varied(recipe, choice)), num_hosts)
         entry = make_entry(made.strategy, made)
     except UsageError as error:
         return Point(choice, remedy.name, made, None, str(error))

@@ -37,6 +37,7 @@ class Request:
     axes: Sequence[Axis]
     remedies: Sequence[Remedy] = ()
     repeats: int = 1
+    num_hosts: int = 1  # real ones; what this machine's memory can hold says nothing of others'
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -48,13 +49,14 @@ class Request:
         }
 
     @staticmethod
-    def of(study: Mapping[str, Any]) -> Request:
+    def of(study: Mapping[str, Any], num_hosts: int = 1) -> Request:
         """The request that a stored sweep answers."""
         return Request(
             Recipe.from_dict(study["recipe"]),
             [Axis.from_dict(value) for value in study["vary"]],
             parse_remedies(study["remedies"]),
             study["repeats"],
+            num_hosts,
         )
 
 
@@ -83,7 +85,7 @@ class Sweep:
 def prepare(request: Request) -> tuple[list[Point], dict[str, int]]:
     """Find mistakes before anything starts: the points, and the steps of those that can be run, by label."""
     points, total_steps = [], {}
-    for point in make_points(request.recipe, request.axes, request.remedies):
+    for point in make_points(request.recipe, request.axes, request.remedies, num_hosts=request.num_hosts):
         if point.entry is not None:
             try:
                 total_steps[point.label] = preflight(point.recipe, [point.entry]).total_steps
@@ -99,7 +101,8 @@ def open_sweep(request: Request, *, out: Path, resume: Mapping[str, Any] | None 
     """A new sweep, in a folder that is there from now on; or a stored one, with what it has."""
     points, total_steps = prepare(request)
     able = [point.recipe for point in points if point.entry is not None]
-    footprints = measure_footprints(able) if request.recipe.device == "cpu" else {}
+    is_known = request.recipe.device == "cpu" and request.num_hosts == 1
+    footprints = measure_footprints(able) if is_known else {}
     sweep = Sweep(request, points, total_steps, footprints, environment())
     if resume is not None:
         sweep.folder, sweep.started = Path(resume["folder"]), resume["started"]

@@ -12,9 +12,11 @@ import typer
 from rich.console import Console
 
 from paceline.cli.parts.fetching import fetch_if_needed
+from paceline.cli.parts.session import launcher_for
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher
-from paceline.launch.local import LocalLauncher
+from paceline.launch.hosts import Hosts
+from paceline.launch.local import Nodes
 from paceline.launch.torchrun import TorchrunLauncher
 from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe, recipe_keys
 from paceline.runs import find
@@ -27,11 +29,15 @@ from paceline.study.vary import parse_vary
 Stored = dict[str, Any]
 
 
-def refuse_torchrun() -> None:
+def check_hosts(nodes: Nodes | Hosts) -> int:
+    """How many real hosts workers are on; ways of starting them that a sweep cannot use are refused."""
+    if isinstance(nodes, Nodes) and nodes.num_nodes > 1:
+        raise UsageError("a sweep is run from one host: --hosts starts workers on others, --nnodes does not")
     if TorchrunLauncher.is_here():
         raise UsageError(
             "a sweep starts new workers for every point, and torchrun starts them once; leave torchrun out"
         )
+    return nodes.num_nodes
 
 
 def choose_request(
@@ -39,6 +45,7 @@ def choose_request(
     vary: Sequence[str],
     remedies: Sequence[str],
     repeats: int,
+    num_hosts: int,
     *,
     out: Path,
     resume: str,
@@ -48,14 +55,14 @@ def choose_request(
     """What is to be run, and the stored sweep that it goes on with, if any."""
     if resume:
         stored = _stored_sweep(resume, out)
-        request = Request.of(stored)
+        request = Request.of(stored, num_hosts)
         if vary or remedies or repeats not in (1, request.repeats):
             raise UsageError(
                 "--resume goes on with a sweep as it was asked for: leave --vary, remedies and repeats out"
             )
         _refuse_other_recipe(recipe, request.recipe)
         return request, stored
-    request = Request(recipe, parse_vary(vary), parse_remedies(remedies), repeats)
+    request = Request(recipe, parse_vary(vary), parse_remedies(remedies), repeats, num_hosts)
     found = None if is_fresh else unfinished(request, out)
     return request, found if found is not None and _is_wanted(found, console) else None
 
@@ -94,7 +101,7 @@ def _is_wanted(found: Stored, console: Console) -> bool:
 
 def fetch_all(request: Request, console: Console) -> None:
     """All published data that any point needs."""
-    points = make_points(request.recipe, request.axes, request.remedies)
+    points = make_points(request.recipe, request.axes, request.remedies, num_hosts=request.num_hosts)
     for config in dict.fromkeys(point.recipe.data for point in points if point.entry is not None):
         fetch_if_needed(config, console)
 
@@ -118,10 +125,10 @@ def introduce(console: Console, sweep: Sweep) -> None:
         console.print(f"predicted memory of all workers together: {span}", markup=False)
 
 
-def launch(point: Point) -> Launcher:
+def launch(point: Point, nodes: Nodes | Hosts | None = None) -> Launcher:
     """New workers for one run, on the point's own cluster where it has one."""
     assert point.entry is not None
-    return LocalLauncher(point.entry.num_processes, cluster=point.recipe.cluster)
+    return launcher_for(point.entry.num_processes, nodes or Nodes(), point.recipe.cluster)
 
 
 @contextmanager
