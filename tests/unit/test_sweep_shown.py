@@ -18,7 +18,7 @@ FAILURES = [
     {"label": "batch_size 8192", "point": {"train.batch_size": 8192}, "remedy": "", "status": "refused"},
     {"label": "batch_size 2048", "point": {"train.batch_size": 2048}, "remedy": "", "status": "failed"},
 ]
-FAILURES[0]["reason"] = "needs 9.10 GB, but available here are 8.00 GB; --micro-batch-size 256 would need 4.00 GB"
+FAILURES[0]["reason"] = "needs 9.10 GB, but 8.00 GB are available here; --micro-batch-size 256 would need 4.00 GB"
 FAILURES[1]["reason"] = "worker 1 died"
 
 

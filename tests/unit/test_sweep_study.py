@@ -65,7 +65,7 @@ class Starts:
 @pytest.fixture(autouse=True)
 def no_footprints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is started to predict memory, unless a test gives footprints."""
-    monkeypatch.setattr(study, "measure_footprints", lambda recipes: {})  # noqa: ARG005
+    monkeypatch.setattr(study, "measure_footprints", lambda recipes: ({}, []))  # noqa: ARG005
 
 
 def request(*words: str, remedies: tuple[str, ...] = (), repeats: int = 1, recipe: Recipe = RECIPE) -> Request:
@@ -136,7 +136,9 @@ def test_what_cannot_fit_is_not_started(tmp_path: Path, monkeypatch: pytest.Monk
     lines: dict[str, Any] = {"batch_line": (0.0, 1.0), "load_lines": line, "judge_lines": [(0.0, 1.0)]}
     footprint = Footprint(**small, **lines, step_lines=line, state_bytes={RECIPE.optimizer: 0})
     monkeypatch.setattr(
-        study, "measure_footprints", lambda recipes: {study.footprint_key(recipe): footprint for recipe in recipes}
+        study,
+        "measure_footprints",
+        lambda recipes: ({study.footprint_key(recipe): footprint for recipe in recipes}, []),
     )
     starts = Starts()
     found = run_sweep(open_sweep(request("batch-size=8,16"), out=tmp_path), starts, Told())

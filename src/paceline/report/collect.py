@@ -127,7 +127,7 @@ def _values(path: Path) -> list[dict[str, Any]]:
 
 def _source(value: Mapping[str, Any], name: str) -> Source:
     folder = Path(value["folder"])
-    is_study = value["kind"] == "study"
+    is_study, is_sweep = value["kind"] == "study", value.get("study") == "sweep"
     try:
         if is_study:
             recipe, environment = Recipe.from_dict(value["recipe"]), value["environment"]
@@ -145,8 +145,8 @@ def _source(value: Mapping[str, Any], name: str) -> Source:
             environment=environment,
             asked_repeats=value.get("repeats", 1),
             results=[dict(result) for result in found],
-            failures=list(value.get("failures", [])),
-            asked_rows=value.get("num_points", 0),
+            failures=value["failures"] if is_sweep else [],
+            asked_rows=value["num_points"] if is_sweep else 0,
         )
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"{name!r} is damaged: {error}") from None

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Done, Reduction, Work
 from paceline.errors import UsageError
-from paceline.strategies.base import Accumulating, Guarantee, Worker, gradient_of
+from paceline.strategies.base import Guarantee, Worker, gradient_of
+from paceline.strategies.gradients import Accumulating
 
 MB = 1_000_000
 FIRST_MB = 1.0

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
-from paceline.strategies.base import Accumulating, Guarantee, Worker
+from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.gradients import Accumulating
 
 # What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
 # torch 2.13 deprecates the one that 2.11 knows.

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
-from paceline.strategies.base import Accumulating, Guarantee, Worker, gradient_of
+from paceline.strategies.base import Guarantee, Worker, gradient_of
+from paceline.strategies.gradients import Accumulating
 
 HOW_TO_START = "start workers with `horovodrun -np N`, or set HOROVOD_RANK, HOROVOD_SIZE and HOROVOD_GLOO_* for each"
 

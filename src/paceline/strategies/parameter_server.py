@@ -12,7 +12,8 @@ from paceline.codecs import TensorSpec
 from paceline.codecs.cast import Cast
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Accumulating, Guarantee, Worker, gradient_of, refuse_lossy_weights
+from paceline.strategies.base import Guarantee, Worker, gradient_of
+from paceline.strategies.gradients import Accumulating, refuse_lossy_weights
 from paceline.strategies.serving import (
     ALIVE,
     ANSWER,

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
-from paceline.strategies.base import GradientsOrWeights, Worker
+from paceline.strategies.base import Worker
+from paceline.strategies.gradients import GradientsOrWeights
 
 PIECE_BYTES = 4 << 20  # a chunk travels in even pieces of at most this: one is added while the next is on its way
 AHEAD = 8  # receives that wait for data before it comes

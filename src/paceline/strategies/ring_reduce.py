@@ -8,7 +8,8 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
-from paceline.strategies.base import GradientsOrWeights, Worker
+from paceline.strategies.base import Worker
+from paceline.strategies.gradients import GradientsOrWeights
 from paceline.strategies.ring import AHEAD, PIECE_BYTES, Spare, spare_bytes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from paceline.codecs import TensorSpec
+from paceline.errors import WorkerError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.recipe import OptimizerConfig, Recipe
@@ -102,12 +103,21 @@ def footprint_key(recipe: Recipe) -> tuple[Any, ...]:
     )
 
 
-def measure_footprints(recipes: Iterable[Recipe]) -> dict[tuple[Any, ...], Footprint]:
-    """The footprint of every model and data set among the recipes, each in a process of its own."""
+def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[tuple[Any, ...], Footprint], list[str]]:
+    """The footprint of every model and data set among the recipes, each in a process of its own.
+
+    A model that cannot be trained on two samples has none; why is said in sentences beside them.
+    """
     groups: dict[tuple[Any, ...], list[Recipe]] = {}
     for recipe in recipes:
         groups.setdefault(footprint_key(recipe), []).append(recipe)
-    return {key: _footprint(group) for key, group in groups.items()}
+    found, reasons = {}, []
+    for key, group in groups.items():
+        try:
+            found[key] = _footprint(group)
+        except WorkerError as error:
+            reasons.append(f"memory of {group[0].model.name} on {group[0].data.name} cannot be predicted: {error}")
+    return found, reasons
 
 
 def _footprint(recipes: Sequence[Recipe]) -> Footprint:
@@ -160,7 +170,11 @@ class Room:
 
     available_bytes: int
     num_workers: int
-    what: str  # where it is, in words
+    is_a_nodes: bool = False  # an emulated node's, and its workers'
+
+    def __str__(self) -> str:
+        room = amount(self.available_bytes)
+        return f"a node has {room} (cluster.memory)" if self.is_a_nodes else f"{room} are available here"
 
     def needed_bytes(self, prediction: Prediction) -> int:
         if self.num_workers >= prediction.num_workers:
@@ -170,11 +184,11 @@ class Room:
 
 def rooms(recipe: Recipe, entry: Entry) -> list[Room]:
     """This machine's memory for all workers, and an emulated node's for those on it."""
-    found = [Room(available_bytes(), entry.num_processes, "available here")]
+    found = [Room(available_bytes(), entry.num_processes)]
     limit = recipe.cluster.memory_bytes if recipe.cluster.nodes else None
     if limit is not None:
         on_a_node = -(-entry.num_processes // recipe.cluster.nodes)
-        found.append(Room(limit, on_a_node, "the memory of a node (cluster.memory)"))
+        found.append(Room(limit, on_a_node, is_a_nodes=True))
     return found
 
 
@@ -187,23 +201,19 @@ def reason_against(footprint: Footprint, recipe: Recipe, entry: Entry, found: Se
             continue
         workers = min(room.num_workers, prediction.num_workers)
         each = f" ({workers} workers of {amount(prediction.worker_bytes)})" if workers > 1 else ""
-        return (
-            f"needs {amount(needed)}{each}, but {room.what} are {amount(room.available_bytes)}; "
-            f"{_what_fits(footprint, recipe, entry, found)}"
-        )
+        what_fits = _what_fits(footprint, recipe, entry, found, room)
+        return f"needs {amount(needed)}{each}, but {room}; {what_fits}"
     return ""
 
 
-def _what_fits(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> str:
+def _what_fits(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room], room: Room) -> str:
     if recipe.train.batchnorm == "sync":
         return "use a smaller batch (batchnorm sync takes no micro-batches)"
     size = fitting_micro_batch(footprint, recipe, entry, found)
+    needed = amount(room.needed_bytes(predict(footprint, recipe, entry, size or 1)))
     if size is None:
-        least = predict(footprint, recipe, entry, 1)
-        return f"even one sample at a time would need {amount(least.total_bytes)}"
-    return (
-        f"--micro-batch-size {size} would need {amount(found[0].needed_bytes(predict(footprint, recipe, entry, size)))}"
-    )
+        return f"even one sample at a time would need {needed}"
+    return f"--micro-batch-size {size} would need {needed}"
 
 
 def fitting_micro_batch(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> int | None:

@@ -69,6 +69,7 @@ class Sweep:
     total_steps: dict[str, int]  # by a point's label
     footprints: Mapping[tuple[Any, ...], Footprint]
     environment: Mapping[str, Any]
+    not_predicted: Sequence[str] = ()  # why the memory of some is not known, in sentences
     folder: Path = Path()
     started: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
     measured: dict[str, list[Result]] = field(default_factory=dict)
@@ -102,12 +103,13 @@ def open_sweep(request: Request, *, out: Path, resume: Mapping[str, Any] | None 
     points, total_steps = prepare(request)
     able = [point.recipe for point in points if point.entry is not None]
     is_known = request.recipe.device == "cpu" and request.num_hosts == 1
-    footprints = measure_footprints(able) if is_known else {}
-    sweep = Sweep(request, points, total_steps, footprints, environment())
+    footprints, reasons = measure_footprints(able) if is_known else ({}, [])
+    sweep = Sweep(request, points, total_steps, footprints, environment(), not_predicted=reasons)
     if resume is not None:
         sweep.folder, sweep.started = Path(resume["folder"]), resume["started"]
+        runs = list_runs(sweep.folder / RUNS)
         for point in points:
-            found = [_stored_result(sweep.folder, point, repeat) for repeat in range(request.repeats)]
+            found = [_stored_result(runs, _run_name(point, repeat)) for repeat in range(request.repeats)]
             sweep.measured[point.label] = [result for result in found if result is not None]
         return sweep
     made = Folder(out, stamped(f"sweep-{request.recipe.name}"))
@@ -239,10 +241,9 @@ def _run_name(point: Point, repeat: int) -> str:
     return f"{point.folder_name}-repeat{repeat + 1}"
 
 
-def _stored_result(folder: Path, point: Point, repeat: int) -> Result | None:
+def _stored_result(runs: Sequence[Mapping[str, Any]], name: str) -> Result | None:
     """The result of a run that was made before and came to its end; one that failed may lie beside it."""
-    name = _run_name(point, repeat)
-    for run in list_runs(folder / RUNS):
+    for run in runs:
         found = Path(run["folder"]).name
         if (found == name or found.startswith(f"{name}-")) and run.get("status") == "done":
             return dict(run["result"])

@@ -67,10 +67,10 @@ def show_stored(console: Console, item: dict[str, Any]) -> None:
     console.print(", ".join(part for part in parts if part), markup=False, soft_wrap=True)
     if item.get("error"):
         console.print(item["error"], style="yellow", markup=False)
-    if not results_of(item):
-        show_unfinished(console, item)
-    elif item.get("study") == "sweep":
+    if item.get("study") == "sweep":
         show_sweep(console, item)
+    elif not results_of(item):
+        show_unfinished(console, item)
     elif item["kind"] == "study":
         show_study(console, item)
     else:

@@ -18,7 +18,9 @@ Row = Mapping[str, Any]
 
 def show_sweep(console: Console, study: Row) -> None:
     """Every point that was measured, those that were not, and what the sweep says."""
-    if study["results"]:
+    if not study["results"]:
+        console.print("No point was measured.")
+    else:
         console.print(sweep_table(study, console.width))
         warmup = study["results"][0]["warmup_steps"]
         console.print(

@@ -120,6 +120,8 @@ def introduce(console: Console, sweep: Sweep) -> None:
         for point in sweep.points
         if point.entry is not None and footprint_key(point.recipe) in sweep.footprints
     ]
+    for reason in sweep.not_predicted:
+        console.print(reason, style="yellow", markup=False)
     if needs:
         span = amount(max(needs)) if min(needs) == max(needs) else f"{amount(min(needs))} to {amount(max(needs))}"
         console.print(f"predicted memory of all workers together: {span}", markup=False)
