@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.study.vary import Axis, is_same_work, label_of, parse_vary, resolve_key, varied
+from paceline.study.vary import Axis, is_same_work, label_of, make_axes, parse_vary, resolve_key, varied
 
 RECIPE = Recipe().replace({"strategy": "overlap", "workers": 2, "train.epochs": 1})
 
@@ -106,3 +106,9 @@ def test_times_are_compared_for_the_same_work_alone() -> None:
     assert not is_same_work([varied(RECIPE, {"model.name": value}) for value in ("lenet5", "vgg11")])
     weak = RECIPE.replace({"train.worker_batch_size": 8})
     assert not is_same_work([varied(weak, {"workers": value}) for value in (1, 2)])
+
+
+def test_values_may_be_given_as_they_are() -> None:
+    words = ["batch-size=8,16", "strategy.bucket_mb=1,2.5", "cluster.slow=none;1:0.5"]
+    given = {"batch_size": [8, 16], "strategy.bucket_mb": [1, 2.5], "cluster.slow": [[], ["1:0.5"]]}
+    assert make_axes(given) == parse_vary(words)

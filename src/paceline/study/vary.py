@@ -49,6 +49,14 @@ def parse_vary(words: Sequence[str]) -> list[Axis]:
     return axes
 
 
+def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[Axis]:
+    """The same from values instead of words."""
+    return [
+        Axis(resolve_key(name), tuple(tuple(value) if isinstance(value, list) else value for value in values))
+        for name, values in vary.items()
+    ]
+
+
 def _axis(word: str) -> Axis:
     name, equals, text = word.partition("=")
     if not equals or not text:
