@@ -1,48 +1,16 @@
-"""Functions that workers on nodes run, and what it takes to have nodes in a test."""
+"""Functions that workers on nodes and on other hosts run, and what they need to be found there."""
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 import torch
 
-from paceline.cluster import Cluster, open_cluster
-from paceline.errors import UsageError
-from paceline.recipe import ClusterConfig
 from paceline.train.context import Context
-
-
-@contextmanager
-def nodes(num_nodes: int, **changes: Any) -> Iterator[Cluster]:
-    """Emulated nodes, or a skipped test that says what is missing for them."""
-    config = ClusterConfig(nodes=num_nodes, **changes)
-    skip_without_nodes(config)
-    with open_cluster(config) as cluster:
-        yield cluster
-
-
-def skip_without_nodes(config: ClusterConfig) -> None:
-    """Skip where this machine cannot emulate what is asked for."""
-    reason = _reason_against(config)
-    if reason:
-        pytest.skip(reason)
-
-
-@functools.cache
-def _reason_against(config: ClusterConfig) -> str:
-    try:
-        with open_cluster(config):
-            return ""
-    except UsageError as error:
-        return str(error)
 
 
 def place_of(context: Context) -> dict[str, Any]:

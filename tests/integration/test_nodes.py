@@ -14,6 +14,7 @@ import pytest
 
 import jobs
 import node_jobs
+from clusters import need
 from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.cluster.living import living_keepers
@@ -30,7 +31,7 @@ OWN_NETWORK = os.readlink("/proc/self/ns/net") if os.path.exists("/proc/self/ns/
 
 @pytest.fixture(autouse=True)
 def nodes_are_possible() -> None:
-    node_jobs.skip_without_nodes(TWO)
+    need(nodes=2)
 
 
 def own_clusters() -> list[str]:

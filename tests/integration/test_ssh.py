@@ -22,8 +22,9 @@ import psutil
 import pytest
 
 import node_jobs
+from clusters import need
 from helpers import wait_until_gone
-from paceline.cluster import Cluster
+from paceline.cluster import Cluster, open_cluster
 
 PORT = 2222
 SERVER = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -79,7 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     for name in ("key", "host-key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
     with ExitStack() as stack:
-        cluster = stack.enter_context(node_jobs.nodes(3))
+        cluster = stack.enter_context(open_cluster(need(nodes=3)))
         servers = [stack.enter_context(ssh_server(cluster, index, folder)) for index in range(2)]
         yield Site(cluster, folder, servers)
 

@@ -57,7 +57,7 @@ def sweep(
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.progress import Bars
+    from paceline.cli.parts.points import follow_points
     from paceline.cli.parts.sweep_view import show_sweep
     from paceline.cli.parts.sweeping import check_hosts, choose_request, fetch_all, interruptible, introduce, launch
     from paceline.study.sweep import open_sweep, run_sweep
@@ -81,10 +81,9 @@ def sweep(
     with interruptible():
         opened = open_sweep(request, out=out, resume=stored)
         introduce(console, opened)
-        entries = [point.entry for point in opened.points if point.entry is not None]
         with (
             serving(metrics_port, metrics_host, console, is_main=True) as followers,
-            Bars(entries, repeats=request.repeats, total_steps=opened.total_steps, console=console) as bars,
+            follow_points(num_runs=opened.num_runs_left, repeats=request.repeats, console=console) as bars,
         ):
             study = run_sweep(opened, partial(launch, nodes=nodes), Together([bars, *followers]))
     show_sweep(console, study)

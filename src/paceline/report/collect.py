@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,12 @@ class Source:
     environment: Mapping[str, Any]
     asked_repeats: int
     results: list[dict[str, Any]]
-    failures: list[dict[str, Any]] = field(default_factory=list)  # points of a sweep without a result
-    asked_rows: int = 0
+    stored: Mapping[str, Any]  # all of its file
+
+    @property
+    def study(self) -> str:
+        """Which kind of study it is; empty for a run."""
+        return str(self.stored.get("study", "compare")) if self.kind == "study" else ""
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,14 @@ def notices(material: Material) -> list[str]:
     found = list(material.left_out)
     for source in material.sources:
         if source.status != "done":
-            num_asked = source.asked_rows or max(len(source.recipe.strategies), len(source.results))
+            num_asked = source.stored.get("num_points") or max(len(source.recipe.strategies), len(source.results))
             subject = f"This {source.kind}" if len(material.sources) == 1 else source.name
             found.append(
                 f"{subject} {_ending(source)}. What was measured until then: {len(source.results)} of "
                 f"{counted(num_asked, 'row')}, {source.results[0]['repeats']} of "
                 f"{counted(source.asked_repeats, 'repeat')}."
             )
-        found += failures_in_words(source.failures)
+        found += failures_in_words(source.stored.get("failures", [])) if source.study == "sweep" else []
     if len(material.sources) > 1:
         found.append(
             f"Put together from {len(material.sources)} folders: they were not measured in turn, so a machine that "
@@ -127,7 +131,7 @@ def _values(path: Path) -> list[dict[str, Any]]:
 
 def _source(value: Mapping[str, Any], name: str) -> Source:
     folder = Path(value["folder"])
-    is_study, is_sweep = value["kind"] == "study", value.get("study") == "sweep"
+    is_study = value["kind"] == "study"
     try:
         if is_study:
             recipe, environment = Recipe.from_dict(value["recipe"]), value["environment"]
@@ -145,8 +149,7 @@ def _source(value: Mapping[str, Any], name: str) -> Source:
             environment=environment,
             asked_repeats=value.get("repeats", 1),
             results=[dict(result) for result in found],
-            failures=value["failures"] if is_sweep else [],
-            asked_rows=value["num_points"] if is_sweep else 0,
+            stored=value,
         )
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"{name!r} is damaged: {error}") from None
@@ -190,26 +193,33 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All results as rows of one table; runs of the same thing become its repeats."""
     if len(sources) == 1:
-        return named([(result, {}) for result in sources[0].results])
+        return named([(result, _point_notes(result)) for result in sources[0].results])
     groups: dict[tuple[str, ...], list[tuple[dict[str, Any], Source]]] = {}
     for number, source in enumerate(sources):
         for result in source.results:
             same = [value_text(source.recipe, key) for key in differing]
             alone = "" if source.kind == "run" else str(number)  # a study has counted its repeats itself
-            groups.setdefault((result["label"], str(result["workers"]), alone, *same), []).append((result, source))
+            point = json.dumps(result.get("point"))
+            group_key = (result["label"], str(result["workers"]), alone, point, *same)
+            groups.setdefault(group_key, []).append((result, source))
     rows = []
     for group in groups.values():
         first, source = group[0]
         row = combine([result for result, _ in group]) if len(group) > 1 else first
         notes = {key_text(key): value_text(source.recipe, key) for key in differing}
-        rows.append((dict(row), {**notes, "from": source.name}))
+        rows.append((dict(row), {**notes, **_point_notes(row), "from": source.name}))
     results = named(rows)
     for result in results:
         for key in ("versus_fastest", "speedup", "efficiency"):
             result.pop(key, None)
-    if not any(key in differing for key in WORK):
+    if not any(key in differing for key in WORK) and not any(result.get("point") for result in results):
         _compare(results)
     return results
+
+
+def _point_notes(result: Mapping[str, Any]) -> dict[str, str]:
+    """What tells a study's point from others, the number of workers apart, which a name has anyway."""
+    return {key_text(key): str(value) for key, value in (result.get("point") or {}).items() if key != "workers"}
 
 
 def _compare(results: list[dict[str, Any]]) -> None:

@@ -66,7 +66,6 @@ class Sweep:
 
     request: Request
     points: list[Point]
-    total_steps: dict[str, int]  # by a point's label
     footprints: Mapping[tuple[Any, ...], Footprint]
     environment: Mapping[str, Any]
     not_predicted: Sequence[str] = ()  # why the memory of some is not known, in sentences
@@ -82,29 +81,35 @@ class Sweep:
     def num_finished(self) -> int:
         return sum(len(self.measured[point.label]) >= self.request.repeats for point in self.points)
 
+    @property
+    def num_runs_left(self) -> int:
+        """Of points that are not known to be impossible."""
+        able = [point for point in self.points if not point.reason]
+        return sum(self.request.repeats - len(self.measured[point.label]) for point in able)
 
-def prepare(request: Request) -> tuple[list[Point], dict[str, int]]:
-    """Find mistakes before anything starts: the points, and the steps of those that can be run, by label."""
-    points, total_steps = [], {}
+
+def prepare(request: Request) -> list[Point]:
+    """Every point, with a reason where it cannot be run; mistakes are found before anything starts."""
+    points = []
     for point in make_points(request.recipe, request.axes, request.remedies, num_hosts=request.num_hosts):
         if point.entry is not None:
             try:
-                total_steps[point.label] = preflight(point.recipe, [point.entry]).total_steps
+                preflight(point.recipe, [point.entry])
             except UsageError as error:
                 point = Point(point.choice, point.remedy, point.recipe, None, str(error))
         points.append(point)
-    if not total_steps:
+    if all(point.reason for point in points):
         raise UsageError(f"no point of the sweep can be run; the first, {points[0].label}: {points[0].reason}")
-    return points, total_steps
+    return points
 
 
 def open_sweep(request: Request, *, out: Path, resume: Mapping[str, Any] | None = None) -> Sweep:
     """A new sweep, in a folder that is there from now on; or a stored one, with what it has."""
-    points, total_steps = prepare(request)
+    points = prepare(request)
     able = [point.recipe for point in points if point.entry is not None]
     is_known = request.recipe.device == "cpu" and request.num_hosts == 1
     footprints, reasons = measure_footprints(able) if is_known else ({}, [])
-    sweep = Sweep(request, points, total_steps, footprints, environment(), not_predicted=reasons)
+    sweep = Sweep(request, points, footprints, environment(), not_predicted=reasons)
     if resume is not None:
         sweep.folder, sweep.started = Path(resume["folder"]), resume["started"]
         runs = list_runs(sweep.folder / RUNS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -26,16 +25,10 @@ _LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # the rest of 
 class Bars:
     """Follows a study. Use it as a context manager."""
 
-    def __init__(
-        self, entries: list[Entry], *, repeats: int, total_steps: int | Mapping[str, int], console: Console
-    ) -> None:
-        """Steps of a run: of all alike, or by an entry's label."""
-        steps = {
-            entry.label: total_steps if isinstance(total_steps, int) else total_steps[entry.label] for entry in entries
-        }
+    def __init__(self, entries: list[Entry], *, repeats: int, total_steps: int, console: Console) -> None:
         self._view: _Screen | _Lines
         if console.is_terminal and not console.quiet:
-            self._view = _Screen(steps, repeats, console)
+            self._view = _Screen(entries, repeats, total_steps, console)
         else:
             self._view = _Lines(repeats, console)
 
@@ -68,8 +61,8 @@ class Bars:
 class _Screen:
     """Bars that move, and below them what each worker of the running strategy does."""
 
-    def __init__(self, steps: Mapping[str, int], repeats: int, console: Console) -> None:
-        self._repeats, self._steps = repeats, steps
+    def __init__(self, entries: list[Entry], repeats: int, total_steps: int, console: Console) -> None:
+        self._repeats, self._total_steps = repeats, total_steps
         self._repeat = 0
         self._workers = Workers()
         self._progress = Progress(
@@ -82,10 +75,10 @@ class _Screen:
             console=console,
         )
         self._tasks: dict[str, TaskID] = {
-            label: self._progress.add_task(
-                "", total=repeats * total_steps, start=False, label=label, where="", loss=DASH, accuracy=DASH
+            entry.label: self._progress.add_task(
+                "", total=repeats * total_steps, start=False, label=entry.label, where="", loss=DASH, accuracy=DASH
             )
-            for label, total_steps in steps.items()
+            for entry in entries
         }
         self._live = Live(Group(self._progress, self._workers), console=console, refresh_per_second=DRAW_HZ)
 
@@ -121,12 +114,12 @@ class _Screen:
     def done(self, entry: Entry, repeat: int, result: Result) -> None:
         self._workers.clear()
         where = f"{result['steps']} steps" if self._repeats == 1 else f"{repeat + 1} x {result['steps']} steps"
-        self._update(entry, self._steps[entry.label], where=where)
+        self._update(entry, self._total_steps, where=where)
         if repeat == self._repeats - 1:
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, step: int, **fields: Any) -> None:
-        completed = self._repeat * self._steps[entry.label] + step
+        completed = self._repeat * self._total_steps + step
         self._progress.update(self._tasks[entry.label], completed=completed, **fields)
 
 

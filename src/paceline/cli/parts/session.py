@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from paceline.errors import RunError, UsageError
+from paceline.errors import RunError
 from paceline.launch.base import Launcher
-from paceline.launch.hosts import Hosts, HostsLauncher
-from paceline.launch.local import LocalLauncher, Nodes
+from paceline.launch.choose import make_launcher
+from paceline.launch.hosts import Hosts
+from paceline.launch.local import Nodes
 from paceline.launch.torchrun import TorchrunLauncher
 from paceline.recipe import ClusterConfig
 
@@ -28,7 +29,7 @@ def where(nodes: Nodes | Hosts, cluster: ClusterConfig) -> str:
 @contextmanager
 def launched(num_processes: int, nodes: Nodes | Hosts, cluster: ClusterConfig | None = None) -> Iterator[Launcher]:
     """Workers by whoever starts them here; they are gone when this ends, however it ends, and a cluster with them."""
-    launcher = launcher_for(num_processes, nodes, cluster or ClusterConfig())
+    launcher = make_launcher(num_processes, nodes, cluster)
     try:
         with launcher:
             yield launcher
@@ -37,18 +38,3 @@ def launched(num_processes: int, nodes: Nodes | Hosts, cluster: ClusterConfig | 
         for note in getattr(error, "__notes__", []):
             interrupted.add_note(note)
         raise interrupted from None
-
-
-def launcher_for(num_processes: int, nodes: Nodes | Hosts, cluster: ClusterConfig) -> Launcher:
-    """Whoever starts workers here, before any is started."""
-    if TorchrunLauncher.is_here():
-        if cluster.nodes:
-            raise UsageError("--cluster starts workers on emulated nodes itself; leave torchrun out, or --cluster")
-        if isinstance(nodes, Hosts):
-            raise UsageError("--hosts starts workers on hosts itself; leave torchrun out, or --hosts")
-        return TorchrunLauncher()
-    if isinstance(nodes, Hosts):
-        if cluster.nodes:
-            raise UsageError("--cluster emulates nodes on this host, --hosts uses real ones; give one of the two")
-        return HostsLauncher(num_processes, nodes)
-    return LocalLauncher(num_processes, nodes, cluster)

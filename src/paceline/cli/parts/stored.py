@@ -12,6 +12,7 @@ from rich.table import Table
 
 from paceline.cli.parts.conditions import is_disturbed, show_conditions
 from paceline.cli.parts.limits import limit_lines, target_lines, target_words
+from paceline.cli.parts.scaling import show_scaling
 from paceline.cli.parts.sweep_view import show_sweep
 from paceline.cli.parts.unfinished import show_unfinished
 from paceline.cli.parts.view import (
@@ -29,6 +30,7 @@ from paceline.cli.parts.view import (
 )
 from paceline.runs import model_of, recipe_of, results_of, status_of, strategies_of
 from paceline.study.results import fastest_of
+from paceline.study.scaling import best_of
 
 
 def show_run(console: Console, result: dict[str, Any]) -> None:
@@ -45,6 +47,9 @@ def show_run(console: Console, result: dict[str, Any]) -> None:
 
 def show_study(console: Console, study: dict[str, Any]) -> None:
     """The strategies of a study, and what follows from them."""
+    if study.get("study") == "scale":
+        show_scaling(console, study)
+        return
     console.print(comparison_table(study, console.width))
     warmup = study["results"][0]["warmup_steps"]
     console.print(
@@ -91,7 +96,7 @@ def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 def _stored_row(item: Mapping[str, Any]) -> dict[str, str]:
     results = results_of(item)
-    best = fastest_of(results) if results else None
+    best = (best_of if item.get("study") == "scale" else fastest_of)(results) if results else None
     return {
         "folder": escape(Path(item["folder"]).name),
         "kind": escape(str(item["kind"])) if item["kind"] != "unreadable" else DASH,

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 
 from paceline.cli.parts.fetching import fetch_if_needed
-from paceline.cli.parts.session import launcher_for
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher
+from paceline.launch.choose import make_launcher
 from paceline.launch.hosts import Hosts
 from paceline.launch.local import Nodes
 from paceline.launch.torchrun import TorchrunLauncher
@@ -130,7 +130,7 @@ def introduce(console: Console, sweep: Sweep) -> None:
 def launch(point: Point, nodes: Nodes | Hosts | None = None) -> Launcher:
     """New workers for one run, on the point's own cluster where it has one."""
     assert point.entry is not None
-    return launcher_for(point.entry.num_processes, nodes or Nodes(), point.recipe.cluster)
+    return make_launcher(point.entry.num_processes, nodes, point.recipe.cluster)
 
 
 @contextmanager
