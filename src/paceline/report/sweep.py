@@ -38,9 +38,11 @@ LOSS = Quantity("test loss", "test loss", lambda r: r["final"]["test_loss"], sig
 
 
 def is_sweep(results: Sequence[Result]) -> bool:
-    """Whether all rows are points of one grid."""
-    keys = [tuple(result["point"]) for result in results if "remedy" in result and result.get("point")]
-    return len(keys) == len(results) and len(set(keys)) == 1
+    """Whether all rows are points of one grid, each once."""
+    points = [result for result in results if "remedy" in result and result.get("point")]
+    keys = {tuple(result["point"]) for result in points}
+    places = {(result["remedy"], *map(value_text, result["point"].values())) for result in points}
+    return len(keys) == 1 and len(places) == len(results)
 
 
 def headline(results: Sequence[Result]) -> str:
