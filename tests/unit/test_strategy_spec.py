@@ -110,7 +110,7 @@ def test_options_get_their_types() -> None:
 def test_the_users_own_class() -> None:
     strategy = StrategySpec.parse(f"{WRONG}:surplus=16+bf16").build()
     assert strategy.name == "wrong-prediction"
-    assert strategy.options == {"surplus": 16}
+    assert strategy.options == {"accumulate": 1, "surplus": 16}
     assert strategy.codec.name == "bf16"
 
 

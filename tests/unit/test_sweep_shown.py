@@ -89,7 +89,7 @@ def test_two_keys_are_drawn_as_a_grid_with_holes(tmp_path: Path) -> None:
     assert trace["type"] == "heatmap"
     assert trace["z"][0][1] is None
     assert trace["text"][0][1] == "\N{EN DASH}"
-    assert len(trace["z"]), len(trace["z"][0]) == (2, 3)
+    assert (len(trace["z"]), len(trace["z"][0])) == (2, 3)
     assert len(chart.views) == len(chart.choices[0].options)
 
 

@@ -23,6 +23,7 @@ from paceline.study.sweep import Request, open_sweep, prepare, run_sweep, unfini
 from paceline.study.vary import parse_vary
 
 RECIPE = Recipe().replace({"workers": 2, "strategy": "overlap", "data.train_samples": 64, "train.epochs": 1})
+RECIPE = RECIPE.replace({"train.batch_size": 16})
 Answer = Callable[[Task, int], list[dict[str, Any]]]
 
 

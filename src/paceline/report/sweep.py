@@ -97,7 +97,7 @@ def _over_key(results: Sequence[Result], key: str, quantities: Sequence[Quantity
 def _lines(results: Sequence[Result], key: str, name: str, quantity: Quantity) -> Figure:
     remedies = _remedies(results)
     figure = new_figure(showlegend=len(remedies) > 1, legend=LEGEND_ABOVE)
-    texts = list(dict.fromkeys(value_text(result["point"][key]) for result in results))
+    texts = _texts(results, key)
     is_log = _is_log([result["point"][key] for result in results])
     for number, remedy in enumerate(remedies):
         shown = [result for result in results if result["remedy"] == remedy]
@@ -139,7 +139,7 @@ def _grid(results: Sequence[Result], keys: Sequence[str], quantities: Sequence[Q
 
 
 def _squares(results: Sequence[Result], keys: Sequence[str], quantity: Quantity, remedy: str) -> Figure:
-    down, across = ([*dict.fromkeys(value_text(r["point"][key]) for r in results)] for key in keys)
+    down, across = (_texts(results, key) for key in keys)
     found = {tuple(value_text(r["point"][key]) for key in keys): r for r in results if r["remedy"] == remedy}
     cells = [[found.get((y, x)) for x in across] for y in down]
     figure = new_figure(height=120 + 46 * len(down))
@@ -206,11 +206,22 @@ def _remedies(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(str(result["remedy"]) for result in results))
 
 
+def _texts(results: Sequence[Result], key: str) -> list[str]:
+    """A key's values in words: numbers by size, other things in the order in which rows have them."""
+    values = [result["point"][key] for result in results]
+    ordered = sorted(values) if all(_is_number(value) for value in values) else values
+    return list(dict.fromkeys(value_text(value) for value in ordered))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_log(values: Sequence[Any]) -> bool:
     """Whether values are positive numbers that lie factors apart."""
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) and value > 0 for value in values):
+    if not all(_is_number(value) and value > 0 for value in values):
         return False
-    return max(values) / min(values) >= LOG_RATIO
+    return bool(max(values) / min(values) >= LOG_RATIO)
 
 
 def failures_in_words(failures: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -128,8 +128,9 @@ def open_sweep(request: Request, *, out: Path, resume: Mapping[str, Any] | None 
 
 def unfinished(request: Request, out: Path) -> dict[str, Any] | None:
     """The newest stored sweep that answers the same request and did not come to its end."""
-    wanted = json.loads(json.dumps(finite(request.facts)))
-    for item in reversed(list_runs(out)):
+    wanted: dict[str, Any] = json.loads(json.dumps(finite(request.facts)))
+    stored: list[dict[str, Any]] = list_runs(out)
+    for item in reversed(stored):
         is_open = item.get("study") == "sweep" and item.get("status") != "done"
         if is_open and all(item.get(key) == value for key, value in wanted.items()):
             return item

@@ -36,7 +36,7 @@ class Allocations(TorchDispatchMode):
     """Adds up the memory that operations make, for as long as it lives; `timeline` has the sum after each."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.timeline: list[int] = []
         self._live = 0
         self._known: Any = WeakIdKeyDictionary()  # storages, by identity
@@ -131,7 +131,8 @@ def _lines(model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Obje
 
 
 def _watched(phase: Callable[[int], None], samples: int) -> list[int]:
-    with Allocations() as allocations:
+    allocations = Allocations()
+    with allocations:
         phase(samples)
     return allocations.timeline
 
