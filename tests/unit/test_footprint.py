@@ -9,16 +9,18 @@ from torch import nn
 from paceline.comm.threads import ThreadsComm
 from paceline.recipe import OptimizerConfig, Recipe
 from paceline.train.context import Context
-from paceline.train.footprint import Allocations, bytes_at, footprint_job, highest, lines_of
+from paceline.train.footprint import Allocations, Peaks, changes_of, footprint_job, replay
+from paceline.train.memory import LARGEST_BLOCK
 
 
-def test_memory_counts_while_it_lives() -> None:
+def test_memory_is_taken_and_freed_in_order() -> None:
     with Allocations() as allocations:
         first = torch.ones(1000)
         second = first + first
         del first
         third = second * 2
-    assert allocations.timeline == [4000, 8000, 8000]
+        events = list(allocations.events)
+    assert events == [(0, 4000), (1, 4000), (0, None), (2, 4000)]
     assert third.sum() == 4000
 
 
@@ -27,33 +29,41 @@ def test_what_was_there_before_and_views_are_not_counted() -> None:
     with Allocations() as allocations:
         before.add_(1)
         before.view(10, 100)
-    assert allocations.timeline == [0, 0]
+    assert allocations.events == []
 
 
 def test_what_backward_needs_stays_until_backward() -> None:
     layer, inputs = nn.Linear(8, 8, bias=False), torch.ones(100, 8)
     with Allocations() as allocations:
         loss = torch.tanh(layer(inputs)).sum()
-        held = allocations.timeline[-1]
+        before = list(allocations.events)
         loss.backward()
-    assert held >= 100 * 8 * 4  # tanh's result, which its gradient is made of
-    assert max(allocations.timeline) >= held + 100 * 8 * 4  # and the gradient of what it came from
+        events = list(allocations.events)
+    kept = sum(nbytes or 0 for piece, nbytes in before if (piece, None) not in before)
+    assert kept >= 100 * 8 * 4  # tanh's result, which its gradient is made of
+    changes = changes_of(events, events)
+    assert replay(changes, 1).heap_bytes >= kept + 100 * 8 * 4  # and the gradient of what it came from
 
 
-def test_operations_of_two_batches_make_lines() -> None:
-    lines = lines_of([100, 40], [100, 60])
-    assert lines == [(100.0, 0.0), (20.0, 10.0)]
-    assert bytes_at(lines, 4) == 100
-    assert bytes_at(lines, 100) == 1020
-    assert lines_of([10, 30], [10, 20, 50]) == [(10.0, 10.0)]  # other operations: through the peaks
+def test_two_batches_make_lines_that_are_played_for_another() -> None:
+    small = [(0, 100), (1, 40), (1, None), (2, 20)]
+    large = [(0, 100), (1, 60), (1, None), (2, 40)]
+    changes = changes_of(small, large)
+    assert changes == [(0, (100.0, 0.0)), (1, (20.0, 10.0)), (1, None), (2, (0.0, 10.0))]
+    assert replay(changes, 4) == Peaks(160)
+    assert replay(changes, 100) == Peaks(1120)
+    assert replay(changes, 0) == Peaks(120)
 
 
-def test_only_lines_that_are_highest_somewhere_are_kept() -> None:
-    lines = [(100.0, 0.0), (20.0, 10.0), (10.0, 5.0), (90.0, 0.0)]
-    kept = highest(lines)
-    assert kept == [(100.0, 0.0), (20.0, 10.0)]
-    for samples in (0, 1, 7, 9, 1000):
-        assert bytes_at(kept, samples) == bytes_at(lines, samples)
+def test_other_operations_grow_with_the_batch_altogether() -> None:
+    assert changes_of([(0, 10)], [(0, 10), (1, 30)]) == [(0, (0.0, 2.5)), (1, (0.0, 7.5))]
+
+
+def test_large_pieces_count_apart() -> None:
+    changes = [(0, (0.0, 1.0)), (1, (1000.0, 0.0)), (0, None), (2, (0.0, 2.0))]
+    assert replay(changes, LARGEST_BLOCK) == Peaks(1000, 2 * LARGEST_BLOCK)
+    assert replay(changes, LARGEST_BLOCK - 1) == Peaks(1000 + LARGEST_BLOCK - 1, 2 * (LARGEST_BLOCK - 1))
+    assert Peaks(1, 5).over(Peaks(2, 3)) == Peaks(2, 5)
 
 
 @pytest.mark.parametrize("batchnorm", ["local", "sync"])
@@ -68,7 +78,7 @@ def test_a_model_is_measured_without_being_told_of(batchnorm: str) -> None:
     assert found["state_bytes"][0] == 0
     assert found["state_bytes"][1] == pytest.approx(8 * numbers, rel=0.01)
     assert found["batch_line"][1] == 3 * 8 * 8 * 4 + 8
-    few, many = (bytes_at(found["step_lines"], samples) for samples in (2, 1000))
-    assert few >= 4 * numbers  # every gradient
-    assert many > 1000 * 64 * 8 * 8 * 4 * 10  # the first stage alone keeps ten maps of 64 channels
-    assert bytes_at(found["judge_lines"], 1000) < many / 2  # nothing is kept for a backward
+    few, many = (replay(found["step_changes"], samples) for samples in (2, 400))
+    assert few.heap_bytes >= 4 * numbers  # every gradient
+    assert many.heap_bytes > 400 * 64 * 8 * 8 * 4 * 10  # the first stage alone keeps ten maps of 64 channels
+    assert replay(found["judge_changes"], 400).heap_bytes < many.heap_bytes / 2  # nothing is kept for a backward

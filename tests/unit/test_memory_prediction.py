@@ -13,7 +13,8 @@ from paceline.recipe import OptimizerConfig, Recipe
 from paceline.strategies import available_strategies
 from paceline.study.entries import make_entry
 from paceline.study.memory import (
-    ALLOCATOR,
+    HOLES,
+    TRAINING_BYTES,
     Footprint,
     Room,
     amount,
@@ -34,9 +35,10 @@ FOOTPRINT = Footprint(
     parameter_bytes=10 * MB,
     tensors=[(1_500_000, 4), (1_000_000, 4)],
     batch_line=(0.0, 0.1 * MB),
-    load_lines=[(0.0, 0.2 * MB)],
-    step_lines=[(10.0 * MB, 0.0), (1.0 * MB, 2.0 * MB)],
-    judge_lines=[(0.0, 0.1 * MB)],
+    load_changes=[(0, (0.0, 0.02 * MB))],
+    # Gradients, then a hundred activations, which are too small to be mapped by themselves.
+    step_changes=[(0, (10.0 * MB, 0.0)), *((number, (0.0, 0.02 * MB)) for number in range(1, 101))],
+    judge_changes=[(0, (0.0, 0.02 * MB))],
     state_bytes={SGD: 10 * MB},
 )
 
@@ -55,11 +57,11 @@ def test_parts_add_up() -> None:
     found = predicted(train__batch_size=400)
     tensors = found.parameters_bytes + found.gradients_bytes + found.optimizer_bytes
     tensors += found.activations_bytes + found.buffers_bytes
-    assert found.worker_bytes == 250 * MB + round(ALLOCATOR * tensors)
+    assert found.worker_bytes == 250 * MB + TRAINING_BYTES + tensors
     assert found.total_bytes == 4 * found.worker_bytes
     assert (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes) == (10 * MB, 10 * MB, 10 * MB)
-    # 100 samples per worker: the batch, 201 MB of the step's steeper line, less the gradients that are in it.
-    assert found.activations_bytes == (10 + 201 - 10) * MB
+    # 100 samples per worker: the batch and 200 MB of activations, with holes between them.
+    assert found.activations_bytes == HOLES * (10 + 200) * MB
 
 
 def test_the_batch_counts_by_worker_and_pieces_by_their_size() -> None:
@@ -67,9 +69,15 @@ def test_the_batch_counts_by_worker_and_pieces_by_their_size() -> None:
     assert predicted(train__batch_size=200).activations_bytes < whole
     assert predicted(train__batch_size=400, workers=2).activations_bytes > whole
     pieces = predicted(train__batch_size=400, train__micro_batch_size=25).activations_bytes
-    assert pieces == (10 + 51) * MB  # the batch, the piece's step, and gradients of the pieces before
+    assert pieces == HOLES * (10 + 50 + 10) * MB  # the batch, the piece's step, and gradients of the pieces before
     accumulated = predicted(train__batch_size=400, strategy="overlap:accumulate=4")
     assert accumulated.activations_bytes == pieces
+
+
+def test_activations_that_are_mapped_by_themselves_leave_no_holes() -> None:
+    # 2,000 samples per worker: every activation has 40 MB, and so have the batch's 200 MB.
+    found = predicted(train__batch_size=8000)
+    assert found.activations_bytes == HOLES * 20 * MB + (200 + 4000) * MB  # the heap: parameters copied to be saved
 
 
 def test_strategies_add_their_buffers() -> None:
@@ -95,7 +103,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     reason = reason_against(FOOTPRINT, made, entry, room)
     size = fitting_micro_batch(FOOTPRINT, made, entry, room)
     assert size is not None
-    assert reason.startswith("needs 10.33 GB (4 workers of 2.58 GB), but 4.00 GB are available here; ")
+    assert reason.startswith("needs 17.96 GB (4 workers of 4.49 GB), but 4.00 GB are available here; ")
     assert f"--micro-batch-size {size} would need" in reason
     fits, next_one = (predict(FOOTPRINT, made, entry, micro).total_bytes for micro in (size, 2 * size))
     assert fits <= 4000 * MB < next_one
@@ -105,7 +113,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 def test_what_never_fits_says_so() -> None:
     made = recipe(train__batch_size=4000)
     reason = reason_against(FOOTPRINT, made, make_entry("none", made), [Room(100 * MB, 4)])
-    assert reason.endswith("even one sample at a time would need 2.01 GB")
+    assert reason.endswith("even one sample at a time would need 1.64 GB")
     synced = recipe(train__batch_size=4000, train__batchnorm="sync")
     reason = reason_against(FOOTPRINT, synced, make_entry("none", synced), [Room(100 * MB, 4)])
     assert "batchnorm sync takes no micro-batches" in reason

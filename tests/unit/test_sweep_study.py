@@ -132,10 +132,10 @@ def test_a_point_that_data_cannot_feed_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_fit_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = [(0.0, 1e12)]  # a terabyte per sample
+    terabyte = [(0, (0.0, 1e12))]  # per sample
     small: dict[str, Any] = {"process_bytes": 1, "data_bytes": 1, "parameter_bytes": 1, "tensors": [(1, 4)]}
-    lines: dict[str, Any] = {"batch_line": (0.0, 1.0), "load_lines": line, "judge_lines": [(0.0, 1.0)]}
-    footprint = Footprint(**small, **lines, step_lines=line, state_bytes={RECIPE.optimizer: 0})
+    lines: dict[str, Any] = {"batch_line": (0.0, 1.0), "load_changes": terabyte, "judge_changes": []}
+    footprint = Footprint(**small, **lines, step_changes=terabyte, state_bytes={RECIPE.optimizer: 0})
     monkeypatch.setattr(
         study,
         "measure_footprints",
@@ -147,7 +147,7 @@ def test_what_cannot_fit_is_not_started(tmp_path: Path, monkeypatch: pytest.Monk
     assert found["results"] == []
     reasons = [failure["reason"] for failure in found["failures"]]
     assert all("even one sample at a time would need" in reason for reason in reasons)
-    assert "needs 8800" in reasons[0]
+    assert "needs 8000.02 GB (2 workers of 4000.01 GB)" in reasons[0]
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from paceline.recipe import OptimizerConfig, Recipe
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.train.evaluate import BATCH
-from paceline.train.footprint import Line, bytes_at, footprint_job
+from paceline.train.footprint import Change, Line, Peaks, bytes_at, footprint_job, replay
+from paceline.train.memory import LARGEST_BLOCK
 
-# Of what tensors take on top of a process: allocators round up and keep holes. docs/sweep.md says how well this holds.
-ALLOCATOR = 1.10
+# Found by benchmarks/memory.py; docs/sweep.md says how well it holds. A heap in which pieces of all sizes come and go
+# keeps holes, and libraries take memory of their own for a moment.
+HOLES = 2.0
+TRAINING_BYTES = 10_000_000  # code and caches that come with the first steps
 # Folder, limit, use, and what of that use is files that give way.
 CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
@@ -38,9 +41,9 @@ class Footprint:
     parameter_bytes: int
     tensors: Sequence[tuple[int, int]]  # numbers in each trained tensor, bytes of each number
     batch_line: Line
-    load_lines: Sequence[Line]
-    step_lines: Sequence[Line]
-    judge_lines: Sequence[Line]
+    load_changes: Sequence[Change]
+    step_changes: Sequence[Change]
+    judge_changes: Sequence[Change]
     state_bytes: Mapping[OptimizerConfig, int]
 
     @property
@@ -68,15 +71,14 @@ class Prediction:
 
     @property
     def worker_bytes(self) -> int:
-        tensors = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
-        tensors += self.activations_bytes + self.buffers_bytes
-        return self.process_bytes + self.data_bytes + round(ALLOCATOR * tensors)
+        model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+        return self.process_bytes + self.data_bytes + model + self.activations_bytes + self.buffers_bytes
 
     @property
     def server_bytes(self) -> int:
         """A server holds what a worker holds of the model, and everybody's gradients one at a time, but no batch."""
-        tensors = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
-        return self.process_bytes + self.data_bytes + round(ALLOCATOR * tensors)
+        model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
+        return self.process_bytes + self.data_bytes + model
 
     @property
     def total_bytes(self) -> int:
@@ -134,8 +136,8 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
 def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size: int | None = None) -> Prediction:
     """The peak of a run's workers; a micro-batch size replaces the recipe's own.
 
-    A step passes three heights: its batch is loaded while the last step's gradients are still there, it computes on a
-    piece of that batch, and at the end the replica is judged and copied to be saved.
+    A batch is loaded, a piece of it computed on, and at the end the replica is judged, and copied to be saved. What any
+    of these has had in the heap stays there; what is mapped by itself is gone when it is freed.
     """
     recipe = entry.recipe(recipe)
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
@@ -144,24 +146,30 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     num_pieces = min(max(-(-samples // micro), strategy.num_micro_batches), samples)
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
-    batch = bytes_at([footprint.batch_line], samples)
-    computing = batch + bytes_at(footprint.step_lines, piece)  # gradients of this piece among it
-    computing += gradients if num_pieces > 1 else 0  # those of the pieces before
-    loading = gradients + bytes_at(footprint.load_lines, samples)
-    judging = gradients + bytes_at(footprint.judge_lines, BATCH)
-    saving = gradients + 2 * footprint.parameter_bytes
-    peak = max(computing, loading, judging, saving)
+    batch = _placed(bytes_at(footprint.batch_line, samples))
+    step = replay(footprint.step_changes, piece)  # gradients of this piece among it
+    before = gradients if num_pieces > 1 else 0  # those of the pieces before
+    heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
+    peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
+    peaks = peaks.over(replay(footprint.load_changes, samples)).over(replay(footprint.judge_changes, BATCH))
+    copy = _placed(footprint.parameter_bytes)  # all at once as a file, and tensor by tensor
+    peaks = peaks.over(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
     return Prediction(
-        process_bytes=footprint.process_bytes,
+        process_bytes=footprint.process_bytes + TRAINING_BYTES,
         data_bytes=footprint.data_bytes,
         parameters_bytes=footprint.parameter_bytes,
         gradients_bytes=gradients,
         optimizer_bytes=round(footprint.state_bytes[recipe.optimizer] * strategy.optimizer_share(entry.num_workers)),
-        activations_bytes=max(peak - gradients, 0),
+        activations_bytes=round(HOLES * peaks.heap_bytes) + peaks.mapped_bytes,
         buffers_bytes=strategy.buffer_bytes(footprint.specs, 0, entry.num_workers),
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
     )
+
+
+def _placed(nbytes: int) -> Peaks:
+    """A piece of memory where the allocator puts one of that size."""
+    return Peaks(mapped_bytes=nbytes) if nbytes >= LARGEST_BLOCK else Peaks(nbytes)
 
 
 @dataclass(frozen=True)

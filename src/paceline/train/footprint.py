@@ -1,14 +1,15 @@
-"""What a worker's memory goes to: measured on a few samples in a process of its own, as lines over the batch.
+"""What a worker's memory goes to: measured on a few samples in a process of its own, and played again for any batch.
 
-Operations are watched while a worker trains on two tiny batches. Both make the same operations in the same order, so
-what is alive after each of them is a line over the number of samples; the highest of these lines at a batch's size is
-the most that such a batch needs. Nothing is assumed of the model.
+Operations are watched while a worker trains on two tiny batches. Both take and free memory in the same order, so that
+each piece of it is a line over the number of samples; playing the order again with the sizes of another batch gives
+the most that this batch has alive at once. Nothing is assumed of the model.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,21 +25,37 @@ from paceline.recipe import OptimizerConfig, Recipe
 from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
 from paceline.train.context import Context
 from paceline.train.losses import Objective, build_objective
+from paceline.train.memory import LARGEST_BLOCK
 from paceline.train.optimizers import build_optimizer
 from paceline.train.step import Arithmetic, forward, forward_backward
 
 SMALL, LARGE = 2, 4  # samples: BatchNorm needs two, and two batches make a line
 
 Line = tuple[float, float]  # bytes without samples, bytes per sample
+Change = tuple[int, Line | None]  # a piece of memory, and how large it is; None: it is freed
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most bytes alive at once of pieces in the heap, and of those so large that each is mapped by itself.
+
+    What the heap has had stays with the process (see `train/memory.py`), so that both count at the end.
+    """
+
+    heap_bytes: int = 0
+    mapped_bytes: int = 0
+
+    def over(self, other: Peaks) -> Peaks:
+        return Peaks(max(self.heap_bytes, other.heap_bytes), max(self.mapped_bytes, other.mapped_bytes))
 
 
 class Allocations(TorchDispatchMode):
-    """Adds up the memory that operations make, for as long as it lives; `timeline` has the sum after each."""
+    """Notes the memory that operations make and when it is freed, each piece by its number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.timeline: list[int] = []
-        self._live = 0
+        self.events: list[tuple[int, int | None]] = []  # a piece, and its bytes; None where it is freed
+        self._num_pieces = 0
         self._known: Any = WeakIdKeyDictionary()  # storages, by identity
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -46,18 +63,22 @@ class Allocations(TorchDispatchMode):
             self._known[tensor.untyped_storage()] = True  # what was there before is nobody's making
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
-            self._count(tensor.untyped_storage())
-        self.timeline.append(self._live + _workspace(func, args, result))
+            storage = tensor.untyped_storage()
+            if storage not in self._known:
+                self._known[storage] = True
+                weakref.finalize(storage, self._free, self._take(storage.nbytes()))
+        workspace = _workspace(func, args, result)
+        if workspace:
+            self._free(self._take(workspace))
         return result
 
-    def _count(self, storage: Any) -> None:
-        if storage not in self._known:
-            self._known[storage] = True
-            self._live += storage.nbytes()
-            weakref.finalize(storage, self._free, storage.nbytes())
+    def _take(self, nbytes: int) -> int:
+        piece, self._num_pieces = self._num_pieces, self._num_pieces + 1
+        self.events.append((piece, nbytes))
+        return piece
 
-    def _free(self, nbytes: int) -> None:
-        self._live -= nbytes
+    def _free(self, piece: int) -> None:
+        self.events.append((piece, None))
 
 
 def _workspace(func: Any, args: Any, result: Any) -> int:
@@ -72,7 +93,7 @@ def _tensors(tree: Any) -> Iterable[Tensor]:
 
 
 def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> dict[str, Any]:
-    """One worker, alone: bytes of the process, of its data and of its model; and lines for all that depends on a batch.
+    """One worker, alone: bytes of the process, of its data and of its model; and what depends on a batch.
 
     `state_bytes` has what each of the optimisers keeps, in their order.
     """
@@ -117,31 +138,33 @@ def _lines(model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Obje
     def clear() -> None:
         model.zero_grad()
 
-    timelines: dict[str, list[list[int]]] = {"load": [], "step": [], "judge": []}
+    seen: dict[str, list[Any]] = {"load": [], "step": [], "judge": []}
     sizes: list[int] = []
     for samples in (SMALL, LARGE):
         for name, phase in (("load", load), ("step", train), ("judge", judge)):
             clear()
-            timelines[name].append(_watched(phase, samples))
+            seen[name].append(_watched(phase, samples))
         sizes.append(sum(tensor.nbytes for tensor in _tensors(kept["batch"])))
     return {
         "batch_line": _line(*sizes),
-        **{f"{name}_lines": highest(lines_of(*both)) for name, both in timelines.items()},
+        **{f"{name}_changes": changes_of(*both) for name, both in seen.items()},
     }
 
 
-def _watched(phase: Callable[[int], None], samples: int) -> list[int]:
+def _watched(phase: Callable[[int], None], samples: int) -> list[tuple[int, int | None]]:
     allocations = Allocations()
     with allocations:
         phase(samples)
-    return allocations.timeline
+        return list(allocations.events)  # what is freed later belongs to another phase
 
 
-def lines_of(small: list[int], large: list[int]) -> list[Line]:
-    """A line for every operation; where the two batches made different ones, one line through both peaks."""
-    if len(small) != len(large):
-        return [_line(max(small, default=0), max(large, default=0))]
-    return [_line(*both) for both in zip(small, large, strict=True)]
+def changes_of(small: list[tuple[int, int | None]], large: list[tuple[int, int | None]]) -> list[Change]:
+    """The order of two batches with a line for every piece; where they differ, all of the larger one's grows alike."""
+    is_same = [(piece, nbytes is None) for piece, nbytes in small] == [(piece, nb is None) for piece, nb in large]
+    if not is_same:
+        return [(piece, None if nbytes is None else (0.0, nbytes / LARGE)) for piece, nbytes in large]
+    pairs = zip(small, large, strict=True)
+    return [(piece, None if a is None or b is None else _line(a, b)) for (piece, a), (_, b) in pairs]
 
 
 def _line(small: float, large: float) -> Line:
@@ -149,19 +172,24 @@ def _line(small: float, large: float) -> Line:
     return max(small - slope * SMALL, 0.0), slope
 
 
-def highest(lines: Iterable[Line]) -> list[Line]:
-    """Those lines that are above all others for some batch, the flattest first."""
-    found: list[Line] = []
-    for constant, slope in sorted(set(lines), key=lambda line: (line[1], line[0])):
-        while found and found[-1][0] <= constant:  # flatter and lower: never above
-            found.pop()
-        found.append((constant, slope))
-    return found
+def bytes_at(line: Line, samples: int) -> int:
+    return round(line[0] + line[1] * samples)
 
 
-def bytes_at(lines: Iterable[Line], samples: int) -> int:
-    """The most that any of the lines reaches for so many samples."""
-    return round(max((constant + slope * samples for constant, slope in lines), default=0.0))
+def replay(changes: Iterable[Change], samples: int) -> Peaks:
+    """The same order of taking and freeing for another number of samples."""
+    alive: dict[int, int] = {}
+    heap = mapped = heap_peak = mapped_peak = 0
+    for piece, line in changes:
+        nbytes = alive.pop(piece) * -1 if line is None else bytes_at(line, samples)
+        if line is not None:
+            alive[piece] = nbytes
+        if abs(nbytes) >= LARGEST_BLOCK:
+            mapped += nbytes
+        else:
+            heap += nbytes
+        heap_peak, mapped_peak = max(heap_peak, heap), max(mapped_peak, mapped)
+    return Peaks(heap_peak, mapped_peak)
 
 
 def _state_bytes(config: OptimizerConfig, parameters: list[nn.Parameter]) -> int:
