@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from helpers import wait_until_gone
 
 TINY = ["--workers", "2", "--train-samples", "128", "--test-samples", "64", "--epochs", "2", "--no-report"]
@@ -95,27 +93,6 @@ def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     [folder] = (tmp_path / "runs").iterdir()
     assert load(folder / "study.json")["status"] == "interrupted"
     assert wait_until_gone([running.pid]) == []
-    refused = paceline("sweep", "--resume", str(folder), "--vary", "lr=1,2", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "leave --vary" in refused.stderr
-    other = paceline("sweep", "vgg11-cifar10", "--resume", str(folder), cwd=tmp_path)
-    assert (other.returncode, "differs from it" in other.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "a sweep varies something"),
-        (["--vary", "batch-size=1,2"], "batch size 1 is smaller than 2 workers"),
-        (["--vary", "lr=0.1", "--remedies"], "remedies are for large batches"),
-        (["--resume", "nothing"], "there is no 'nothing'"),
-    ],
-)
-def test_wrong_requests_start_nothing(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    done = paceline("sweep", *TINY, *arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert sentence in " ".join(done.stderr.split())
-    assert not (tmp_path / "runs").exists()
 
 
 def test_what_cannot_fit_is_refused_with_a_micro_batch_that_does(tmp_path: Path) -> None:
