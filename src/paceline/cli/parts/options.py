@@ -204,6 +204,12 @@ def _is_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def refuse_torchrun(command: str) -> None:
+    """Of a command that decides on the way what to run next: all processes would have to decide alike."""
+    if _is_torchrun():
+        raise UsageError(f"{command} starts its own workers; run it once, without torchrun")
+
+
 def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
     """As many workers as torchrun started, where it did; a number that conflicts with that is refused."""
     if not _is_torchrun():
