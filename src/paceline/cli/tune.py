@@ -49,12 +49,12 @@ def tune(
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, refuse_torchrun, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import running
+    from paceline.cli.parts.started import started
     from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
     from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
     from paceline.study.entries import settle_comm
     from paceline.study.halving import Margins
-    from paceline.study.place import local_launcher, num_nodes_of
+    from paceline.study.place import num_nodes_of
     from paceline.study.tune import prepare
     from paceline.study.tune import tune as run_study
 
@@ -72,7 +72,7 @@ def tune(
     margins = Margins(points=within, loss_percent=within_loss)
     plan = prepare(recipe, space, margins=margins, eta=eta, repeats=repeats)
     show_plan(console, recipe, plan)
-    with running(local_launcher(plan.num_processes, recipe.cluster)) as launcher:
+    with started(plan.num_processes, recipe.cluster) as launcher:
         study, folder = run_study(
             recipe,
             plan,

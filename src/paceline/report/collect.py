@@ -38,6 +38,7 @@ class Source:
     environment: Mapping[str, Any]
     asked_repeats: int
     results: list[dict[str, Any]]
+    stored: Mapping[str, Any]  # all of it, for what only one kind of study has
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ def _source(value: Mapping[str, Any], name: str) -> Source:
             environment=environment,
             asked_repeats=value.get("repeats", 1),
             results=[dict(result) for result in found],
+            stored=value,
         )
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(f"{name!r} is damaged: {error}") from None
@@ -184,7 +186,7 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All results as rows of one table; runs of the same thing become its repeats."""
     if len(sources) == 1:
-        return named([(result, {}) for result in sources[0].results])
+        return named([(result, _point_notes(result)) for result in sources[0].results])
     groups: dict[tuple[str, ...], list[tuple[dict[str, Any], Source]]] = {}
     for number, source in enumerate(sources):
         for result in source.results:
@@ -195,7 +197,7 @@ def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> li
     for group in groups.values():
         first, source = group[0]
         row = combine([result for result, _ in group]) if len(group) > 1 else first
-        notes = {key_text(key): value_text(source.recipe, key) for key in differing}
+        notes = {key_text(key): value_text(source.recipe, key) for key in differing} | _point_notes(first)
         rows.append((dict(row), {**notes, "from": source.name}))
     results = named(rows)
     for result in results:
@@ -204,6 +206,11 @@ def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> li
     if not any(key in differing for key in WORK):
         _compare(results)
     return results
+
+
+def _point_notes(result: Mapping[str, Any]) -> dict[str, str]:
+    """What tells a row of a study of several points from its namesakes."""
+    return {key_text(key): str(value) for key, value in (result.get("point") or {}).items() if key != "workers"}
 
 
 def _compare(results: list[dict[str, Any]]) -> None:

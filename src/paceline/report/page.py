@@ -15,6 +15,7 @@ from paceline.report.collect import Material, collect, notices
 from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
 from paceline.report.labels import names_to_explain
 from paceline.report.sections import all_charts, make_sections
+from paceline.report.studies import study_points, study_sections
 from paceline.report.styles import styles
 from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS, WORKER_COLUMNS, Column, markdown_table
 from paceline.report.tiles import tiles
@@ -36,7 +37,7 @@ def markdown_of(paths: Sequence[Path]) -> str:
 def render(material: Material) -> str:
     """The page as text."""
     recipe, environment, results = material.recipe, material.environment, material.results
-    sections = make_sections(results)
+    sections = [*study_sections(material), *make_sections(results)]
     plotly, plotly_script = packed_plotly()
     script = Markup(template_file("report.js"))
     is_study = material.sources[0].kind == "study"
@@ -51,7 +52,7 @@ def render(material: Material) -> str:
         notices=notices(material),
         headline=words.headline(results),
         tiles=tiles(results),
-        points=words.points(results),
+        points=[*study_points(material), *words.points(results)],
         cautions=[
             *facts.interventions(recipes, results),
             *facts.cautions(recipe, environment, results, is_study=is_study),

@@ -19,13 +19,7 @@ def count_nodes(nodes: Nodes) -> int:
 @contextmanager
 def launched(num_processes: int, nodes: Nodes) -> Iterator[Launcher]:
     """Workers by whoever starts them here; they are gone when this ends, however it ends."""
-    with running(TorchrunLauncher() if TorchrunLauncher.is_here() else LocalLauncher(num_processes, nodes)) as launcher:
-        yield launcher
-
-
-@contextmanager
-def running(launcher: Launcher) -> Iterator[Launcher]:
-    """A launcher whose workers are gone when this ends; an interruption becomes a sentence."""
+    launcher: Launcher = TorchrunLauncher() if TorchrunLauncher.is_here() else LocalLauncher(num_processes, nodes)
     try:
         with launcher:
             yield launcher

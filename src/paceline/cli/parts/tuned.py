@@ -52,7 +52,8 @@ def rung_line(table: Mapping[str, Any]) -> str:
     counts = {end: sum(row["end"] == end for row in rows) for end in ("slower", "less accurate", "failed")}
     out = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "nobody out"
     passed = len(rows) - sum(counts.values())
-    return f"rung {table['rung']}, {table['steps']} steps, judged by {_judge(table)}: {passed} of {len(rows)} passed ({out})"
+    what = f"rung {table['rung']}, {table['steps']} steps, judged by {_judge(table)}"
+    return f"{what}: {passed} of {len(rows)} passed ({out})"
 
 
 def _judge(table: Mapping[str, Any]) -> str:
@@ -129,8 +130,7 @@ def _rows(study: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _time(label: str, table: Mapping[str, Any]) -> str:
-    row = next((row for row in table["rows"] if row["label"] == label), {})
-    return milliseconds(row.get("iteration_s"))
+    return next((milliseconds(row.get("iteration_s")) for row in table["rows"] if row["label"] == label), DASH)
 
 
 def _figures(row: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, str]:
