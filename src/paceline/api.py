@@ -35,7 +35,7 @@ def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **ch
     recipe = _recipe(recipe, changes)
     entry = make_entry(recipe.strategy, recipe)
     preflight(recipe, [entry])
-    with LocalLauncher(entry.num_processes) as launcher:
+    with LocalLauncher(entry.num_processes, cluster=recipe.cluster) as launcher:
         folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), launcher)
         result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
@@ -73,7 +73,7 @@ def compare(
         recipe = Recipe()
     settled = _recipe(recipe, changes)
     entries, facts = study.prepare(settled)
-    with LocalLauncher(max(entry.num_processes for entry in entries)) as local:
+    with LocalLauncher(max(entry.num_processes for entry in entries), cluster=settled.cluster) as local:
         launcher = _Giving(local, packed(given)) if given else local
         outcome = study.compare(
             settled,

@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {"errors"},
     {"plugins"},
     {"recipe"},
-    {"data", "measure", "comm"},
+    {"data", "measure", "comm", "cluster"},
     {"models"},
     {"codecs"},
     {"strategies"},

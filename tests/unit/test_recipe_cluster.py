@@ -8,7 +8,7 @@ import pytest
 
 from command import run_command
 from paceline.errors import UsageError
-from paceline.recipe import ClusterConfig, Recipe, parse_cluster
+from paceline.recipe import ClusterConfig, Recipe, cluster_of, parse_cluster
 
 WORDS = "nodes=4,cpus=0.5,bandwidth=1gbit,latency=1ms,loss=0.1%,memory=2g,links=0-2:100mbit,links=1-3:10mbit,slow=3:0.5"
 
@@ -29,6 +29,13 @@ def test_the_words_of_the_command_line_set_the_whole_section() -> None:
     other = Recipe(cluster=config).replace(parse_cluster("nodes=2")).cluster
     assert other == ClusterConfig(nodes=2)
     assert Recipe(cluster=config).replace(parse_cluster("nodes=0")).cluster == ClusterConfig()
+
+
+def test_a_section_in_words_is_the_same_again() -> None:
+    assert str(ClusterConfig()) == ""
+    assert str(Recipe().replace(parse_cluster(WORDS)).cluster) == WORDS
+    assert cluster_of(WORDS) == Recipe().replace(parse_cluster(WORDS)).cluster
+    assert cluster_of(None) == ClusterConfig()
 
 
 def test_the_section_survives_a_file() -> None:

@@ -478,6 +478,13 @@ class TestOnPurpose:
         assert "Steps 2:4 ran under the profiler (--profile), which makes them slower; they are counted." in page
         assert "<dt>Profiled steps</dt><dd>2:4</dd>" in page
 
+    def test_emulated_nodes(self) -> None:
+        nodes = recipe(**{"cluster.nodes": 4, "cluster.cpus": 0.5, "cluster.bandwidth": "1gbit"})
+        assert facts.on_purpose([nodes]) == [("Emulated nodes", "nodes=4,cpus=0.5,bandwidth=1gbit")]
+        # Each has its half of a core to itself.
+        assert facts.cautions(nodes, {"num_cores": 2}, [row("ring", 20)], is_study=True) == []
+        assert len(facts.cautions(nodes, {"num_cores": 1}, [row("ring", 20)], is_study=True)) == 1
+
     def test_nothing_on_purpose_is_no_caution(self) -> None:
         assert facts.interventions([recipe()], [result("ring", 0.01)]) == []
         assert facts.on_purpose([recipe()]) == []

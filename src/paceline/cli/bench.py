@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, host_options
+from paceline.cli.parts.options import Cluster, Json, host_options
 
 ORDER = 4
 WORKERS = 4
@@ -50,6 +50,7 @@ def bench(
     plot: Annotated[
         str, typer.Option("--plot", help="Write a page with busbw over bytes, per comm.", metavar="FILE.html")
     ] = "",
+    cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -58,6 +59,7 @@ def bench(
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
     from paceline.cli.parts.session import count_nodes, launched
     from paceline.errors import RunError
+    from paceline.recipe import cluster_of
     from paceline.study.bench import Plan, find_comms, find_ops, listed, parse_bytes, sizes_between
     from paceline.study.bench import bench as measure
 
@@ -65,7 +67,9 @@ def bench(
     check_page_target(plot)
     settled = settle_workers(workers)
     num_workers = WORKERS if settled is None else settled
-    usable, missing = find_comms(comm, count_nodes(nodes), num_workers=num_workers)
+    cluster = cluster_of(cluster_text)
+    num_nodes = max(count_nodes(nodes), cluster.nodes)
+    usable, missing = find_comms(comm, num_nodes, num_workers=num_workers)
     plan = Plan(
         ops=find_ops(op),
         comms=usable,
@@ -78,7 +82,7 @@ def bench(
         iterations=iterations,
         check=check,
         threads=threads,
-        num_nodes=count_nodes(nodes),
+        num_nodes=num_nodes,
     )
     columns = (
         TextColumn("{task.description}"),
@@ -86,7 +90,7 @@ def bench(
         TextColumn("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
     )
-    with launched(plan.workers, nodes) as launcher:
+    with launched(plan.workers, nodes, cluster) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         who = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
         rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"

@@ -28,7 +28,7 @@ def compare(
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.parts.session import count_nodes, launched, where
     from paceline.cli.parts.stored import show_study
     from paceline.cli.parts.view import processes_of
     from paceline.study.compare import compare as run_study
@@ -39,12 +39,12 @@ def compare(
     fetch_if_needed(recipe.data, console_for(json_target))
     recipe = settle_comm(recipe, count_nodes(nodes))
     entries, facts = prepare(recipe)
-    with launched(max(entry.num_processes for entry in entries), nodes) as launcher:
+    with launched(max(entry.num_processes for entry in entries), nodes, recipe.cluster) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), global batch {recipe.batch_size}, "
-            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}",
+            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}{where(nodes, recipe.cluster)}",
             markup=False,
         )
         for entry in entries:

@@ -24,10 +24,11 @@ def reproduce(
     json_target: Json = "",
 ) -> None:
     """Run a published experiment here, and show its figures beside ours."""
-    from paceline.cli.parts.options import check_json_target, console_for, refuse_torchrun, write_json
+    from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.reproduced import show_experiments, show_reproduced
-    from paceline.cli.parts.started import started
+    from paceline.cli.parts.session import launched, refuse_other_parents
+    from paceline.launch.local import Nodes
     from paceline.study.reproduce import load_experiment, prepare
     from paceline.study.reproduce import reproduce as run_study
 
@@ -35,14 +36,14 @@ def reproduce(
     if not experiment:
         show_experiments(console)
         return
-    refuse_torchrun("reproduce")
+    refuse_other_parents("reproduce", Nodes())
     check_json_target(json_target)
     loaded = load_experiment(experiment)
     plan = prepare(loaded, full=full, data_dir=data_dir, device=device, on_cluster=cluster)
     console.print(f"{loaded.name}: {loaded.title}", markup=False)
     for note in plan.notes:
         console.print(note, style="yellow", markup=False)
-    with started(plan.num_processes, plan.recipe.cluster) as launcher:
+    with launched(plan.num_processes, Nodes(), plan.recipe.cluster) as launcher:
         study, folder = run_study(
             plan,
             launcher,

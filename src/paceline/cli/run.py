@@ -26,7 +26,7 @@ def run(
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.parts.session import count_nodes, launched, where
     from paceline.cli.parts.stored import show_run
     from paceline.cli.parts.view import processes_of
     from paceline.runs import SCHEMA, stamped
@@ -39,12 +39,13 @@ def run(
     recipe = settle_comm(recipe, count_nodes(nodes))
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
-    with launched(entry.num_processes, nodes) as launcher:
+    with launched(entry.num_processes, nodes, recipe.cluster) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), {processes_of(entry)}, global batch "
-            f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}",
+            f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}"
+            f"{where(nodes, recipe.cluster)}",
             markup=False,
         )
         with serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from paceline.cli.parts.hosting import host_options
 from paceline.cli.parts.options import Json, Out, recipe_options
 
 ORDER = 3
@@ -13,8 +14,10 @@ PANEL = "Tuning"
 
 
 @recipe_options(leave_out=("strategies",))
+@host_options
 def tune(
     recipe: Any,
+    nodes: Any,
     within: Annotated[
         float, typer.Option(help="Points of accuracy that may be lost against exact.", rich_help_panel=PANEL, min=0)
     ] = 0.5,
@@ -47,22 +50,21 @@ def tune(
     """Find the bucket size, sync period, codec and strategy that suit a recipe."""
     from paceline.cli.parts.conditions import show_conditions
     from paceline.cli.parts.fetching import fetch_if_needed
-    from paceline.cli.parts.options import check_json_target, console_for, refuse_torchrun, write_json
+    from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.started import started
+    from paceline.cli.parts.session import count_nodes, launched, refuse_other_parents, where
     from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
     from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
     from paceline.study.entries import settle_comm
     from paceline.study.halving import Margins
-    from paceline.study.place import num_nodes_of
     from paceline.study.tune import prepare
     from paceline.study.tune import tune as run_study
 
-    refuse_torchrun("tune")
+    refuse_other_parents("tune", nodes)
     check_json_target(json_target)
     console = console_for(json_target)
     fetch_if_needed(recipe.data, console)
-    recipe = settle_comm(recipe, num_nodes_of(recipe))
+    recipe = settle_comm(recipe, count_nodes(nodes))
     space = Space(
         strategies=words_in(strategies) or STRATEGIES,
         buckets_mb=numbers_in("--buckets", buckets),
@@ -71,8 +73,8 @@ def tune(
     )
     margins = Margins(points=within, loss_percent=within_loss)
     plan = prepare(recipe, space, margins=margins, eta=eta, repeats=repeats)
-    show_plan(console, recipe, plan)
-    with started(plan.num_processes, recipe.cluster) as launcher:
+    show_plan(console, recipe, plan, where(nodes, recipe.cluster))
+    with launched(plan.num_processes, nodes, recipe.cluster) as launcher:
         study, folder = run_study(
             recipe,
             plan,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Json
+from paceline.cli.parts.options import Cluster, Json
 
 ORDER = 3
 
@@ -16,6 +16,7 @@ def verify(
     workers: Annotated[str, typer.Option("--workers", help="World sizes, separated by commas.")] = "1,2,3,4",
     models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
     comm: Annotated[str, typer.Option("--comm", help="How bytes move between workers; auto picks.")] = "torch",
+    cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
     """Prove that every strategy computes what one process would compute (in float64)."""
@@ -28,6 +29,7 @@ def verify(
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.launch.local import Nodes
+    from paceline.recipe import cluster_of
     from paceline.runs import SCHEMA
     from paceline.study.verify import cases, not_carried, num_processes
     from paceline.study.verify import verify as judge
@@ -42,14 +44,19 @@ def verify(
     names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
+    cluster = cluster_of(cluster_text)
+    num_nodes = max(cluster.nodes, 1)
     if comm == AUTO:
-        comm = choose_comm(num_workers=max(sizes))
-    todo = cases(names, sizes, models.split(","), comm=comm)
+        comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
+    todo = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
     console = console_for(json_target)
     for name, reason in ({} if names else not_carried(comm)).items():
         console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with launched(num_processes(todo), Nodes()) as launcher, Progress(*columns, console=console) as progress:
+    with (
+        launched(num_processes(todo), Nodes(), cluster) as launcher,
+        Progress(*columns, console=console) as progress,
+    ):
         bar = progress.add_task("verifying", total=len(todo))
         rows = judge(todo, launcher, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
     table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")

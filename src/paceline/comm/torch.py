@@ -264,15 +264,19 @@ def is_peer_failure(error: BaseException) -> bool:
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
     """The small key-value server at which a world meets; port 0 takes a free one."""
-    limit = timedelta(seconds=timeout_s)
     if is_master and host == "127.0.0.1":
-        # Left alone, the server would listen on every interface of the host.
-        listener = socket.create_server((host, port))
-        port = listener.getsockname()[1]
-        return dist.TCPStore(
-            host, port, None, True, timeout=limit, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-    return dist.TCPStore(host, port, None, is_master, timeout=limit, wait_for_workers=False)
+        return keep_store(host, port, timeout_s=timeout_s)
+    return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
+
+
+def keep_store(address: str, port: int, *, timeout_s: float) -> Any:
+    """The server itself, at one address of this host; left alone it would listen on every interface."""
+    limit = timedelta(seconds=timeout_s)
+    listener = socket.create_server((address, port))
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        address, port, None, True, timeout=limit, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
 
 
 def existing_world() -> tuple[int, int, Store] | None:

@@ -1,6 +1,6 @@
 """What to run: a recipe is everything needed to repeat a run. Frozen, validated, TOML in and out."""
 
-from paceline.recipe.cluster import ClusterConfig, parse_cluster
+from paceline.recipe.cluster import ClusterConfig, cluster_of, parse_cluster
 from paceline.recipe.fields import Section, option
 from paceline.recipe.files import DEFAULT_RECIPE, builtin_recipes, load_recipe, parse_set
 from paceline.recipe.sections import (
@@ -27,6 +27,7 @@ __all__ = [
     "Section",
     "TrainConfig",
     "builtin_recipes",
+    "cluster_of",
     "key_type",
     "load_recipe",
     "option",

@@ -36,6 +36,16 @@ class ClusterConfig(Section):
         # Reading each quantity checks it.
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness
 
+    def __str__(self) -> str:
+        """As `--cluster` takes it; empty where there is none."""
+        words = []
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            for one in value if isinstance(value, tuple) else [value]:
+                if one:
+                    words.append(f"{item.name}={one:g}" if isinstance(one, float) else f"{item.name}={one}")
+        return ",".join(words)
+
     @property
     def bits_per_s(self) -> float | None:
         """Rate of each node's link, or None where it is not shaped."""
@@ -109,6 +119,12 @@ def parse_cluster(text: str) -> dict[str, Any]:
     changes = {name: _read(name, given) for name, given in words.items()}
     ClusterConfig(**changes)
     return {f"cluster.{name}": changes.get(name, _default(item)) for name, item in fields.items()}
+
+
+def cluster_of(text: str | None) -> ClusterConfig:
+    """The section alone, for what has no recipe; without words, no cluster."""
+    changes = parse_cluster(text) if text is not None else {}
+    return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
 
 
 def _read(name: str, given: list[str]) -> Any:

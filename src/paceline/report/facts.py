@@ -57,10 +57,11 @@ def training(recipe: Recipe, results: Sequence[Mapping[str, Any]]) -> list[Fact]
 
 
 def on_purpose(recipes: Sequence[Recipe]) -> list[Fact]:
-    """What was done to workers besides training, where something was."""
+    """What was done to workers besides training, and the nodes that they were put on, where something was."""
     injected = list(dict.fromkeys(" plus ".join(r.measure.inject) or "none" for r in recipes))
     profiled = list(dict.fromkeys(r.measure.profile or "none" for r in recipes))
-    named = {"Injected": injected, "Profiled steps": profiled}
+    nodes = list(dict.fromkeys(str(r.cluster) or "none" for r in recipes))
+    named = {"Emulated nodes": nodes, "Injected": injected, "Profiled steps": profiled}
     return [(name, listed(texts, "or")) for name, texts in named.items() if texts != ["none"]]
 
 
@@ -87,7 +88,9 @@ def cautions(
     found = []
     cores, load = environment.get("num_cores"), environment.get("load_average")
     most = max(result["workers"] for result in results)
-    if recipe.device == "cpu" and cores and most * recipe.threads > cores:
+    cpus = recipe.cluster.cpus  # emulated nodes that have their cores to themselves take no turns
+    needed = most * recipe.threads if cpus is None else cpus * min(most, recipe.cluster.nodes)
+    if recipe.device == "cpu" and cores and needed > cores:
         shared = f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} shared {counted(cores, 'core')}"
         found.append(f"{shared}: they had to take turns, so their times include waiting for a core.")
     # A run notes the load at its end, when it is its own; a study notes it before it starts.

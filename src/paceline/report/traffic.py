@@ -63,6 +63,9 @@ def sent_per_worker(results: Sequence[Result]) -> Chart | None:
         "Three bars per worker: predicted (solid), counted by the comm (hatched), seen by the kernel on its sockets "
         "(dotted), which adds the protocol's own bytes. Shared memory is not on the network."
     )
+    has_nodes = any(row.get("node_sent_bytes") is not None for r in measured for row in _network(r))
+    if has_nodes:
+        caption += " The table has what each worker's node sent, headers and the node's other workers included."
     rows = [
         [
             str(r["label"]),
@@ -72,12 +75,14 @@ def sent_per_worker(results: Sequence[Result]) -> Chart | None:
             amount(row["kernel_received_bytes"]),
             amount(row["comm_received_bytes"]),
             amount(row.get("memory_bytes")),
+            *([amount(row.get("node_sent_bytes"))] if has_nodes else []),
         ]
         for r in measured
         for row in _network(r)
     ]
     heads = ["Strategy", "Worker", "Predicted", "Comm", "Kernel", "Kernel to predicted", "Kernel received"]
-    table = Table([*heads, "Comm received", "Over shared memory"], rows)
+    heads += ["Comm received", "Over shared memory", *(["Node's interface"] if has_nodes else [])]
+    table = Table(heads, rows)
     return Chart("bytes-workers", "Bytes sent: theory, comm and kernel", caption, [figure], table)
 
 

@@ -54,7 +54,7 @@ def _words(changes: dict[str, Any]) -> list[str]:
     words = []
     cluster = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("cluster.")}
     if cluster:
-        words.append(f"--cluster {shlex.quote(cluster_text(ClusterConfig(**cluster)))}")
+        words.append(f"--cluster {shlex.quote(str(ClusterConfig(**cluster)))}")
     for key, value in changes.items():
         flag = fields[key].metadata["flag"]
         if key.startswith("cluster."):
@@ -67,17 +67,3 @@ def _words(changes: dict[str, Any]) -> list[str]:
         else:
             words.append(f"{flag} {shlex.quote(str(value))}")
     return words
-
-
-def cluster_text(cluster: ClusterConfig) -> str:
-    """A cluster as `--cluster` takes it."""
-    usual = ClusterConfig()
-    words = []
-    for key, value in vars(cluster).items():
-        if value != getattr(usual, key):
-            words += [f"{key}={item:g}" if isinstance(item, float) else f"{key}={item}" for item in _items(value)]
-    return ",".join(words)
-
-
-def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, tuple) else [value]

@@ -43,7 +43,11 @@ class Entry:
 
 
 def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
-    """The recipe with a comm by name where it says auto; one that cannot be used here is refused."""
+    """The recipe with a comm by name where it says auto; one that cannot be used here is refused.
+
+    Emulated nodes count as hosts: nothing is shared between them.
+    """
+    num_nodes = max(num_nodes, recipe.cluster.nodes)
     if recipe.comm == AUTO:
         choice = choose_comm(num_workers=recipe.workers, num_nodes=num_nodes, device=recipe.device)
         return recipe.replace({"comm": choice})

@@ -1,32 +1,14 @@
-"""Where the workers of a study are started: on this host, or on the nodes of the recipe's emulated cluster."""
+"""Whether the emulated nodes that a recipe asks for can be had here."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from typing import Any
 
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.train.context import Context
-
-NOT_HERE = "this version of paceline starts workers as plain processes of this host only"
-
-
-def local_launcher(num_processes: int, cluster: ClusterConfig) -> Launcher:
-    """Workers of this host, on the cluster's nodes where the recipe has some."""
-    if not cluster.nodes:
-        return LocalLauncher(num_processes)
-    if "cluster" not in inspect.signature(LocalLauncher.__init__).parameters:
-        raise UsageError(f"{cluster.nodes} emulated nodes were asked for, but {NOT_HERE}; leave --cluster out")
-    on_nodes: Callable[..., Launcher] = LocalLauncher
-    return on_nodes(num_processes, cluster=cluster)
-
-
-def num_nodes_of(recipe: Recipe) -> int:
-    """Nodes that workers are spread over: shared memory does not reach from one to another."""
-    return max(min(recipe.cluster.nodes, recipe.workers), 1)
 
 
 def without_cluster(recipe: Recipe) -> Recipe:
@@ -38,8 +20,8 @@ def without_cluster(recipe: Recipe) -> Recipe:
 def reason_against_cluster(recipe: Recipe) -> str:
     """Why the recipe's cluster cannot be used here, found by building it once; empty when it can."""
     try:
-        with local_launcher(1, recipe.cluster) as launcher:
-            launcher.run(Task(_do_nothing, comm=recipe.comm, timeout_s=recipe.timeout_s), _ignore)
+        with LocalLauncher(1, cluster=recipe.cluster) as launcher:
+            launcher.run(Task(_do_nothing, timeout_s=recipe.timeout_s), _ignore)
     except (UsageError, RunError) as error:
         return str(error)
     return ""
@@ -49,5 +31,5 @@ def _do_nothing(context: Context) -> int:
     return context.comm.rank
 
 
-def _ignore(event: dict[str, object]) -> None:
+def _ignore(event: dict[str, Any]) -> None:
     del event

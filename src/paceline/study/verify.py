@@ -48,10 +48,10 @@ class Case:
 
 
 def cases(
-    names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch"
+    names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch", num_nodes: int = 1
 ) -> list[Case]:
     """What is to be judged; without names every strategy that the comm can carry."""
-    reason = reason_against(comm)
+    reason = reason_against(comm, num_nodes)
     if reason:
         raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
     names = list(names) or [name for name in available_strategies() if name not in not_carried(comm)]

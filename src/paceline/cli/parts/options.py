@@ -19,6 +19,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from paceline.cli.parts.hosting import host_options as host_options
+from paceline.cli.parts.hosting import offering
 from paceline.errors import RunError, UsageError
 from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_cluster, parse_set, recipe_keys
 from paceline.runs import finite
@@ -56,15 +58,13 @@ Cluster = Annotated[
         show_default=False,
     ),
 ]
-NNodes = Annotated[
-    int, typer.Option("--nnodes", help="Hosts, each started by hand.", rich_help_panel="Several hosts", min=1)
-]
-NodeRank = Annotated[
-    int, typer.Option("--node-rank", help="Which of them this is.", rich_help_panel="Several hosts", min=0)
-]
-MasterAddr = Annotated[str, typer.Option("--master-addr", help="Address of host 0.", rich_help_panel="Several hosts")]
-MasterPort = Annotated[
-    int, typer.Option("--master-port", help="Port that host 0 listens on.", rich_help_panel="Several hosts")
+WithoutShares = Annotated[
+    bool,
+    typer.Option(
+        "--without-cpu-shares",
+        help="Emulate nodes without their shares of the processor, where this user may not set them.",
+        rich_help_panel="Emulated nodes",
+    ),
 ]
 MetricsPort = Annotated[
     int | None,
@@ -101,7 +101,12 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
         )
         offered = [_parameter(name, key) for name, key in keys.items()]
         set_parameter = inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
-        cluster = inspect.Parameter("cluster", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cluster)
+        cluster = [
+            inspect.Parameter("cluster", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cluster),
+            inspect.Parameter(
+                "without_shares", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=WithoutShares
+            ),
+        ]
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
@@ -113,10 +118,12 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
             changes |= parse_set(arguments.pop("assignments") or [])
             # An option that may be repeated is an empty list where it was not given at all.
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
+            if arguments.pop("without_shares"):
+                changes |= {"cluster.cpus": None, "cluster.slow": []}
             base = load_recipe(arguments.pop("recipe"))
             command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 
-        return _offering(wrapper, [recipe_parameter, *offered, cluster, set_parameter, *own])
+        return offering(wrapper, [recipe_parameter, *offered, *cluster, set_parameter, *own])
 
     return decorate
 
@@ -127,44 +134,6 @@ def _check_repeated(given: dict[str, Any]) -> None:
         if isinstance(value, list) and not all(word.strip() for word in value):
             flag = dict(recipe_keys())[key].metadata["flag"]
             raise UsageError(f"{flag} was given without a value; leave it out, or see --help for an example")
-
-
-def host_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of several hosts; it receives `nodes` instead of them."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != "nodes"
-    ]
-    offered = {
-        "num_nodes": (NNodes, 1),
-        "node_rank": (NodeRank, 0),
-        "master_addr": (MasterAddr, "127.0.0.1"),
-        "master_port": (MasterPort, 29400),
-    }
-
-    @functools.wraps(command)
-    def wrapper(**arguments: Any) -> None:
-        from paceline.launch.local import Nodes
-
-        num_nodes, rank, address, port = (arguments.pop(name) for name in offered)
-        command(nodes=Nodes(num_nodes, rank, address, port if num_nodes > 1 else 0), **arguments)
-
-    hosts = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in offered.items()
-    ]
-    return _offering(wrapper, [*own, *hosts])
-
-
-def _offering(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
-    """A command with those parameters, whatever it hands on."""
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del wrapper.__wrapped__  # type: ignore[attr-defined]
-    return wrapper
 
 
 def _parameter(name: str, key: str) -> inspect.Parameter:
@@ -202,12 +171,6 @@ def _under_torchrun(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[st
 
 def _is_torchrun() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def refuse_torchrun(command: str) -> None:
-    """Of a command that decides on the way what to run next: all processes would have to decide alike."""
-    if _is_torchrun():
-        raise UsageError(f"{command} starts its own workers; run it once, without torchrun")
 
 
 def settle_workers(given: int | None, num_servers: int = 0) -> int | None:

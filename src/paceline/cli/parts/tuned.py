@@ -28,13 +28,13 @@ def numbers_in(option: str, text: str, *, whole: bool = False) -> tuple[float, .
         raise UsageError(f"{option} {text!r} are not {kind} separated by commas") from None
 
 
-def show_plan(console: Console, recipe: Recipe, plan: Plan) -> None:
+def show_plan(console: Console, recipe: Recipe, plan: Plan, place: str) -> None:
     """What will be run, before it is."""
     facts, rungs = plan.facts, plan.rungs
     console.print(
         f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
         f"({facts.num_train_samples:,} samples), global batch {recipe.batch_size}, {recipe.workers} workers, comm "
-        f"{recipe.comm}",
+        f"{recipe.comm}{place}",
         markup=False,
     )
     steps = ", ".join(f"{rung.steps} steps x {rung.repeats}" for rung in rungs)

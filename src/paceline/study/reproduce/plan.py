@@ -12,7 +12,7 @@ from paceline.data.published import PUBLISHED, Published, data_directory
 from paceline.errors import UsageError
 from paceline.recipe import Recipe, load_recipe
 from paceline.study.entries import Entry, make_entries, settle_comm
-from paceline.study.place import num_nodes_of, reason_against_cluster, without_cluster
+from paceline.study.place import reason_against_cluster, without_cluster
 from paceline.study.preflight import preflight
 from paceline.study.reproduce.experiment import Experiment, Length, Point
 
@@ -110,18 +110,12 @@ def _choose_place(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
     if not experiment.cluster:
         return settle_comm(recipe), []
     wanted = recipe.replace({f"cluster.{key}": value for key, value in experiment.cluster.items()})
-    what = _cluster_words(experiment)
+    what = f"{wanted.cluster.nodes} emulated nodes ({wanted.cluster})"
     reason = reason_against_cluster(wanted) if on_cluster else "--no-cluster was given"
     if not reason:
-        return settle_comm(wanted, num_nodes_of(wanted)), [f"Workers ran on {what}."]
+        return settle_comm(wanted), [f"Workers ran on {what}."]
     note = f"Workers ran as plain processes of this host, not on {what}: {reason.rstrip('.')}."
     return settle_comm(without_cluster(recipe)), [note]
-
-
-def _cluster_words(experiment: Experiment) -> str:
-    cluster = dict(experiment.cluster)
-    nodes = cluster.pop("nodes")
-    return f"{nodes} emulated nodes ({', '.join(f'{key} {value}' for key, value in cluster.items())} each)"
 
 
 def _possible(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:

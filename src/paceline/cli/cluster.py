@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from paceline.cli.parts.options import Json
+
+ORDER = 5
+
+cluster = typer.Typer(
+    help="Emulated nodes on this machine: keep some, run commands in them, measure what was built, take them down.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Words = Annotated[
+    str,
+    typer.Argument(
+        help="nodes=4,cpus=0.5,bandwidth=1gbit and, where wanted, latency=1ms, loss=0.1%, memory=2g, "
+        "links=0-2:100mbit, slow=3:0.5.",
+        metavar="KEY=VALUE,...",
+    ),
+]
+WithoutShares = Annotated[
+    bool, typer.Option("--without-cpu-shares", help="Leave cpus and slow out, where this host does not allow them.")
+]
+Name = Annotated[str, typer.Argument(help="The cluster's name, as `list` shows it.", metavar="NAME")]
+
+
+@cluster.command()
+def up(
+    words: Words,
+    name: Annotated[str, typer.Option("--name", help="1 to 8 small letters and digits (default: a random one).")] = "",
+    without_cpu_shares: WithoutShares = False,
+) -> None:
+    """Build a cluster that stays until `down`."""
+    from paceline.cli.parts.nodes import read_config
+    from paceline.cli.parts.options import console_for
+    from paceline.cluster import keep_cluster
+
+    kept = keep_cluster(read_config(words), name=name, without_cpu_shares=without_cpu_shares)
+    console = console_for("")
+    addresses = f"{kept.nodes[0].address} to {kept.nodes[-1].address}" if len(kept.nodes) > 1 else kept.nodes[0].address
+    console.print(f"Cluster {kept.name} is up: nodes 0 to {len(kept.nodes) - 1}, {addresses}.", markup=False)
+    console.print(f"paceline cluster exec {kept.name} 0 -- COMMAND runs a command in node 0.", markup=False)
+
+
+@cluster.command("list")
+def list_clusters(json_target: Json = "") -> None:
+    """List the clusters that are there, kept ones and those of commands that are running."""
+    from paceline.cli.parts.nodes import clusters_table, describe
+    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cluster.living import living_keepers
+    from paceline.runs import SCHEMA
+
+    console = console_for(json_target)
+    found = [describe(keeper) for keeper in living_keepers()]
+    if found:
+        console.print(clusters_table(found))
+    else:
+        console.print("No clusters: `paceline cluster up nodes=4,bandwidth=1gbit` makes one.", markup=False)
+    write_json({"schema": SCHEMA, "clusters": found}, json_target)
+
+
+@cluster.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def execute(
+    name: Name,
+    node: Annotated[int, typer.Argument(help="The node's number.", metavar="NODE")],
+    command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="COMMAND...")],
+) -> None:
+    """Run a command in a node, with its network, CPU share and memory limit."""
+    from paceline.cli.parts.nodes import find_cluster
+    from paceline.errors import UsageError
+
+    line = find_cluster(name).command(node, command)
+    sys.stdout.flush()
+    try:
+        os.execvp(line[0], line)
+    except OSError as error:
+        raise UsageError(f"{line[0]} cannot be run: {error.strerror}") from None
+
+
+@cluster.command()
+def down(
+    names: Annotated[list[str] | None, typer.Argument(help="Names, as `list` shows them.", metavar="[NAME]...")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every cluster that is kept.")] = False,
+) -> None:
+    """Take kept clusters down, with all that runs in them."""
+    from paceline.cli.parts.options import console_for
+    from paceline.cluster.living import living_keepers
+    from paceline.cluster.prune import take_down
+    from paceline.errors import UsageError
+
+    if bool(names) == everything:
+        raise UsageError("which cluster? Give names, or --all")
+    console = console_for("")
+    for name in names or [keeper.plan.name for keeper in living_keepers() if not keeper.plan.parent]:
+        take_down(name)
+        console.print(f"Cluster {name} is down.", markup=False)
+
+
+@cluster.command()
+def prune() -> None:
+    """Remove what is left of clusters whose keeper was killed, and nothing else."""
+    from paceline.cli.parts.options import console_for
+    from paceline.cluster.prune import prune as remove_leftovers
+
+    console = console_for("")
+    removed = remove_leftovers()
+    for one in removed:
+        console.print(
+            f"Cluster {one.name}: {one.processes} processes ended, {len(one.groups)} cgroups removed.", markup=False
+        )
+    if not removed:
+        console.print("Nothing is left over.")
+
+
+@cluster.command()
+def check(
+    which: Annotated[
+        str, typer.Argument(help="A kept cluster's name, or one to build for this.", metavar="NAME|KEY=VALUE,...")
+    ],
+    seconds: Annotated[float, typer.Option("--seconds", help="For each figure.", min=0.1)] = 1.0,
+    without_cpu_shares: WithoutShares = False,
+    json_target: Json = "",
+) -> None:
+    """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
+    from paceline.cli.parts.nodes import figure_line, found_or_built, missed
+    from paceline.cli.parts.options import check_json_target, console_for, write_json
+    from paceline.cluster.check import TOLERANCE, check_cluster
+    from paceline.errors import RunError
+    from paceline.runs import SCHEMA
+
+    check_json_target(json_target)
+    console = console_for(json_target)
+    figures = []
+    with found_or_built(which, without_cpu_shares=without_cpu_shares) as built:
+        console.print(f"Cluster {built.name}: {built.plan.asked}", markup=False)
+        for figure in check_cluster(built, seconds=seconds):
+            figures.append(figure)
+            console.print(figure_line(figure), markup=False)
+        result = {"schema": SCHEMA, "name": built.name, "asked": built.plan.asked}
+    wrong = [figure for figure in figures if not figure.is_met]
+    write_json({**result, "passed": not wrong, "figures": [figure.to_dict() for figure in figures]}, json_target)
+    if wrong:
+        raise RunError(
+            f"{len(wrong)} of {len(figures)} figures are not as asked for (within {TOLERANCE:.0%}): {missed(wrong)}"
+        )
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(cluster, name="cluster")

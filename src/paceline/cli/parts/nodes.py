@@ -1,0 +1,90 @@
+"""What the commands of `paceline cluster` share: clusters by name or by words, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.table import Table
+
+from paceline.cli.parts.view import DASH, make_table
+from paceline.cluster import Cluster, open_cluster
+from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, Figure
+from paceline.cluster.living import Keeper, living_keepers, processes_inside
+from paceline.errors import RunError, UsageError, unknown
+from paceline.recipe import ClusterConfig, parse_cluster
+
+
+def read_config(words: str) -> ClusterConfig:
+    changes = parse_cluster(words)
+    return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
+
+
+def find_cluster(name: str) -> Cluster:
+    """A cluster that is there."""
+    found = {keeper.plan.name: keeper for keeper in living_keepers() if keeper.is_ready}
+    if not found:
+        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` makes one")
+    if name not in found:
+        raise unknown("cluster", name, found)
+    return Cluster(found[name].plan, found[name].pid)
+
+
+@contextmanager
+def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
+    """A kept cluster by its name; or one by its words, which is gone afterwards."""
+    if "=" not in which:
+        yield find_cluster(which)
+        return
+    try:
+        with open_cluster(read_config(which), without_cpu_shares=without_cpu_shares) as cluster:
+            yield cluster
+    except KeyboardInterrupt:
+        raise RunError("interrupted: the cluster is down") from None
+
+
+def describe(keeper: Keeper) -> dict[str, Any]:
+    """A cluster as `list` shows it."""
+    plan = keeper.plan
+    return {
+        "name": plan.name,
+        "asked": plan.asked,
+        "addresses": [plan.address(index) for index in range(len(plan.nodes))],
+        "is_ready": keeper.is_ready,
+        "keeper": keeper.pid,
+        "parent": plan.parent or None,
+        "processes": sorted(processes_inside(plan.name, but=keeper.pid)),
+        "cgroups": plan.group_folders(),
+    }
+
+
+def clusters_table(found: list[dict[str, Any]]) -> Table:
+    table = make_table("cluster", "nodes", "addresses", "processes", "ends", "asked for")
+    for one in found:
+        addresses = one["addresses"]
+        span = addresses[0] if len(addresses) == 1 else f"{addresses[0]} to {addresses[-1].rpartition('.')[2]}"
+        ends = f"with process {one['parent']}" if one["parent"] else "with `down`"
+        table.add_row(one["name"], str(len(addresses)), span, str(len(one["processes"])), ends, one["asked"])
+    return table
+
+
+def figure_line(figure: Figure) -> str:
+    """One figure, its request and the verdict."""
+    asked = DASH if figure.asked is None else _quantity(figure, figure.asked)
+    percent = "" if figure.asked is None else f"{100 * figure.measured / figure.asked:5.1f} %"
+    verdict = "" if figure.asked is None else "as asked" if figure.is_met else "NOT as asked"
+    measured = _quantity(figure, figure.measured)
+    return f"{figure.what:10} {figure.where:10} {measured:>14} of {asked:14} {percent}  {verdict}".rstrip()
+
+
+def missed(wrong: list[Figure]) -> str:
+    return "; ".join(f"{one.what} {one.where} {_quantity(one, one.measured)}" for one in wrong)
+
+
+def _quantity(figure: Figure, value: float) -> str:
+    if figure.what == BANDWIDTH:
+        return f"{value / 1e9:.3f} Gbit/s" if value >= 1e9 else f"{value / 1e6:.1f} Mbit/s"
+    if figure.what == LATENCY:
+        return f"{1e3 * value:.3f} ms"
+    return f"{value:.3f} cores" if figure.what == CPU else f"{value / 2**20:,.0f} MiB"

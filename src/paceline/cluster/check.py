@@ -1,0 +1,162 @@
+"""What was really built, measured from inside the nodes and held against what was asked for."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.opening import Cluster
+from paceline.errors import RunError
+
+TOLERANCE = 0.05  # of bandwidth and CPU
+LATENCY_TOLERANCE = 0.1
+LATENCY_SLACK_S = 0.0002  # what a round trip through two busy network stacks takes on top
+ALL_PAIRS_UP_TO = 6  # nodes; beyond that each is measured with its neighbour, and links with rates of their own
+ATTEMPTS = 3  # a busy machine can only make things slower, so a figure that is too low is measured again
+PINGS = 100
+JOB_S = 60.0
+
+BANDWIDTH, LATENCY, CPU, MEMORY = "bandwidth", "latency", "cpus", "memory"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One thing that was measured. `asked` is None where nothing was asked for."""
+
+    what: str  # bandwidth in bits per second, latency in seconds one way, cpus, memory in bytes
+    where: str
+    asked: float | None
+    measured: float
+    is_met: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_cluster(cluster: Cluster, *, seconds: float = 1.0) -> Iterator[Figure]:
+    """Every figure as soon as it is measured; one after another, so that none disturbs another."""
+    for source, target in pairs(cluster):
+        expected = cluster.plan.expected_bits_per_s(source, target)
+        rate = _best(lambda a=source, b=target: bandwidth(cluster, a, b, seconds), expected)  # type: ignore[misc]
+        yield Figure(BANDWIDTH, f"{source} to {target}", expected, rate, _is_near(rate, expected))
+    for source, target in pairs(cluster):
+        if source < target:
+            yield _latency(cluster, source, target)
+    for index, node in enumerate(cluster.plan.nodes):
+        if node.cpus is not None:
+            share = _best(lambda i=index: cpu_share(cluster, i, seconds), node.cpus)  # type: ignore[misc]
+            yield Figure(CPU, f"node {index}", node.cpus, share, _is_near(share, node.cpus))
+        if node.memory_bytes is not None:
+            limit = memory_limit(cluster, index)
+            yield Figure(MEMORY, f"node {index}", float(node.memory_bytes), limit, _is_near(limit, node.memory_bytes))
+
+
+def pairs(cluster: Cluster) -> list[tuple[int, int]]:
+    """Both directions of every link that is measured."""
+    count = len(cluster.plan.nodes)
+    if count <= ALL_PAIRS_UP_TO:
+        return list(itertools.permutations(range(count), 2))
+    chosen = {tuple(sorted((index, (index + 1) % count))) for index in range(count)}
+    chosen |= {
+        (index, peer) for index in range(count) for peer in cluster.plan.nodes[index].peers_bits_per_s if index < peer
+    }
+    return sorted({(a, b) for a, b in chosen} | {(b, a) for a, b in chosen})
+
+
+def bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> float:
+    """Payload of one TCP connection in bits per second. Not within the CPU share: this is about the link."""
+    with _listening(cluster, target) as (listener, port):
+        _measure(cluster, source, ["send", cluster.nodes[target].address, port, str(seconds)], with_shares=False)
+        received = json.loads(_finish(listener))
+    return float(8 * received["bytes"] / received["seconds"])
+
+
+def latency(cluster: Cluster, source: int, target: int) -> float:
+    """Seconds for one way: half a round trip of one byte, the median of many."""
+    with _listening(cluster, target) as (listener, port):
+        words = ["ping", cluster.nodes[target].address, port, str(PINGS)]
+        trips = json.loads(_measure(cluster, source, words, with_shares=False))
+        _finish(listener)
+    return float(trips["median_s"] / 2)
+
+
+def cpu_share(cluster: Cluster, index: int, seconds: float) -> float:
+    """Cores that a node gets when it wants all it can have."""
+    processes = math.ceil(cluster.plan.nodes[index].cpus or 1)
+    spun = json.loads(_measure(cluster, index, ["spin", str(seconds), str(processes)], with_shares=True))
+    return float(spun["cpus"])
+
+
+def memory_limit(cluster: Cluster, index: int) -> float:
+    """The limit as the kernel has it: a whole number of pages."""
+    controller = next(one for one in cluster.plan.controllers if one.name == "memory")
+    name = "memory.max" if controller.version == 2 else "memory.limit_in_bytes"
+    found = [Path(folder, name) for folder in cluster.plan.node_folders(index) if Path(folder, name).exists()]
+    return float(found[0].read_text(encoding="ascii"))
+
+
+def _latency(cluster: Cluster, source: int, target: int) -> Figure:
+    asked = cluster.plan.nodes[source].latency_s
+    measured = latency(cluster, source, target)
+    high = (asked or 0) * (1 + LATENCY_TOLERANCE) + LATENCY_SLACK_S
+    is_met = asked is None or asked * (1 - LATENCY_TOLERANCE) <= measured <= high
+    return Figure(LATENCY, f"{source} and {target}", asked, measured, is_met)
+
+
+def _is_near(measured: float, asked: float | None) -> bool:
+    return asked is None or abs(measured / asked - 1) <= TOLERANCE
+
+
+def _best(measure: Callable[[], float], asked: float | None) -> float:
+    """The highest of a few attempts, of which the first that is not too low is the last."""
+    best = measure()
+    for _ in range(ATTEMPTS - 1):
+        if asked is None or best >= asked * (1 - TOLERANCE):
+            break
+        best = max(best, measure())
+    return best
+
+
+@contextmanager
+def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A meter that listens in a node, with its port; ended with the block."""
+    popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
+    assert popen.stdout is not None
+    try:
+        port = popen.stdout.readline().strip()
+        if not port:
+            _finish(popen)
+        yield popen, port
+    finally:
+        popen.kill()
+        popen.communicate()
+
+
+def _measure(cluster: Cluster, index: int, words: list[str], *, with_shares: bool) -> str:
+    return _finish(_start(cluster, index, words, with_shares=with_shares))
+
+
+def _start(cluster: Cluster, index: int, words: list[str], *, with_shares: bool) -> subprocess.Popen[str]:
+    command = cluster.command(index, [sys.executable, "-m", "paceline.cluster.meter", *words], with_shares=with_shares)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _finish(popen: subprocess.Popen[str]) -> str:
+    try:
+        out, error = popen.communicate(timeout=JOB_S)
+    except subprocess.TimeoutExpired:
+        popen.kill()
+        popen.communicate()
+        raise RunError(f"a measurement inside a node took more than {JOB_S:g} s") from None
+    if popen.returncode:
+        reason = (error.strip().splitlines() or [f"exit code {popen.returncode}"])[-1]
+        raise RunError(f"a measurement inside a node failed: {reason}")
+    return out

@@ -1,0 +1,143 @@
+"""CPU shares and memory limits: a cgroup per node, of version 1 or 2, made and removed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.cluster.places import read_mounts
+from paceline.cluster.plan import LABEL, Controller, NodePlan, Plan, group_folder
+
+PERIOD_US = 20_000  # a share is handed out this often: much shorter costs exactness, longer makes steps uneven
+LEAST_QUOTA_US = 1000  # the kernel's own limit
+REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has buried all that ran in it
+
+
+class GroupError(OSError):
+    """The kernel refuses a CPU share or a memory limit; names the controller."""
+
+    def __init__(self, controller: str, reason: str) -> None:
+        super().__init__(reason)
+        self.controller = controller
+
+
+def claim_groups(plan: Plan) -> None:
+    """Make the cluster's folders; one that is there already is somebody's, and nothing of it is touched."""
+    made: list[Path] = []
+    try:
+        for controller in plan.controllers:
+            folder = group_folder(controller, plan.name)
+            if controller.version == 2:
+                hand_down(Path(controller.folder), controller.name)
+            if folder not in made:
+                folder.mkdir()
+                made.append(folder)
+    except OSError as error:
+        for folder in made:
+            folder.rmdir()
+        if isinstance(error, FileExistsError):
+            raise OSError(f"{folder} exists already; `paceline cluster prune` removes what is left over") from None
+        raise GroupError(controller.name, str(error)) from None
+
+
+def limit_groups(plan: Plan) -> None:
+    """Make a folder for every node and write its limits."""
+    for controller in plan.controllers:
+        top = group_folder(controller, plan.name)
+        try:
+            if controller.version == 2:
+                hand_down(top, controller.name)
+            for index, node in enumerate(plan.nodes):
+                folder = top / f"node-{index}"
+                folder.mkdir(exist_ok=True)
+                for name, value in limit_files(controller, node):
+                    _write(folder / name, value)
+        except OSError as error:
+            raise GroupError(controller.name, str(error)) from None
+
+
+def limit_files(controller: Controller, node: NodePlan) -> Iterator[tuple[str, str]]:
+    """Files of a node's folder with what belongs into them, in the order in which they must be written."""
+    if controller.name == "cpu" and node.cpus is not None:
+        period_us = max(PERIOD_US, int(LEAST_QUOTA_US / node.cpus) + 1)
+        quota_us = round(period_us * node.cpus)
+        if controller.version == 2:
+            yield "cpu.max", f"{quota_us} {period_us}"
+        else:
+            yield "cpu.cfs_period_us", str(period_us)
+            yield "cpu.cfs_quota_us", str(quota_us)
+    if controller.name == "memory" and node.memory_bytes is not None:
+        yield ("memory.max" if controller.version == 2 else "memory.limit_in_bytes"), str(node.memory_bytes)
+
+
+def hand_down(folder: Path, name: str) -> None:
+    """Let the cgroups below a folder of version 2 use a controller."""
+    file = folder / "cgroup.subtree_control"
+    if not file.exists() or name not in file.read_text(encoding="ascii").split():
+        _write(file, f"+{name}")
+
+
+def try_to_join(plan: Plan) -> None:
+    """Prove that processes can join, before anybody relies on it: one of ours does, and ends."""
+    for controller in plan.controllers:
+        folder = group_folder(controller, plan.name) / "node-0"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _write(folder / "cgroup.procs", str(os.getpid()))
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        if status:
+            raise GroupError(controller.name, f"processes may not join {folder}")
+
+
+def members(folder: Path) -> set[int]:
+    """Processes in a cgroup and in those below it."""
+    found: set[int] = set()
+    for file in folder.rglob("cgroup.procs"):
+        try:
+            found |= {int(word) for word in file.read_text(encoding="ascii").split()}
+        except FileNotFoundError:
+            continue  # removed while we looked
+    return found
+
+
+def remove_group(top: Path) -> None:
+    """Remove a cluster's cgroup and those below it, once nothing runs in them."""
+    deadline = time.monotonic() + REMOVE_S
+    for folder in [*sorted((entry for entry in top.rglob("*") if entry.is_dir()), reverse=True), top]:
+        while True:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+            else:
+                break
+
+
+def labelled_groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, list[Path]]:
+    """Every cgroup folder with our label, by the cluster's name, wherever it is."""
+    found: dict[str, list[Path]] = {}
+    for point in dict.fromkeys(mount.point for mount in read_mounts(mountinfo.read_text(encoding="utf-8"))):
+        for parent, names, _ in os.walk(point):
+            ours = [name for name in names if name.startswith(LABEL)]
+            names[:] = [name for name in names if name not in ours]
+            for name in ours:
+                found.setdefault(name.removeprefix(LABEL), []).append(Path(parent, name))
+    return found
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="ascii")
+    except OSError as error:
+        raise OSError(error.errno, f"{file}: {error.strerror} (writing {text!r})") from None

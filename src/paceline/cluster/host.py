@@ -1,0 +1,140 @@
+"""What this machine offers for emulated nodes, found by trying; and one sentence for each thing that is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.cluster.namespaces import leave_network
+from paceline.cluster.places import find_controllers
+from paceline.cluster.plan import DIRECT, USER, Controller
+from paceline.cluster.tools import PACKAGES, find_tool, run_lines
+from paceline.errors import UsageError
+from paceline.recipe import ClusterConfig
+
+WITHOUT = "everything without emulated nodes still works, on real hosts too (--nnodes)"
+WITHOUT_SHARES = "--without-cpu-shares"
+TRIAL_S = 30.0
+TRIALS = {
+    "tbf": ["qdisc add dev try-0 root handle 2: tbf rate 1gbit burst 125000 limit 6250000"],
+    "htb": [
+        "qdisc add dev try-0 root handle 2: htb default 1",
+        "class add dev try-0 parent 2: classid 2:1 htb rate 1gbit",
+        "filter add dev try-0 parent 2: protocol ip prio 1 u32 match ip dst 10.0.0.1/32 flowid 2:1",
+    ],
+    "netem": ["qdisc add dev try-0 root handle 2: netem delay 1ms"],
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """What there is. A reason is empty where nothing is missing."""
+
+    entry: str = ""  # how namespaces are made: with our own rights, or in a user namespace
+    no_network: str = ""  # why there can be no nodes at all
+    shapers: frozenset[str] = frozenset()  # of those that TRIALS names
+    controllers: tuple[Controller, ...] = ()
+    no_controller: dict[str, str] = field(default_factory=dict)  # why, by the controller's name
+    num_cores: int = 1
+
+
+def examine() -> Host:
+    """Look at this machine: a short-lived process tries every piece in a network of its own."""
+    cores = os.cpu_count() or 1
+    if not sys.platform.startswith("linux"):
+        return Host(no_network=f"network namespaces exist on Linux alone, and this is {sys.platform}", num_cores=cores)
+    missing = [name for name in ("ip", "nsenter") if find_tool(name) is None]
+    if missing:
+        packages = dict.fromkeys(PACKAGES[name] for name in missing)
+        programs = " and ".join(missing)
+        reason = f"{programs} (package {', '.join(packages)}) {'is' if len(missing) == 1 else 'are'} not installed"
+        return Host(no_network=reason, num_cores=cores)
+    entry, result = DIRECT, _try(DIRECT)
+    if result["error"]:
+        entry, result = USER, _try(USER)
+    controllers, no_controller = find_controllers()
+    return Host(
+        entry=entry,
+        no_network=f"this host refuses network namespaces ({result['error']})" if result["error"] else "",
+        shapers=frozenset(result["shapers"]),
+        controllers=tuple(controllers),
+        no_controller=no_controller,
+        num_cores=cores,
+    )
+
+
+def check_host(host: Host, config: ClusterConfig) -> None:
+    """Raise UsageError for the first thing that is asked for and cannot be had, and say what still works."""
+    if host.no_network:
+        raise UsageError(f"emulated nodes are not possible here: {host.no_network}; {WITHOUT}")
+    shaping = {
+        "bandwidth": (bool(config.bandwidth), "tbf"),
+        "links": (bool(config.links), "htb"),
+        "latency and loss": (bool(config.latency or config.loss), "netem"),
+    }
+    for words, (is_asked, shaper) in shaping.items():
+        if is_asked and shaper not in host.shapers:
+            raise UsageError(_no_shaper(host, words, shaper))
+    groups = {"cpu": bool(config.cpus or config.slow), "memory": bool(config.memory)}
+    for name, is_asked in groups.items():
+        if is_asked and all(one.name != name for one in host.controllers):
+            raise UsageError(no_group(name, host.no_controller.get(name, "")))
+
+
+def no_group(name: str, reason: str) -> str:
+    """The sentence for CPU shares or memory limits that cannot be had."""
+    if name == "cpu":
+        what, way = "CPU shares (cpus, slow)", f"{WITHOUT_SHARES}, or leaving cpus and slow out, goes on without them"
+    else:
+        what, way = "memory limits (memory)", "leave memory out to go on without them"
+    rest = "nodes, addresses and shaped links still work"
+    return f"{what} need a cgroup that we may write to, and there is none ({reason}); {rest}: {way}"
+
+
+def _no_shaper(host: Host, words: str, shaper: str) -> str:
+    kept = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}
+    works = ", ".join(["nodes", *(kept[name] for name in kept if name in host.shapers), "CPU shares and memory limits"])
+    if host.shapers:
+        why = f"this kernel has no {shaper} (module sch_{shaper})"
+    else:
+        why = "links are shaped with tc (package iproute2) and the kernel's tbf, htb and netem, and none works here"
+    return f"{words} cannot be set: {why}; {works} still work without"
+
+
+def _try(entry: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "paceline.cluster.host", entry]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
+        result: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"a trial took more than {TRIAL_S:g} s", "shapers": []}
+    except ValueError:
+        return {"error": (done.stderr.strip().splitlines() or ["a trial ended without a word"])[-1], "shapers": []}
+    return result
+
+
+def _trial(entry: str) -> dict[str, Any]:
+    """In a process of its own: build the pieces of a cluster once; they end with the process."""
+    try:
+        leave_network(entry)
+        run_lines("ip", ["link add try-br type bridge", "link add try-0 type veth peer name try-1"])
+    except OSError as error:
+        return {"error": str(error.strerror or error), "shapers": []}
+    return {"error": "", "shapers": [name for name, lines in TRIALS.items() if _takes(lines)]}
+
+
+def _takes(lines: list[str]) -> bool:
+    try:
+        run_lines("tc", lines)
+        run_lines("tc", ["qdisc del dev try-0 root"])
+    except OSError:
+        return False  # the answer of a kernel, or of a system without tc
+    return True
+
+
+if __name__ == "__main__":
+    print(json.dumps(_trial(sys.argv[1])))

@@ -1,0 +1,194 @@
+"""Open a cluster for as long as a block lasts, or keep one; the command line that runs something inside a node."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paceline.cluster.host import Host, check_host, examine, no_group
+from paceline.cluster.living import MODULE, living_keepers, wait_for_end
+from paceline.cluster.plan import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, NodePlan, Plan
+from paceline.cluster.prune import remove_cluster
+from paceline.cluster.tools import find_tool
+from paceline.errors import RunError, UsageError
+from paceline.recipe import ClusterConfig
+
+STOP_S = 20.0  # a keeper gives what runs inside a second, and the kernel time to bury it
+
+
+@dataclass(frozen=True)
+class Node:
+    """An emulated host."""
+
+    index: int
+    address: str
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is there, held by its keeper."""
+
+    plan: Plan
+    keeper: int
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [Node(index, self.plan.address(index)) for index in range(len(self.plan.nodes))]
+
+    def command(self, index: int, command: list[str], *, with_shares: bool = True) -> list[str]:
+        """The command line that runs a command inside a node, as the same process, with the same file descriptors.
+
+        It joins the node's CPU share and memory limit first, unless told not to, and then the node's network.
+        """
+        if not 0 <= index < len(self.plan.nodes):
+            raise UsageError(f"node {index} is not one of 0 to {len(self.plan.nodes) - 1} of cluster {self.name}")
+        process = f"/proc/{self.keeper}"
+        user = [f"--user={process}/ns/user", "--preserve-credentials"] if self.plan.entry == USER else []
+        enter = [
+            find_tool("nsenter") or "nsenter",
+            *user,
+            f"--net={process}/fd/{FIRST_NODE_FD + index}",
+            "--",
+            *command,
+        ]
+        folders = self.plan.node_folders(index) if with_shares else []
+        if not folders:
+            return enter
+        joins = [f"echo $$ > {shlex.quote(folder)}/cgroup.procs" for folder in folders]
+        return ["/bin/sh", "-c", f'{" && ".join(joins)} && exec "$@"', "sh", *enter]
+
+
+@contextlib.contextmanager
+def open_cluster(
+    config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
+) -> Iterator[Cluster]:
+    """A cluster that is gone when the block is left, when this process is killed, and after Ctrl-C."""
+    plan = make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
+    keeper = _start(plan)
+    try:
+        yield Cluster(plan, _await_ready(plan, keeper))
+    finally:
+        _stop(plan, keeper)
+
+
+def keep_cluster(
+    config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
+) -> Cluster:
+    """A cluster that stays until `take_down`, whatever happens to this process."""
+    plan = make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
+    starter = _start(plan)
+    try:
+        return Cluster(plan, _await_ready(plan, starter))
+    finally:
+        starter.communicate()
+
+
+def make_plan(config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int) -> Plan:
+    """Everything that is decided before anything is started."""
+    if without_cpu_shares:
+        config = dataclasses.replace(config, cpus=None, slow=())
+    if not 1 <= config.nodes <= MOST_NODES:
+        raise UsageError(f"a cluster has 1 to {MOST_NODES} nodes, not {config.nodes} (cluster.nodes)")
+    if name and not re.fullmatch(NAME_PATTERN, name):
+        raise UsageError(f"a cluster's name is 1 to 8 small letters and digits, not {name!r}")
+    host = host or examine()
+    check_host(host, config)
+    others = [keeper.plan for keeper in living_keepers()]
+    if name in {other.name for other in others}:
+        raise UsageError(f"there is a cluster {name!r} already; `paceline cluster down {name}` takes it down")
+    wanted = {"cpu": bool(config.cpus or config.slow), "memory": bool(config.memory)}
+    return Plan(
+        name=name or secrets.token_hex(3),
+        nodes=tuple(_node_plan(config, index, host.num_cores) for index in range(config.nodes)),
+        asked=in_words(config),
+        subnet=_free_subnet({other.subnet for other in others}),
+        entry=host.entry,
+        controllers=tuple(one for one in host.controllers if wanted[one.name]),
+        parent=parent,
+    )
+
+
+def in_words(config: ClusterConfig) -> str:
+    """A cluster as `--cluster` takes it."""
+    words = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        values = value if isinstance(value, tuple) else [value]
+        words += [f"{field.name}={one:g}" if isinstance(one, float) else f"{field.name}={one}" for one in values if one]
+    return ",".join(words)
+
+
+def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodePlan:
+    part = config.slowness.get(index)
+    cpus = config.cpus
+    if part is not None:
+        # Without a share to take a part of, it is one core, or a fair share of those that there are.
+        cpus = part * (cpus or min(1.0, num_cores / config.nodes))
+    pairs = config.link_bits_per_s.items()
+    return NodePlan(
+        cpus=cpus,
+        memory_bytes=config.memory_bytes,
+        bits_per_s=config.bits_per_s,
+        latency_s=config.latency_s,
+        loss_fraction=config.loss_fraction,
+        peers_bits_per_s={sum(pair) - index: rate for pair, rate in pairs if index in pair},
+    )
+
+
+def _free_subnet(taken: set[str]) -> str:
+    """A range that no living cluster has; their networks are apart anyway, so a race for one does no harm."""
+    return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in taken), "10.78.0")
+
+
+def _start(plan: Plan) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C reaches this process alone, which then ends in order.
+    return subprocess.Popen(
+        [sys.executable, "-m", MODULE, plan.to_json()],
+        stdin=subprocess.PIPE if plan.parent else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _await_ready(plan: Plan, starter: subprocess.Popen[bytes]) -> int:
+    """The keeper's process id, once everything is built; RunError says why it is not."""
+    assert starter.stdout is not None
+    said = starter.stdout.readline().decode(errors="replace")
+    try:
+        answer = json.loads(said)
+        error, part, pid = str(answer["error"]), str(answer["part"]), int(answer["pid"])
+    except (ValueError, KeyError, TypeError):
+        rest = (said + starter.stdout.read().decode(errors="replace")).strip()
+        error, part, pid = (rest.splitlines() or ["its keeper ended without a word"])[-1], "", 0
+    if error and part:
+        raise UsageError(no_group(part, error))
+    if error:
+        raise RunError(f"cluster {plan.name} cannot be built: {error}")
+    return pid
+
+
+def _stop(plan: Plan, keeper: subprocess.Popen[bytes]) -> None:
+    """Let the keeper take everything down; what a killed one left behind is removed here."""
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    keeper.stdin.close()
+    is_stuck = not wait_for_end(keeper.pid, STOP_S)
+    if is_stuck:
+        keeper.kill()
+    keeper.stdout.close()
+    if keeper.wait() or is_stuck:
+        remove_cluster(plan.name)

@@ -1,0 +1,62 @@
+"""Workers on the nodes of an emulated cluster: each node has a network, a link and a share of the processor."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from paceline.launch.ground import Ground, Seat, WorkerProcess, spread, start_process
+from paceline.recipe import ClusterConfig
+
+if TYPE_CHECKING:
+    from paceline.cluster import Cluster
+
+STORE_PORT = 29400  # of node 0, whose network nobody else is in
+
+
+class EmulatedNodes(Ground):
+    """Process r on node r; where there are more processes than nodes, each node has a block of them.
+
+    This process is not in the nodes' network: worker 0 keeps the store, and pipes are sockets without a network.
+    """
+
+    def __init__(self, config: ClusterConfig, num_processes: int) -> None:
+        self._config = config
+        self._node_of = spread(num_processes, config.nodes)
+        self._cluster: Cluster | None = None
+        self._open = ExitStack()
+        self.meeting = ("", STORE_PORT)
+
+    def open(self) -> None:
+        from paceline.cluster import open_cluster
+
+        self._cluster = self._open.enter_context(open_cluster(self._config))
+        self.meeting = (self._cluster.nodes[0].address, STORE_PORT)
+
+    def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
+        assert self._cluster is not None, "the cluster is not up"
+        # An interface of this host, which nodes do not have.
+        own = {key: value for key, value in os.environ.items() if key != "GLOO_SOCKET_IFNAME"}
+        for node in self._node_of:
+            yield start_process({**own, **environment}, partial(self._cluster.command, node))
+
+    def seat(self, index: int) -> Seat:
+        assert self._cluster is not None, "the cluster is not up"
+        node = self._node_of[index]
+        return Seat(str(node), index - self._node_of.index(node), self._cluster.nodes[node].address)
+
+    def who(self, index: int) -> str:
+        return f"on emulated node {self._node_of[index]}"
+
+    def hint(self, index: int, code: int) -> str:
+        where = f" on emulated node {self._node_of[index]}"
+        is_memory = code == -signal.SIGKILL and self._config.memory
+        return f"{where}, as one is that needs more than its node's {self._config.memory}" if is_memory else where
+
+    def close(self) -> None:
+        self._cluster = None
+        self._open.close()

@@ -1,0 +1,120 @@
+"""Where the processes of a pool stand: who starts them, which node each is on, and where they meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+STOP_S = 2.0  # between asking a worker to end and making it
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of one process."""
+
+    node: str  # processes with the same name here share a host
+    local_rank: int  # which of its node's processes it is
+    address: str  # that peers reach it at; empty: the one that leads towards the meeting point
+
+
+@dataclass
+class WorkerProcess:
+    """A worker process, or the client that leads to it, and our end of its pipe."""
+
+    popen: subprocess.Popen[bytes]
+    pipe: Connection
+    ends_with_pipe: bool = False  # whether it is asked to end by closing its pipe, not by a signal
+
+    def ask_to_end(self) -> None:
+        if self.ends_with_pipe:
+            self.pipe.close()
+        else:
+            self.popen.terminate()
+
+    def end(self, deadline: float) -> None:
+        """Wait for its end; from the deadline on, make it end."""
+        try:
+            self.popen.wait(max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        self.pipe.close()
+
+
+class Ground(ABC):
+    """Starts all processes of a pool; opened before the first of them and closed after the last."""
+
+    # Where worker 0 keeps the store at which all meet, and the port (0: a free one); None: this process keeps it.
+    meeting: tuple[str, int] | None = None
+
+    def open(self) -> None:
+        """Make what processes stand on."""
+
+    @abstractmethod
+    def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
+        """Start every process, with these variables beside this process's; each says by its pipe when it is ready."""
+
+    @abstractmethod
+    def seat(self, index: int) -> Seat:
+        """Where the process with that number stands."""
+
+    def who(self, index: int) -> str:
+        """Where that is, in words for errors; empty where it is here."""
+        del index
+        return ""
+
+    def hint(self, index: int, code: int) -> str:
+        """What may have ended that process, beside its exit code."""
+        del index, code
+        return ""
+
+    def close(self) -> None:
+        """Take down what `open` made."""
+
+
+class Here(Ground):
+    """Plain processes of this host."""
+
+    def __init__(self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1") -> None:
+        self._num_processes, self._node, self._address = num_processes, node, address
+
+    def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
+        for _ in range(self._num_processes):
+            yield start_process({**os.environ, **environment})
+
+    def seat(self, index: int) -> Seat:
+        return Seat(self._node, index, self._address)
+
+
+def start_process(
+    environment: dict[str, str], wrap: Callable[[list[str]], list[str]] = lambda command: command
+) -> WorkerProcess:
+    """A worker as a child of this process, a pair of sockets as its pipe; `wrap` turns its command into another."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "paceline.launch.process", str(theirs.fileno())]
+    # A session of its own: Ctrl-C reaches this process alone, which then ends the workers in order.
+    popen = subprocess.Popen(
+        wrap(command),
+        pass_fds=[theirs.fileno()],
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+    )
+    theirs.close()
+    pipe: Connection = Connection(ours.detach())
+    pipe.send(sys.path)
+    return WorkerProcess(popen, pipe)
+
+
+def spread(num_processes: int, num_nodes: int) -> list[int]:
+    """The node of each process: its own as long as there are enough, else even blocks."""
+    if num_processes <= num_nodes:
+        return list(range(num_processes))
+    return [index * num_nodes // num_processes for index in range(num_processes)]

@@ -1,0 +1,241 @@
+"""Workers on several hosts, all started from this one over ssh."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import pickle
+import secrets
+import select
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import IO, Any, ClassVar
+
+from paceline.errors import RunError, UsageError
+from paceline.launch.ground import STOP_S, Ground, Seat, WorkerProcess, spread
+from paceline.launch.pool import START_S, PoolLauncher
+from paceline.launch.remote import MARK
+from paceline.launch.sameness import difference, own_facts
+
+CONNECT_S = 15
+WAVE = 8  # connections that are opened at once; an ssh server refuses many at a time
+MOST_NOISE_BYTES = 1 << 16  # of what a login may say before the worker speaks
+# Nobody is there to type a password; a host that is gone is noticed.
+SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "ServerAliveInterval=15"]
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Hosts by the names that ssh knows, and how to reach them."""
+
+    names: tuple[str, ...]
+    ssh: str = "ssh"  # a client with options; any other program that takes a host and a command will do
+    python: str = ""  # the interpreter there; empty: the same path as here
+    master_addr: str = ""  # of the first host, as the others reach it; empty: as this one reaches it
+    master_port: int = 0  # that the first host listens on; 0: a free one
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not name or name.startswith("-") or any(letter.isspace() for letter in name):
+                raise UsageError(f"--hosts: {name!r} is not the name of a host")
+            if self.names.count(name) > 1:
+                raise UsageError(f"--hosts names {name} twice; --workers says how many processes there are in all")
+        if not self.names:
+            raise UsageError("--hosts is empty; an example: --hosts alpha,beta,user@gamma")
+        if not 0 <= self.master_port < 65536:
+            raise UsageError(f"--master-port must be from 1 to 65535, not {self.master_port}")
+        try:
+            words = shlex.split(self.ssh)
+        except ValueError as error:
+            raise UsageError(f"--ssh {self.ssh!r} cannot be read: {error}") from None
+        if not words:
+            raise UsageError("--ssh is empty; an example: --ssh 'ssh -p 2222'")
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.names)
+
+    def command(self, name: str, environment: dict[str, str]) -> list[str]:
+        """The command line, here, that starts a worker there."""
+        client = shlex.split(self.ssh)
+        if os.path.basename(client[0]) == "ssh":
+            client += SSH_OPTIONS
+        assignments = [f"{key}={value}" for key, value in environment.items()]
+        remote = ["env", *assignments, self.python or sys.executable, "-m", "paceline.launch.remote"]
+        return [*client, name, f"exec {shlex.join(remote)}"]
+
+
+class HostsLauncher(PoolLauncher):
+    """A pool of processes on several hosts, in even blocks; this process is on none of them, or on any."""
+
+    name: ClassVar[str] = "hosts"
+
+    def __init__(self, num_processes: int, hosts: Hosts) -> None:
+        super().__init__(num_processes, OverSsh(hosts, num_processes))
+
+
+class OverSsh(Ground):
+    """A client of ssh for every worker. When it ends, or this process does, the worker ends."""
+
+    def __init__(self, hosts: Hosts, num_processes: int) -> None:
+        self._hosts = hosts
+        self._host_of = spread(num_processes, hosts.num_nodes)
+        self._said: list[_Said] = []
+        self.meeting = ("", hosts.master_port)
+
+    def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
+        self._said = []
+        facts: list[dict[str, str]] = []
+        carried = {**_carried_variables(), **environment}
+        for first in range(0, len(self._host_of), WAVE):
+            wave = []
+            for index in range(first, min(first + WAVE, len(self._host_of))):
+                process = self._connect(index, carried)
+                wave.append((index, process.pipe))
+                yield process
+            facts += [self._greet(index, pipe) for index, pipe in wave]
+        self.meeting = (self._address_of_first(facts), self._hosts.master_port)
+
+    def seat(self, index: int) -> Seat:
+        host = self._host_of[index]
+        return Seat(str(host), index - self._host_of.index(host), "")
+
+    def who(self, index: int) -> str:
+        return f"on host {self._name(index)}"
+
+    def hint(self, index: int, code: int) -> str:
+        last = self._said[index].last()
+        how = " (ssh's own: a signal ended it there, or the connection is gone)" if code == 255 else ""
+        return f"{how} on host {self._name(index)}{last and f': {last}'}"
+
+    def _name(self, index: int) -> str:
+        return self._hosts.names[self._host_of[index]]
+
+    def _connect(self, index: int, environment: dict[str, str]) -> WorkerProcess:
+        name = self._name(index)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            pipe: Connection = Connection(ours.detach())
+            command = self._hosts.command(name, environment)
+            try:
+                popen = subprocess.Popen(
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                pipe.close()
+                raise UsageError(f"--ssh: {command[0]!r} cannot be started: {error.strerror}") from None
+        assert popen.stderr is not None
+        self._said.append(_Said(name, popen.stderr))
+        return WorkerProcess(popen, pipe, ends_with_pipe=True)
+
+    def _greet(self, index: int, pipe: Connection) -> dict[str, str]:
+        """Hear the token back, compare what must be the same, and tell where to work."""
+        token = secrets.token_hex(32)
+        name, said = self._name(index), self._said[index]
+        try:
+            os.write(pipe.fileno(), f"{token}\n".encode())
+            facts = _read_answer(pipe.fileno(), token)
+        except TimeoutError as error:
+            raise RunError(f"host {name} {error}") from None
+        except OSError:
+            said.wait()
+            raise RunError(
+                f"no worker could be started on host {name}: {said.last() or 'it ended without a word'}"
+            ) from None
+        differs = difference(own_facts(), facts)
+        if differs:
+            raise UsageError(f"host {name} must run the same as this one, but {differs}")
+        said.is_heard = True
+        order = {"folder": os.getcwd(), "path": [os.path.abspath(entry) for entry in sys.path if entry]}
+        pipe.send_bytes(pickle.dumps(order))
+        return facts
+
+    def _address_of_first(self, facts: list[dict[str, str]]) -> str:
+        """Where worker 0 can be reached by the others."""
+        if self._hosts.master_addr:
+            return self._hosts.master_addr
+        addresses = [facts[self._host_of.index(host)]["address"] for host in sorted(set(self._host_of))]
+        first = addresses[0] or self._hosts.names[0].rpartition("@")[2]
+        if len(addresses) > 1 and (_is_loopback(first) or ":" in first):
+            what = "which other hosts cannot reach" if _is_loopback(first) else "which is not an IPv4 address"
+            raise UsageError(
+                f"host {self._hosts.names[0]} is reached at {first} from here, {what}; name it by its address in their "
+                "network, or give that with --master-addr"
+            )
+        return first
+
+
+class _Said:
+    """What a client and its host say on standard error: kept for errors, and shown once the worker is known."""
+
+    def __init__(self, name: str, stream: IO[bytes]) -> None:
+        self.is_heard = False
+        self._name, self._stream = name, stream
+        self._lines: deque[str] = deque(maxlen=20)
+        self._thread = threading.Thread(target=self._read, daemon=True, name=f"paceline-host-{name}")
+        self._thread.start()
+
+    def last(self) -> str:
+        return next((line for line in reversed(self._lines) if line), "")
+
+    def wait(self) -> None:
+        self._thread.join(STOP_S)
+
+    def _read(self) -> None:
+        with self._stream as stream:
+            for data in stream:
+                line = data.decode(errors="replace").strip()
+                self._lines.append(line)
+                if self.is_heard:
+                    print(f"{self._name}: {line}", file=sys.stderr, flush=True)
+
+
+def _read_answer(fd: int, token: str) -> dict[str, str]:
+    """The worker's facts, behind whatever a login says first; OSError where the other end is gone before.
+
+    Letter by letter, since what follows the line is for the pipe.
+    """
+    deadline = time.monotonic() + START_S
+    line = b""
+    for _ in range(MOST_NOISE_BYTES):
+        if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:
+            raise TimeoutError(f"did not answer within {START_S:g} s")
+        letter = os.read(fd, 1)
+        if not letter:
+            raise ConnectionResetError
+        if letter != b"\n":
+            line += letter
+            continue
+        words = line.decode(errors="replace").strip()
+        if words.startswith(f"{MARK} {token} "):
+            facts: Any = json.loads(words.removeprefix(f"{MARK} {token} "))
+            return {str(key): str(value) for key, value in facts.items()}
+        line = b""
+    raise TimeoutError("says more than a login should before its worker is heard")
+
+
+def _carried_variables() -> dict[str, str]:
+    """Variables of this process that decide what a worker finds, and by which interface."""
+    carried = {key: os.environ[key] for key in ("GLOO_SOCKET_IFNAME",) if os.environ.get(key)}
+    places = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return {**carried, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,80 @@
+"""What tests of emulated nodes share: whether this host allows them, and a program that is killed while it has one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import TESTS
+from paceline.cluster.groups import labelled_groups
+from paceline.cluster.host import Host, check_host, examine
+from paceline.cluster.living import living_keepers, processes_inside
+from paceline.cluster.plan import DIRECT, USER
+from paceline.errors import UsageError
+from paceline.recipe import ClusterConfig
+
+VICTIM = str(TESTS / "clusters_victim.py")
+
+
+@functools.cache
+def host() -> Host:
+    return examine()
+
+
+def need(**asked: object) -> ClusterConfig:
+    """A cluster as asked for; the test is skipped, with the reason, on a host that cannot have it."""
+    config = ClusterConfig(**asked)
+    try:
+        check_host(host(), config)
+    except UsageError as error:
+        pytest.skip(str(error))
+    return config
+
+
+def entered_as(entry: str) -> Host:
+    """This host, with that way into namespaces."""
+    if entry == DIRECT and host().entry != DIRECT:
+        pytest.skip("namespaces without a user namespace need root's rights")
+    found = dataclasses.replace(host(), entry=entry)
+    return dataclasses.replace(found, controllers=()) if entry == USER and os.geteuid() else found
+
+
+def cpu_controller(config: ClusterConfig) -> str:
+    """The folder that clusters get their CPU shares in."""
+    check_host(host(), config)
+    return next(one.folder for one in host().controllers if one.name == "cpu")
+
+
+def inside(command: list[str], code: str, *arguments: str) -> list[str]:
+    """Python code as the end of a command."""
+    return [*command, sys.executable, "-c", code, *arguments]
+
+
+def run(command: list[str], **options: object) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def is_gone(name: str) -> bool:
+    names = {keeper.plan.name for keeper in living_keepers()}
+    return name not in names and name not in labelled_groups() and not processes_inside(name)
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"
+        time.sleep(0.02)
+
+
+def folders_named(name: str) -> list[Path]:
+    return labelled_groups().get(name, [])

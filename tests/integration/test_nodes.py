@@ -1,0 +1,203 @@
+"""Workers on emulated nodes: each in its node's network, the cluster up as long as the launcher and no longer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+import node_jobs
+from clusters import need
+from command import run_command
+from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
+from paceline.cluster.living import living_keepers
+from paceline.comm import comms
+from paceline.errors import UsageError, WorkerError
+from paceline.launch.base import Task
+from paceline.launch.local import LocalLauncher, Nodes
+from paceline.recipe import ClusterConfig, Recipe
+from paceline.study.entries import settle_comm
+
+TWO = ClusterConfig(nodes=2)
+OWN_NETWORK = os.readlink("/proc/self/ns/net") if os.path.exists("/proc/self/ns/net") else ""
+
+
+@pytest.fixture(autouse=True)
+def nodes_are_possible() -> None:
+    need(nodes=2)
+
+
+def own_clusters() -> list[str]:
+    """Clusters that this process, or a child of it, has opened and that are still there."""
+    pids = {os.getpid(), *child_processes()}
+    return [keeper.plan.name for keeper in living_keepers() if keeper.plan.parent in pids]
+
+
+def test_every_worker_is_in_its_nodes_network_and_reuses_it() -> None:
+    with LocalLauncher(2, cluster=TWO) as launcher:
+        assert len(own_clusters()) == 1
+        first = on_pool(launcher, 2, node_jobs.place_of)
+        assert [place["sum"] for place in first] == [2.0, 2.0]
+        assert len({OWN_NETWORK, *(place["network"] for place in first)}) == 3
+        # The store and the peers are reached by the node's own address, and by no other.
+        assert [len(place["addresses"]) for place in first] == [1, 1]
+        assert first[0]["addresses"] != first[1]["addresses"]
+        again = on_pool(launcher, 2, node_jobs.place_of)
+        assert [place["pid"] for place in again] == [place["pid"] for place in first]
+        assert on_pool(launcher, 1, jobs.rank_of) == [0]
+    assert own_clusters() == []
+    assert child_processes() == {}
+
+
+@pytest.mark.parametrize("comm", ["torch", "hierarchical"])
+def test_memory_is_shared_within_a_node_alone(comm: str) -> None:
+    if comms.get(comm).unavailable():
+        pytest.skip(f"comm {comm}: {comms.get(comm).unavailable()}")
+    with LocalLauncher(4, cluster=TWO) as launcher:
+        places = on_pool(launcher, 4, node_jobs.place_of, comm=comm)
+    networks = [place["network"] for place in places]
+    assert networks[0] == networks[1] != networks[2] == networks[3]
+    # Worker 0 sends to worker 1 of the same node, worker 1 to worker 2 of the other one.
+    expected = ["memory", "network"] if comm == "hierarchical" else ["network", "network"]
+    assert [place["medium"] for place in places[:2]] == expected
+
+
+def test_shared_memory_between_nodes_is_refused_and_never_chosen() -> None:
+    recipe = Recipe(workers=4, cluster=TWO)
+    with pytest.raises(UsageError, match="it does not connect hosts, and there are 2"):
+        settle_comm(recipe.replace({"comm": "shm"}))
+    assert settle_comm(recipe.replace({"comm": "auto", "workers": 2})).comm == "torch"
+    assert settle_comm(recipe.replace({"comm": "auto"})).comm in ("hierarchical", "torch")
+    with LocalLauncher(2, cluster=TWO) as launcher, pytest.raises(WorkerError, match="one host"):
+        on_pool(launcher, 2, jobs.rank_of, comm="shm")
+
+
+def test_a_dead_worker_takes_the_cluster_along_and_the_next_task_has_a_new_one() -> None:
+    with LocalLauncher(2, cluster=TWO) as launcher:
+        name = own_clusters()
+        with pytest.raises(WorkerError, match=r"^worker 0 died: its process was ended by signal 9 on emulated node 0$"):
+            on_pool(launcher, 2, jobs.kill_itself, rank=0)  # the one that keeps the store
+        assert own_clusters() == []
+        assert child_processes() == {}
+        assert on_pool(launcher, 2, jobs.rank_of) == [0, 1]
+        assert own_clusters() != name
+    assert own_clusters() == []
+
+
+def test_ctrl_c_takes_everything_down() -> None:
+    seen: list[int] = []
+
+    def interrupt(event: dict[str, Any]) -> None:
+        seen.append(event["pid"])
+        raise KeyboardInterrupt
+
+    with LocalLauncher(2, cluster=TWO) as launcher:
+        with pytest.raises(KeyboardInterrupt):
+            launcher.run(Task(jobs.emit_and_wait, num_workers=2), interrupt)
+        assert child_processes() == {}
+        assert own_clusters() == []
+    assert not is_alive(seen[0])
+
+
+PARENT = """
+import jobs
+from paceline.launch.base import Task
+from paceline.launch.local import LocalLauncher
+from paceline.recipe import ClusterConfig
+
+with LocalLauncher(2, cluster=ClusterConfig(nodes=2)) as launcher:
+    launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
+"""
+
+
+def test_killing_the_parent_leaves_neither_worker_nor_cluster() -> None:
+    with python_processes(["-c", PARENT]) as [parent]:
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        keepers = [keeper.pid for keeper in living_keepers() if keeper.plan.parent == parent.pid]
+        assert len(keepers) == 1
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(15)
+        assert wait_until_gone([*workers, *keepers], timeout_s=30) == []
+
+
+def paceline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "paceline", *arguments],
+        cwd=cwd,
+        env=node_jobs.environment_for_workers(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def test_run_counts_what_a_nodes_interface_carries(tmp_path: Path) -> None:
+    words = ["run", "--workers", "2", "--iterations", "6", "--strategy", "ring", "--cluster", "nodes=2", "--json", "-"]
+    done = paceline(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["recipe"]["cluster"]["nodes"] == 2
+    for row in found["results"][0]["network"]["per_worker"]:
+        # Payload by the kernel's count of this worker's connections; the interface adds headers.
+        assert 0 < row["comm_sent_bytes"] <= row["kernel_sent_bytes"] < row["node_sent_bytes"]
+        assert row["node_sent_bytes"] < 1.5 * row["kernel_sent_bytes"]
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "workers" / "1.jsonl").is_file()
+    assert "nodes = 2" in (run / "recipe.toml").read_text()
+
+
+def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
+    words = ["--workers", "2", "--iterations", "3", "--strategies", "none,ring,parameter-server"]
+    done = paceline("compare", *words, "--no-report", "--cluster", "nodes=2", "--json", "s.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "s.json").read_text())["results"]
+    assert [result["label"] for result in results] == ["none", "ring", "parameter-server"]
+    words = ["--strategies", "ring,overlap", "--workers", "2", "--models", "lenet5", "--cluster", "nodes=2"]
+    judged = paceline("verify", *words, cwd=tmp_path)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert "All 2 meet their guarantee on comm torch." in judged.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--cluster", "nodes=2", "--nnodes", "2", "--workers", "2"], "cannot be used with --nnodes"),
+        (["--cluster", "nodes=2", "--hosts", "a,b", "--workers", "2"], "give one of the two"),
+        (["--cluster", "nodes=2", "--comm", "shm", "--workers", "2"], "it does not connect hosts, and there are 2"),
+    ],
+)
+def test_what_does_not_go_together(words: list[str], sentence: str) -> None:
+    said = run_command("run", *words, width=200)
+    assert said.code == 2
+    assert sentence in said.err
+    assert child_processes() == {}
+
+
+def test_a_cluster_and_torchrun_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    said = run_command("run", "--cluster", "nodes=2", width=200)
+    assert said.code == 2
+    assert "leave torchrun out" in said.err
+
+
+def test_by_hand_on_several_hosts_takes_no_cluster() -> None:
+    with pytest.raises(UsageError, match="cannot be used with --nnodes"):
+        LocalLauncher(2, Nodes(num_nodes=2, master_port=1), TWO)
+
+
+def test_a_cluster_that_cannot_be_is_said_before_anything_starts() -> None:
+    launcher = LocalLauncher(2, cluster=ClusterConfig(nodes=100_000))
+    with pytest.raises(UsageError, match="nodes"):
+        launcher.__enter__()
+    with pytest.raises(UsageError, match="nodes"):
+        launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)
+    assert child_processes() == {}

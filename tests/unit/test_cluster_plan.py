@@ -1,0 +1,222 @@
+"""A cluster in numbers, in the words of ip and tc, and in the files of cgroups."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from paceline.cluster.groups import claim_groups, labelled_groups, limit_files, limit_groups, members
+from paceline.cluster.host import Host
+from paceline.cluster.opening import Cluster, in_words, make_plan
+from paceline.cluster.plan import DIRECT, USER, Controller, NodePlan, Plan
+from paceline.cluster.shaping import MTU, node_lines, receiving_lines, sending_lines, switch_lines
+from paceline.errors import UsageError
+from paceline.recipe import ClusterConfig, parse_cluster
+
+EVERYTHING = Host(
+    entry=DIRECT,
+    shapers=frozenset({"tbf", "htb", "netem"}),
+    controllers=(Controller("cpu", 1, "/groups/cpu"), Controller("memory", 1, "/groups/memory")),
+    num_cores=2,
+)
+WORDS = "nodes=4,cpus=0.5,bandwidth=1gbit,latency=1ms,loss=0.1%,memory=2g,links=0-2:100mbit,slow=3:0.5"
+
+
+def plan_of(words: str, *, name: str = "lab", without_cpu_shares: bool = False, host: Host = EVERYTHING) -> Plan:
+    changes = {key.removeprefix("cluster."): value for key, value in parse_cluster(words).items()}
+    config = ClusterConfig(**changes)
+    return make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=1)
+
+
+def test_a_plan_survives_its_line_of_text() -> None:
+    plan = plan_of(WORDS)
+    assert Plan.from_json(plan.to_json()) == plan
+    assert "\n" not in plan.to_json()
+
+
+def test_what_was_asked_for_is_kept_in_its_own_words() -> None:
+    assert plan_of(WORDS).asked == WORDS
+    assert in_words(ClusterConfig(nodes=2)) == "nodes=2"
+
+
+def test_numbers_of_every_node() -> None:
+    nodes = plan_of(WORDS).nodes
+    assert [node.cpus for node in nodes] == [0.5, 0.5, 0.5, 0.25]
+    assert {node.memory_bytes for node in nodes} == {2 << 30}
+    assert [node.peers_bits_per_s for node in nodes] == [{2: 1e8}, {}, {0: 1e8}, {}]
+
+
+@pytest.mark.parametrize(("num_cores", "cpus"), [(2, 0.25), (64, 0.5)])
+def test_a_slow_node_without_shares_has_a_part_of_a_fair_one(num_cores: int, cpus: float) -> None:
+    plan = plan_of("nodes=4,slow=3:0.5", host=dataclasses.replace(EVERYTHING, num_cores=num_cores))
+    assert [node.cpus for node in plan.nodes] == [None, None, None, cpus]
+    assert [one.name for one in plan.controllers] == ["cpu"]
+
+
+def test_without_cpu_shares() -> None:
+    plan = plan_of(WORDS, without_cpu_shares=True)
+    assert [node.cpus for node in plan.nodes] == [None] * 4
+    assert [one.name for one in plan.controllers] == ["memory"]
+    assert "cpus" not in plan.asked
+
+
+@pytest.mark.parametrize("name", ["Lab", "far-away", "ninechars", "a b"])
+def test_names_must_fit_an_interface(name: str) -> None:
+    with pytest.raises(UsageError, match="1 to 8 small letters and digits"):
+        plan_of("nodes=2", name=name)
+    assert len(plan_of("nodes=2", name="eight888").interface(249)) <= 15
+
+
+@pytest.mark.parametrize("nodes", [0, 251])
+def test_a_cluster_has_room_for_so_many_nodes(nodes: int) -> None:
+    with pytest.raises(UsageError, match="1 to 250 nodes"):
+        make_plan(ClusterConfig(nodes=nodes), name="", without_cpu_shares=False, host=EVERYTHING, parent=1)
+
+
+def test_names_are_made_up_where_none_is_given() -> None:
+    assert plan_of("nodes=2", name="").name != plan_of("nodes=2", name="").name
+
+
+def test_the_rate_between_two_nodes_is_that_of_the_narrowest_place() -> None:
+    plan = plan_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit,links=0-1:10gbit")
+    assert plan.expected_bits_per_s(0, 2) == plan.expected_bits_per_s(2, 0) == 1e8
+    assert plan.expected_bits_per_s(0, 1) == plan.expected_bits_per_s(1, 2) == 1e9
+    assert plan_of("nodes=3,links=0-2:100mbit").expected_bits_per_s(0, 1) is None
+
+
+def test_nodes_meet_at_a_bridge() -> None:
+    plan = plan_of("nodes=2")
+    lines = switch_lines(plan, keeper=77)
+    assert lines[0].startswith(f"link add pl-lab-br mtu {MTU} type bridge")
+    assert f"link add port-1 mtu {MTU} type veth peer name pl-lab-1 mtu {MTU} netns /proc/77/fd/101" in lines
+    assert "link set port-1 master pl-lab-br up" in lines
+    assert node_lines(plan, 1) == [
+        "link set lo up",
+        f"addr add {plan.address(1)}/24 dev pl-lab-1",
+        "link set pl-lab-1 up",
+    ]
+
+
+def test_a_link_without_a_rate_is_left_alone() -> None:
+    plan = plan_of("nodes=2")
+    assert sending_lines(plan, 0) == receiving_lines(plan, 0) == []
+
+
+def test_both_directions_of_a_link_are_shaped() -> None:
+    plan = plan_of("nodes=2,bandwidth=1gbit")
+    shaper = "handle 2: tbf rate 1000000000bit burst 125000 limit 6375000"
+    assert sending_lines(plan, 1) == [f"qdisc add dev pl-lab-1 root {shaper}"]
+    assert receiving_lines(plan, 1) == [f"qdisc add dev port-1 root {shaper}"]
+
+
+def test_a_slow_link_has_room_for_a_frame() -> None:
+    assert f"burst {MTU + 100} " in sending_lines(plan_of("nodes=2,bandwidth=1mbit"), 0)[0]
+
+
+def test_latency_and_loss_are_added_where_a_node_sends() -> None:
+    plan = plan_of("nodes=2,latency=1.5ms,loss=0.1%,bandwidth=100mbit")
+    delay, shape = sending_lines(plan, 0)
+    assert delay == "qdisc add dev pl-lab-0 root handle 1: netem limit 100000 delay 1500us loss 0.1%"
+    assert shape.startswith("qdisc add dev pl-lab-0 parent 1:1 handle 2: tbf rate 100000000bit")
+    assert "netem" not in receiving_lines(plan, 0)[0]
+
+
+def test_a_slow_link_is_a_class_by_destination_at_both_ends() -> None:
+    plan = plan_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit")
+    for index, peer in ((0, 2), (2, 0)):
+        text = "\n".join(sending_lines(plan, index))
+        assert f"classid 2:{16 + peer:x} htb rate 100000000bit ceil 100000000bit" in text
+        assert f"u32 match ip dst {plan.address(peer)}/32 flowid 2:{16 + peer:x}" in text
+        assert "classid 2:2 htb rate 900000000bit ceil 1000000000bit" in text
+    assert "tbf" in sending_lines(plan, 1)[0]
+    assert all("tbf" in receiving_lines(plan, index)[0] for index in range(3))
+
+
+def test_classes_are_promised_no_more_than_the_link_has() -> None:
+    plan = plan_of("nodes=4,bandwidth=100mbit,links=0-1:80mbit,links=0-2:80mbit,links=0-3:1gbit")
+    classes = [line.split() for line in sending_lines(plan, 0) if line.startswith("class") and "parent 2:1" in line]
+    promised = [int(words[words.index("rate") + 1].removesuffix("bit")) for words in classes]
+    most = [int(words[words.index("ceil") + 1].removesuffix("bit")) for words in classes]
+    assert sum(promised) == pytest.approx(1e8)
+    assert most == [1e8, 8e7, 8e7, 1e8]
+
+
+def test_the_command_joins_the_groups_and_then_the_network() -> None:
+    line = Cluster(plan_of("nodes=2,cpus=0.5,memory=1g"), keeper=77).command(1, ["echo", "hello"])
+    joins = "echo $$ > /groups/cpu/paceline-lab/node-1/cgroup.procs && echo $$ > /groups/memory/paceline-lab/node-1"
+    assert line[:2] == ["/bin/sh", "-c"]
+    assert line[2].startswith(joins)
+    assert line[-4:] == ["--net=/proc/77/fd/101", "--", "echo", "hello"]
+
+
+def test_the_command_without_groups_only_enters() -> None:
+    plan = plan_of("nodes=2,cpus=0.5", host=dataclasses.replace(EVERYTHING, entry=USER))
+    line = Cluster(plan, keeper=77).command(0, ["id"], with_shares=False)
+    assert line[1:] == ["--user=/proc/77/ns/user", "--preserve-credentials", "--net=/proc/77/fd/100", "--", "id"]
+    with pytest.raises(UsageError, match="node 2 is not one of 0 to 1"):
+        Cluster(plan, keeper=77).command(2, ["id"])
+
+
+@pytest.mark.parametrize(
+    ("version", "node", "files"),
+    [
+        (1, NodePlan(cpus=0.5), {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "10000"}),
+        (2, NodePlan(cpus=0.5), {"cpu.max": "10000 20000"}),
+        (2, NodePlan(cpus=0.01), {"cpu.max": "1000 100001"}),
+        (2, NodePlan(cpus=3), {"cpu.max": "60000 20000"}),
+        (2, NodePlan(), {}),
+    ],
+)
+def test_files_of_a_cpu_share(version: int, node: NodePlan, files: dict[str, str]) -> None:
+    assert dict(limit_files(Controller("cpu", version, "/"), node)) == files
+
+
+@pytest.mark.parametrize(("version", "name"), [(1, "memory.limit_in_bytes"), (2, "memory.max")])
+def test_files_of_a_memory_limit(version: int, name: str) -> None:
+    assert dict(limit_files(Controller("memory", version, "/"), NodePlan(memory_bytes=4096))) == {name: "4096"}
+
+
+def groups_of_version_2(folder: Path) -> Plan:
+    (folder / "cgroup.subtree_control").write_text("cpu memory")
+    both = tuple(Controller(name, 2, str(folder)) for name in ("cpu", "memory"))
+    return plan_of("nodes=2,cpus=0.5,memory=1g,slow=1:0.5", host=dataclasses.replace(EVERYTHING, controllers=both))
+
+
+def test_both_controllers_of_version_2_share_a_folder(tmp_path: Path) -> None:
+    plan = groups_of_version_2(tmp_path)
+    claim_groups(plan)
+    limit_groups(plan)
+    top = tmp_path / "paceline-lab"
+    assert plan.group_folders() == [str(top)]
+    assert plan.node_folders(1) == [str(top / "node-1")]
+    assert (top / "node-0" / "cpu.max").read_text() == "10000 20000"
+    assert (top / "node-1" / "cpu.max").read_text() == "5000 20000"
+    assert (top / "node-1" / "memory.max").read_text() == str(1 << 30)
+    assert (top / "cgroup.subtree_control").read_text() in ("+cpu", "+memory")  # a kernel would add them up
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu memory"
+
+
+def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
+    plan = groups_of_version_2(tmp_path)
+    (tmp_path / "paceline-lab").mkdir()
+    with pytest.raises(OSError, match="exists already; `paceline cluster prune`"):
+        claim_groups(plan)
+    assert (tmp_path / "paceline-lab").exists()
+
+
+def test_leftovers_are_found_by_label_alone(tmp_path: Path) -> None:
+    for name in ("paceline-lab/node-0", "deep/below/paceline-abc", "packer-1", "deep/my-paceline-x"):
+        (tmp_path / "groups" / name).mkdir(parents=True)
+    (tmp_path / "groups/paceline-lab/node-0/cgroup.procs").write_text("12\n13\n")
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"31 23 0:27 / {tmp_path}/groups rw,relatime - cgroup2 cgroup2 rw\n22 1 8:1 / / rw - ext4 /dev/x rw\n"
+    )
+    found = labelled_groups(mounts)
+    assert found == {
+        "lab": [tmp_path / "groups/paceline-lab"],
+        "abc": [tmp_path / "groups/deep/below/paceline-abc"],
+    }
+    assert members(found["lab"][0]) == {12, 13}

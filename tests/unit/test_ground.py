@@ -1,0 +1,130 @@
+"""Where processes stand: which node each is on, what a run on another host sends home, what must be the same there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import RunError, UsageError
+from paceline.launch.base import Task
+from paceline.launch.delivery import PIECE_BYTES, Receiver, delivered
+from paceline.launch.ground import spread
+from paceline.launch.hosts import SSH_OPTIONS, Hosts
+from paceline.launch.sameness import difference, own_facts
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "num_nodes", "expected"),
+    [
+        (1, 1, [0]),
+        (2, 4, [0, 1]),
+        (4, 4, [0, 1, 2, 3]),
+        (8, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
+        (5, 4, [0, 0, 1, 2, 3]),
+        (7, 3, [0, 0, 0, 1, 1, 2, 2]),
+        (3, 1, [0, 0, 0]),
+    ],
+)
+def test_processes_are_spread_in_even_blocks(num_processes: int, num_nodes: int, expected: list[int]) -> None:
+    assert spread(num_processes, num_nodes) == expected
+
+
+def write(folder: str, checkpoint: str = "") -> None:
+    inner = Path(folder, "workers")
+    inner.mkdir(exist_ok=True)
+    (inner / "0.jsonl").write_bytes(b"x" * (PIECE_BYTES + 5))
+    (inner / "empty").write_bytes(b"")
+    if checkpoint:
+        Path(checkpoint).write_text("weights")
+
+
+def make_task(folder: Path) -> Task:
+    checkpoint = str(folder / "checkpoints" / "final.safetensors")
+    return Task(write, {"folder": str(folder), "checkpoint": checkpoint, "recipe": "mine"})
+
+
+def test_a_folder_that_is_there_is_used(tmp_path: Path) -> None:
+    task, sent = make_task(tmp_path), []
+    with delivered(task, sent.append) as placed:
+        assert placed is task
+    with delivered(Task(write), sent.append) as placed:
+        assert placed.arguments == {}
+    assert sent == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_files_of_a_folder_that_is_elsewhere_are_sent_home(tmp_path: Path, fails: bool) -> None:
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    sent: list[dict[str, Any]] = []
+    own = ""
+    try:
+        with delivered(make_task(away), sent.append) as placed:
+            own = placed.arguments["folder"]
+            assert placed.arguments["recipe"] == "mine"
+            write(own, placed.arguments["checkpoint"])
+            if fails:
+                raise LookupError
+    except LookupError:
+        assert fails
+    assert not Path(own).exists()
+    assert not away.exists()
+    receiver = Receiver(make_task(home))
+    for message in sent:
+        assert message["kind"] == "file"
+        receiver.take(message)
+    assert (home / "workers" / "0.jsonl").read_bytes() == b"x" * (PIECE_BYTES + 5)
+    assert (home / "workers" / "empty").read_bytes() == b""
+    assert (home / "checkpoints" / "final.safetensors").read_text() == "weights"
+
+
+@pytest.mark.parametrize("name", ["../beside", "/absolute", "in/../../out"])
+def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
+    receiver = Receiver(Task(write, {"folder": str(tmp_path)}))
+    with pytest.raises(RunError, match="outside the run's folder"):
+        receiver.take({"kind": "file", "name": name, "data": b"", "is_first": True})
+
+
+def test_what_must_be_the_same() -> None:
+    facts = own_facts()
+    assert difference(facts, dict(facts)) == ""
+    assert difference(facts, {**facts, "torch": "1.0"}) == f"it has torch 1.0, this host {facts['torch']}"
+    assert difference(facts, {**facts, "source": "other"}).startswith(
+        "it has source files of paceline with digest other"
+    )
+    assert "unknown" in difference(facts, {})
+    assert own_facts() == facts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"names": ("",)}, "'' is not the name of a host"),
+        ({"names": ()}, "--hosts is empty"),
+        ({"names": ("a", "-oProxyCommand=x")}, "'-oProxyCommand=x' is not the name of a host"),
+        ({"names": ("a b",)}, "'a b' is not the name of a host"),
+        ({"names": ("a", "b", "a")}, "--hosts names a twice"),
+        ({"names": ("a",), "ssh": " "}, "--ssh is empty"),
+        ({"names": ("a",), "ssh": "ssh 'x"}, "cannot be read"),
+        ({"names": ("a",), "master_port": 70000}, "--master-port must be from 1 to 65535, not 70000"),
+    ],
+)
+def test_hosts_that_cannot_be(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Hosts(**arguments)
+
+
+def test_the_command_that_starts_a_worker() -> None:
+    hosts = Hosts(("a",), ssh="ssh -p 22", python="/opt/my python")
+    command = hosts.command("user@a", {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/with space"})
+    assert command == [
+        "ssh",
+        "-p",
+        "22",
+        *SSH_OPTIONS,
+        "user@a",
+        "exec env OMP_NUM_THREADS=1 'PYTHONPATH=/with space' '/opt/my python' -m paceline.launch.remote",
+    ]
+    assert Hosts(("a",), ssh="agent").command("a", {})[:2] == ["agent", "a"]
