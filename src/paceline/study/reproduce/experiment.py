@@ -43,6 +43,7 @@ class Length:
     repeats: int
     changes: Mapping[str, Any] = field(default_factory=dict)  # of the recipe
     stand_in: Mapping[str, Any] = field(default_factory=dict)  # more changes where data is made up
+    unset: tuple[str, ...] = ()  # keys of the recipe that take their defaults
     points: tuple[Point, ...] = ({},)
 
 
@@ -58,6 +59,7 @@ class Experiment:
     published: tuple[Published, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
     cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, where they can be had
+    cluster_note: str = ""  # what the nodes are for
     proof: tuple[str, ...] = ()  # strategies whose replicas are looked at after every synchronisation
     target_accuracy: float | None = None  # when training counts as converged
     shows_load: bool = False  # whether each worker's resources are part of the study
@@ -91,7 +93,7 @@ def _files() -> dict[str, Traversable]:
 
 
 def _length(values: dict[str, Any]) -> Length:
-    for key in ("data", "strategies", "points"):
+    for key in ("data", "strategies", "unset", "points"):
         if key in values:
             values[key] = tuple(values[key])
     return Length(**values)

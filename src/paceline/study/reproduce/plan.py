@@ -70,7 +70,8 @@ def prepare(
 def _base(experiment: Experiment, length: Length, data: str, data_dir: str, device: str) -> Recipe:
     recipe = load_recipe(experiment.recipe)
     if data != recipe.data.name:
-        recipe = recipe.replace({"data.name": data, "name": recipe.name, "data.train_samples": None})
+        recipe = recipe.replace({"data.name": data})
+    recipe = recipe.replace(dict.fromkeys(length.unset))
     changes: dict[str, Any] = {**experiment.changes, **length.changes, "device": device, "data.download": False}
     if data_dir:
         changes["data.dir"] = data_dir
@@ -110,12 +111,15 @@ def _choose_place(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
     if not experiment.cluster:
         return settle_comm(recipe), []
     wanted = recipe.replace({f"cluster.{key}": value for key, value in experiment.cluster.items()})
-    what = f"{wanted.cluster.nodes} emulated nodes ({wanted.cluster})"
+    note = f", {experiment.cluster_note}" if experiment.cluster_note else ""
+    what = f"{wanted.cluster.nodes} emulated nodes ({wanted.cluster}){note}"
     reason = reason_against_cluster(wanted) if on_cluster else "--no-cluster was given"
     if not reason:
         return settle_comm(wanted), [f"Workers ran on {what}."]
-    note = f"Workers ran as plain processes of this host, not on {what}: {reason.rstrip('.')}."
-    return settle_comm(without_cluster(recipe)), [note]
+    reason = reason.rstrip(".")
+    return settle_comm(without_cluster(recipe)), [
+        f"Workers ran as plain processes of this host, not on {what}: {reason}."
+    ]
 
 
 def _possible(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
