@@ -51,7 +51,7 @@ def tune(
     from paceline.cli.parts.conditions import show_conditions
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.progress import Bars
+    from paceline.cli.parts.points import follow_points
     from paceline.cli.parts.session import count_nodes, launched, refuse_other_parents, where
     from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
     from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
@@ -80,7 +80,9 @@ def tune(
             plan,
             launcher,
             out=out,
-            follow=lambda entries, times, steps: Bars(entries, repeats=times, total_steps=steps, console=console),
+            follow=lambda entries, times, _: follow_points(
+                num_runs=len(entries) * times, repeats=times, console=console
+            ),
             on_rung=lambda table: console.print(rung_line(table), markup=False),
         )
     show_tuning(console, study, folder)

@@ -54,6 +54,7 @@ class Launcher(ABC):
 
     name: ClassVar[str] = ""
     is_main: bool = True  # whether this process writes results and talks to the user
+    can_go_on: bool = False  # whether the next task can run after one whose worker failed
 
     @abstractmethod
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:

@@ -54,6 +54,7 @@ class LocalLauncher(PoolLauncher):
             ground = EmulatedNodes(cluster, num_processes)
         super().__init__(per_node, ground, first_rank=per_node * self.nodes.node_rank)
         self.is_main = self.nodes.node_rank == 0
+        self.can_go_on = is_alone  # other hosts would not know that a task has ended
         if not is_alone:
             self._master = (self.nodes.master_addr, self.nodes.master_port)
 

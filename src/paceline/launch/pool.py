@@ -32,6 +32,8 @@ class _Failure:
 class PoolLauncher(Launcher):
     """Processes on some ground; a pool that lost one is started again for the next task."""
 
+    can_go_on = True
+
     def __init__(self, num_processes: int, ground: Ground, *, first_rank: int = 0) -> None:
         """Room for the workers and servers of the largest task; the first process has that rank."""
         self._num_processes, self._ground, self._first_rank = num_processes, ground, first_rank

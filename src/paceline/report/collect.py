@@ -38,7 +38,12 @@ class Source:
     environment: Mapping[str, Any]
     asked_repeats: int
     results: list[dict[str, Any]]
-    stored: Mapping[str, Any]  # all of it, for what only one kind of study has
+    stored: Mapping[str, Any]  # all of its file
+
+    @property
+    def study(self) -> str:
+        """Which kind of study it is; empty for a run."""
+        return str(self.stored.get("study", "compare")) if self.kind == "study" else ""
 
 
 @dataclass(frozen=True)
@@ -192,24 +197,26 @@ def _side_by_side(sources: Sequence[Source], differing: Mapping[str, Any]) -> li
         for result in source.results:
             same = [value_text(source.recipe, key) for key in differing]
             alone = "" if source.kind == "run" else str(number)  # a study has counted its repeats itself
-            groups.setdefault((result["label"], str(result["workers"]), alone, *same), []).append((result, source))
+            point = json.dumps(result.get("point"))
+            group_key = (result["label"], str(result["workers"]), alone, point, *same)
+            groups.setdefault(group_key, []).append((result, source))
     rows = []
     for group in groups.values():
         first, source = group[0]
         row = combine([result for result, _ in group]) if len(group) > 1 else first
-        notes = {key_text(key): value_text(source.recipe, key) for key in differing} | _point_notes(first)
-        rows.append((dict(row), {**notes, "from": source.name}))
+        notes = {key_text(key): value_text(source.recipe, key) for key in differing}
+        rows.append((dict(row), {**notes, **_point_notes(row), "from": source.name}))
     results = named(rows)
     for result in results:
         for key in ("versus_fastest", "speedup", "efficiency"):
             result.pop(key, None)
-    if not any(key in differing for key in WORK):
+    if not any(key in differing for key in WORK) and not any(result.get("point") for result in results):
         _compare(results)
     return results
 
 
 def _point_notes(result: Mapping[str, Any]) -> dict[str, str]:
-    """What tells a row of a study of several points from its namesakes."""
+    """What tells a study's point from others, the number of workers apart, which a name has anyway."""
     return {key_text(key): str(value) for key, value in (result.get("point") or {}).items() if key != "workers"}
 
 

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from paceline.runs.store import disk_errors
@@ -21,13 +23,26 @@ from paceline.runs.store import disk_errors
 
 def templates() -> Environment:
     """Everything that is filled in is escaped; a name that is not there is an error."""
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("paceline.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"tied": _tied, "breakable": _breakable}
+    return environment
+
+
+def _tied(text: str) -> str:
+    """Numbers stay with their units at the end of a line."""
+    units = r"(?=(%|ms|s|B|kB|MB|GB|times|(worker|core|thread|repeat|step)s?)(?!\w))"
+    return re.sub(rf"(?<=\d) {units}", "\N{NO-BREAK SPACE}", text)
+
+
+def _breakable(text: str) -> Markup:
+    """A label may be broken where its options and its codec begin."""
+    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))
 
 
 def policy_for(scripts: Sequence[str]) -> str:

@@ -16,8 +16,7 @@ from paceline.errors import RunError, UsageError
 from paceline.report.chart import Chart, plain
 from paceline.report.collect import collect
 from paceline.report.html import write_whole
-from paceline.report.page import render
-from paceline.report.sections import all_charts, make_sections
+from paceline.report.page import charts_of, render
 from paceline.runs.store import disk_errors
 
 WIDTH = 900  # pixels; a PNG has twice as many
@@ -33,7 +32,7 @@ def write_figures(paths: Sequence[Path], folder: Path) -> list[Path]:
         raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
     driver = _driver()
     material = collect(paths)
-    views = list(_named(all_charts(make_sections(material.results))))
+    views = list(_named(charts_of(material)))
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

@@ -26,7 +26,12 @@ GAP = 0.6  # rows between strategies
 
 
 def split(results: Sequence[Result]) -> Chart | None:
-    shown = [(index, r) for index, r in enumerate(results) if r.get("split")]
+    return split_of(list(enumerate(results)))
+
+
+def split_of(rows: Sequence[tuple[int, Result]]) -> Chart | None:
+    """Of rows that each belong to a strategy by its number in the page's key; several may belong to one."""
+    shown = [(index, result) for index, result in rows if result.get("split")]
     if not shown:
         return None
     views = [figure(shown, unit) for figure in (_strategies, _workers) for unit in ("ms", "percent")]

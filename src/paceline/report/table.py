@@ -169,10 +169,15 @@ MARKDOWN_COLUMNS = (
 
 def markdown_table(results: Sequence[Row]) -> str:
     """The figures that matter most in Markdown, one line per result; the page has all of them."""
+    return markdown_lines(MARKDOWN_COLUMNS, results)
+
+
+def markdown_lines(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    """Any columns of any rows as a table in Markdown."""
     lines = [
-        _line(column.full_name for column in MARKDOWN_COLUMNS),
-        _line("---:" if column.is_number else ":---" for column in MARKDOWN_COLUMNS),
-        *(_line(_escaped(column.text(result)) for column in MARKDOWN_COLUMNS) for result in results),
+        _line(column.full_name for column in columns),
+        _line("---:" if column.is_number else ":---" for column in columns),
+        *(_line(_escaped(column.text(row)) for column in columns) for row in rows),
     ]
     return "\n".join(lines) + "\n"
 

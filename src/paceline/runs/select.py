@@ -126,6 +126,12 @@ def results_of(item: Stored) -> list[dict[str, Any]]:
     return list(item.get("results") or ([item["result"]] if item.get("result") else []))
 
 
+def name_of(result: Mapping[str, Any]) -> str:
+    """A row of a study by what tells it from the others: its label, and its point where it has one."""
+    point = result.get("point") or {}
+    return ", ".join([str(result["label"]), *(f"{key.rpartition('.')[2]} {value}" for key, value in point.items())])
+
+
 def recipe_of(item: Stored) -> dict[str, Any]:
     """The recipe's plain values; empty where it cannot be read."""
     if isinstance(item.get("recipe"), dict):

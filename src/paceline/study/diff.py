@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.measure.bootstrap import block_ratio
 from paceline.measure.stats import Ratio, unpaired_ratio
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, read, recipe_of, results_of, run_folders, worker_files, worker_lines
+from paceline.runs import SCHEMA, name_of, read, recipe_of, results_of, run_folders, worker_files, worker_lines
 
 Row = dict[str, Any]
 
@@ -60,14 +60,21 @@ class Side:
         except (OSError, ValueError):
             return {}
 
-    def steps(self, label: str) -> list[list[float]]:
-        """Timed steps of every run of a row, each the mean over its workers; empty where no worker's lines are left."""
+    def steps(self, row: Row) -> list[list[float]]:
+        """Timed steps of every run of a row, each the mean over its workers; empty where no worker's lines are left.
+
+        Rows of one label may differ in their point: a run belongs to the row that counts its mean.
+        """
         found = []
         for folder in run_folders(self.folder):
             result = (self.stored if folder == self.folder else read(folder)).get("result")
-            if result is not None and result["label"] == label:
+            if result is not None and result["label"] == row["label"] and _is_of(result, row):
                 found.append(_step_times(folder, result))
         return [steps for steps in found if steps]
+
+
+def _is_of(result: Row, row: Row) -> bool:
+    return not row.get("point") or result["iteration_s"]["mean"] in row["iteration_mean_s_repeats"]
 
 
 def _step_times(folder: Path, result: Row) -> list[float]:
@@ -85,7 +92,7 @@ def diff(a: Mapping[str, Any], b: Mapping[str, Any], *, most_percent: float | No
     sides = Side(a), Side(b)
     pairs = _pairs(*sides)
     rows = [_row(sides, pair, most_percent) for pair in pairs]
-    in_a, in_b = ([result["label"] for result in side.results] for side in sides)
+    in_a, in_b = ([name_of(result) for result in side.results] for side in sides)
     judged = {row["gate"] for row in rows}
     return {
         "schema": SCHEMA,
@@ -107,10 +114,10 @@ def _pairs(a: Side, b: Side) -> list[tuple[Row, Row]]:
     """Rows of the same label; where each side has a single row, those two, whatever they are called."""
     if len(a.results) == len(b.results) == 1:
         return [(a.results[0], b.results[0])]
-    theirs = {result["label"]: result for result in b.results}
-    pairs = [(result, theirs[result["label"]]) for result in a.results if result["label"] in theirs]
+    theirs = {name_of(result): result for result in b.results}
+    pairs = [(result, theirs[name_of(result)]) for result in a.results if name_of(result) in theirs]
     if not pairs:
-        labels = [", ".join(result["label"] for result in side.results) for side in (a, b)]
+        labels = [", ".join(name_of(result) for result in side.results) for side in (a, b)]
         raise UsageError(f"{a.name!r} and {b.name!r} have no strategy in common: {labels[0]} against {labels[1]}")
     return pairs
 
@@ -119,7 +126,7 @@ def _row(sides: tuple[Side, Side], pair: tuple[Row, Row], most_percent: float | 
     def both(key: str) -> list[Any]:
         return [result.get(key) for result in pair]
 
-    labels = [result["label"] for result in pair]
+    labels = [name_of(result) for result in pair]
     times = [result["iteration_s"]["mean"] for result in pair]
     ratio, source = _ratio(sides, pair)
     interval = [ratio.low, ratio.high] if ratio.low is not None and ratio.high is not None else None
@@ -148,7 +155,7 @@ def _ratio(sides: tuple[Side, Side], pair: tuple[Row, Row]) -> tuple[Ratio, str]
     old, new = (result.get("iteration_mean_s_repeats") or [] for result in pair)
     if min(len(old), len(new)) >= 2:
         return unpaired_ratio(new, old), "repeats"
-    steps = [side.steps(result["label"]) for side, result in zip(sides, pair, strict=True)]
+    steps = [side.steps(result) for side, result in zip(sides, pair, strict=True)]
     if all(steps):
         return block_ratio(steps[1], steps[0]), "steps"
     return Ratio(pair[1]["iteration_s"]["mean"] / pair[0]["iteration_s"]["mean"], None, None), ""

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from paceline.errors import UsageError
 from paceline.measure.inject import Injection
+from paceline.runs import name_of
 
 
 def show_conditions(console: Console, recipe: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
@@ -38,6 +39,6 @@ def _injected(text: str, results: Sequence[Mapping[str, Any]]) -> str:
     except UsageError:  # of a newer version, perhaps
         return f"On purpose: --inject {text}."
     done = {"slow": "slowed down", "kill": "killed", "hang": "hung"}[one.kind]
-    without = [str(result["label"]) for result in results if result["workers"] <= one.rank]
+    without = [name_of(result) for result in results if result["workers"] <= one.rank]
     untouched = f" {', '.join(without)}: without a worker {one.rank}, so not touched." if without else ""
     return f"Worker {one.rank} was {done} on purpose (--inject {text}).{untouched}"

@@ -81,8 +81,13 @@ MetricsHost = Annotated[
 ]
 
 
-def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every option of a recipe; it receives the finished recipe instead of them."""
+def recipe_options(
+    *, leave_out: tuple[str, ...], also: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every option of a recipe; it receives the finished recipe instead of them.
+
+    `also` says what the command's own options change in the recipe.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(command, include_extras=True)
@@ -120,6 +125,7 @@ def recipe_options(*, leave_out: tuple[str, ...]) -> Callable[[Callable[..., Non
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
             if arguments.pop("without_shares"):
                 changes |= {"cluster.cpus": None, "cluster.slow": []}
+            changes |= also(arguments)
             base = load_recipe(arguments.pop("recipe"))
             command(recipe=_under_torchrun(base, changes, leave_out), **arguments)
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from paceline.cli.parts.conditions import is_disturbed, show_conditions
 from paceline.cli.parts.limits import limit_lines, target_lines, target_words
 from paceline.cli.parts.reproduced import show_reproduced
+from paceline.cli.parts.scaling import show_scaling
 from paceline.cli.parts.tuned import show_tuning
 from paceline.cli.parts.unfinished import show_unfinished
 from paceline.cli.parts.view import (
@@ -30,6 +31,7 @@ from paceline.cli.parts.view import (
 )
 from paceline.runs import model_of, recipe_of, results_of, status_of, strategies_of
 from paceline.study.results import fastest_of
+from paceline.study.scaling import best_of
 
 
 def show_run(console: Console, result: dict[str, Any]) -> None:
@@ -51,6 +53,9 @@ def show_study(console: Console, study: dict[str, Any]) -> None:
         return
     if study.get("study") == "reproduce":
         show_reproduced(console, study)
+        return
+    if study.get("study") == "scale":
+        show_scaling(console, study)
         return
     console.print(comparison_table(study, console.width))
     warmup = study["results"][0]["warmup_steps"]
@@ -96,7 +101,7 @@ def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 def _stored_row(item: Mapping[str, Any]) -> dict[str, str]:
     results = results_of(item)
-    best = fastest_of(results) if results else None
+    best = (best_of if item.get("study") == "scale" else fastest_of)(results) if results else None
     return {
         "folder": escape(Path(item["folder"]).name),
         "kind": escape(str(item["kind"])) if item["kind"] != "unreadable" else DASH,

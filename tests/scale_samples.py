@@ -1,0 +1,97 @@
+"""Made-up scaling studies, as they are stored: one worker takes 40 ms, agreeing costs what a table says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.study.entries import ONE_WORKER
+from paceline.study.results import Result, combine
+from paceline.study.scaling import WEAK, add_scaling, paying
+from report_samples import ENVIRONMENT, recipe, result
+
+ALONE_S = 0.040
+NOISE = (1.0, 1.004, 0.997)  # of the repeats
+# Milliseconds of communication with 2, 3 and 4 workers.
+COSTS: dict[str, dict[int, float]] = {
+    "gather-scatter": {2: 12.0, 3: 21.0, 4: 30.0},  # slower with every worker
+    "all-reduce": {2: 8.0, 3: 8.0, 4: 11.3},  # the fourth brings nothing
+    "overlap": {2: 1.0, 3: 1.2, 4: 1.5},  # pays all the way
+}
+
+
+def split_of(step_s: float, communication_s: float, num_workers: int) -> dict[str, Any]:
+    waiting_s = 0.1 * communication_s
+    parts = {"communication_s": communication_s - waiting_s, "waiting_s": waiting_s, "overlap_s": 0.0}
+    parts |= {
+        "data_s": 0.0005,
+        "rest_s": 0.0005,
+        "step_s": step_s,
+        "overlap_fraction": 0.0 if communication_s else None,
+    }
+    parts["compute_s"] = step_s - communication_s - 0.001
+    mean = {**parts, "bandwidth_bytes_per_s": None, "phases_s": {}}
+    return {"mean": mean, "per_worker": [{"rank": rank, **mean} for rank in range(num_workers)]}
+
+
+def one_run(label: str, num_workers: int, step_s: float, communication_s: float, **changes: Any) -> Result:
+    """A single run as a repeat of a point."""
+    made = result(label, step_s, **changes)
+    # The sample's steps differ a little; here a mean is exactly what it is said to be.
+    made["iteration_s"] = {**made["iteration_s"], "mean": step_s}
+    made |= {"workers": num_workers, "per_worker": made["per_worker"][:num_workers]}
+    return {**made, "split": split_of(step_s, communication_s, num_workers), "stragglers": None}
+
+
+def point_row(
+    label: str, mode: str, num_workers: int, step_s: float, communication_s: float, repeats: int = 3, **changes: Any
+) -> Result:
+    runs = [
+        one_run(label, num_workers, step_s * noise, communication_s * noise, **changes) for noise in NOISE[:repeats]
+    ]
+    batch = 25 * num_workers if mode == WEAK else 100
+    row = {**combine(runs), "point": {"workers": num_workers, "mode": mode}, "batch_size": batch}
+    row["samples_per_s"] = batch / step_s
+    return {**row, "measuring": None}
+
+
+def rows(mode: str, *, repeats: int = 3, costs: dict[str, dict[int, float]] = COSTS) -> list[Result]:
+    """The one worker and every strategy with 2, 3 and 4 workers."""
+    found = [point_row(ONE_WORKER, mode, 1, ALONE_S, 0.0, repeats)]
+    for label, by_workers in costs.items():
+        for number, cost in by_workers.items():
+            own = ALONE_S if mode == WEAK else ALONE_S / number
+            guarantee = "NONE" if label == "none" else "EXACT"
+            found.append(point_row(label, mode, number, own + cost / 1e3, cost / 1e3, repeats, guarantee=guarantee))
+    return found
+
+
+def scaled(results: list[Result]) -> list[Result]:
+    add_scaling(results)
+    return results
+
+
+def scale_study(*modes: str, repeats: int = 3, results: list[Result] | None = None, **changes: Any) -> dict[str, Any]:
+    """A stored study."""
+    found = results if results is not None else [row for mode in modes for row in rows(mode, repeats=repeats)]
+    add_scaling(found)
+    kept = {"strong": {"batch_size": 100}, "weak": {"worker_batch_size": 25}}
+    return {
+        "schema": 1,
+        "kind": "study",
+        "study": "scale",
+        "name": "sample",
+        "started": "2026-01-02T03:04:05+0000",
+        "status": "done",
+        "recipe": recipe(strategies=list(COSTS)).to_dict(),
+        "environment": ENVIRONMENT,
+        "repeats": repeats,
+        "workers": [1, 2, 3, 4],
+        "modes": {mode: kept[mode] for mode in modes},
+        "num_points": len(found),
+        "refused": [],
+        "failed": [],
+        "wall_s": 1.0,
+        "results": found,
+        "paying": paying(found),
+        **changes,
+    }

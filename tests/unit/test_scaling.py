@@ -1,0 +1,205 @@
+"""Speed-up, efficiency, gains and where they end: exact figures and sentences for made-up points."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.study.entries import ONE_WORKER
+from paceline.study.scaling import best_of, lines_of, modes_of, paying, reference_of
+from paceline.study.scaling_words import (
+    batch_words,
+    beyond_lines,
+    failed_lines,
+    headline,
+    paying_lines,
+    refused_lines,
+)
+from scale_samples import ALONE_S, point_row, rows, scale_study, scaled
+
+STRONG = scaled(rows("strong"))
+WEAK = scaled(rows("weak"))
+
+
+def point(results: list[dict[str, Any]], label: str, number: int) -> dict[str, Any]:
+    return next(row for row in results if row["label"] == label and row["workers"] == number)
+
+
+def until(results: list[dict[str, Any]]) -> dict[str, Any]:
+    return {row["label"]: row["pays_until"] for row in paying(results)}
+
+
+class TestFigures:
+    def test_strong_scaling_is_against_one_worker_with_the_same_batch(self) -> None:
+        scaling = point(STRONG, "overlap", 4)["scaling"]
+        step = ALONE_S / 4 + 0.0015
+        assert scaling["speedup"] == pytest.approx(ALONE_S / step)
+        assert scaling["efficiency"] == pytest.approx(ALONE_S / step / 4)
+        assert scaling["ideal_s"] == pytest.approx(ALONE_S / 4)
+        assert scaling["beyond_ideal_s"] == pytest.approx(0.0015)
+        low, high = scaling["speedup_interval95"]
+        assert low == pytest.approx(high)  # noise that both share is no noise of the ratio
+        assert low <= scaling["speedup"] * (1 + 1e-12)
+
+    def test_weak_scaling_is_against_one_worker_with_its_own_batch(self) -> None:
+        scaling = point(WEAK, "overlap", 4)["scaling"]
+        step = ALONE_S + 0.0015
+        assert scaling["efficiency"] == pytest.approx(ALONE_S / step)
+        assert scaling["speedup"] == pytest.approx(4 * ALONE_S / step)
+        assert scaling["ideal_s"] == pytest.approx(ALONE_S)
+        assert scaling["beyond_ideal_s"] == pytest.approx(0.0015)
+
+    def test_what_is_beyond_stands_beside_what_was_measured(self) -> None:
+        scaling = point(STRONG, "all-reduce", 2)["scaling"]
+        assert scaling["communication_s"] + scaling["waiting_s"] == pytest.approx(scaling["beyond_ideal_s"])
+        low, high = scaling["beyond_ideal_s_interval95"]
+        assert low < 0.008 < high
+        assert scaling["communication_share"] == pytest.approx(0.0072 / 0.028)
+
+    def test_a_gain_is_over_the_next_smaller_number(self) -> None:
+        gain = point(STRONG, "gather-scatter", 3)["scaling"]["gain"]
+        assert gain["over_workers"] == 2
+        assert gain["ratio"] == pytest.approx((ALONE_S / 2 + 0.012) / (ALONE_S / 3 + 0.021))
+        assert gain["verdict"] == "less"
+        assert point(STRONG, "gather-scatter", 2)["scaling"]["gain"]["over_workers"] == 1
+        weak = point(WEAK, "overlap", 3)["scaling"]["gain"]
+        assert weak["ratio"] == pytest.approx(3 / 2 * (ALONE_S + 0.001) / (ALONE_S + 0.0012))
+        assert weak["verdict"] == "more"
+
+    def test_the_reference_is_its_own_measure(self) -> None:
+        alone = reference_of(STRONG, "strong")
+        assert alone is not None
+        assert (alone["scaling"]["speedup"], alone["scaling"]["efficiency"]) == (1.0, 1.0)
+        assert alone["scaling"]["gain"] is None
+        assert alone["scaling"]["beyond_ideal_s"] == 0
+
+    def test_strategies_are_compared_where_they_had_equally_many_workers(self) -> None:
+        for number in (2, 3, 4):
+            found = {row["label"]: row["versus_fastest"] for row in STRONG if row["workers"] == number}
+            assert found["overlap"]["verdict"] == "fastest"
+            assert found["gather-scatter"]["verdict"] == "slower"
+
+    def test_the_limit_is_that_of_equally_many_workers(self) -> None:
+        costs = {"none": {2: 0.0, 4: 0.0}, "ring": {2: 2.0, 4: 2.0}}
+        found = scaled(rows("strong", costs=costs))
+        assert point(found, "ring", 2)["versus_none"]["ratio"] == pytest.approx(22 / 20, rel=0.02)
+        assert point(found, "ring", 4)["versus_none"]["ratio"] == pytest.approx(12 / 10, rel=0.02)
+
+    def test_modes_stay_apart(self) -> None:
+        both = scaled([*rows("strong"), *rows("weak")])
+        assert modes_of(both) == ["strong", "weak"]
+        assert list(lines_of(both, "weak")) == ["gather-scatter", "all-reduce", "overlap"]
+        assert all(row["point"]["mode"] == "weak" for line in lines_of(both, "weak").values() for row in line)
+        assert best_of(both)["point"] == {"workers": 4, "mode": "strong"}
+
+    def test_it_can_be_stored(self) -> None:
+        assert json.loads(json.dumps(STRONG)) == STRONG
+
+
+class TestWhereItStops:
+    def test_the_last_number_that_gains_beyond_noise(self) -> None:
+        # 40, 28, 21.3, 21.3 ms: the fourth worker changes nothing.
+        assert until(STRONG) == {"gather-scatter": 2, "all-reduce": 3, "overlap": 4}
+
+    def test_more_than_before_but_less_than_one_worker_does_not_pay(self) -> None:
+        found = scaled(rows("strong", costs={"slow": {2: 80.0, 3: 60.0, 4: 50.0}}))
+        assert point(found, "slow", 4)["scaling"]["gain"]["verdict"] == "more"
+        assert until(found) == {"slow": 1}
+        (line,) = paying_lines(found, "strong")
+        assert line == (
+            "slow does not pay: on no number of workers is it faster than one worker beyond noise (at best 0.67 times)."
+        )
+
+    def test_one_repeat_does_not_tell(self) -> None:
+        found = scaled(rows("strong", repeats=1))
+        assert set(until(found).values()) == {None}
+        assert paying_lines(found, "strong") == [
+            "gather-scatter had most throughput on 2 workers (of 2, 3, 4) in this one repeat: 1.25x.",
+            "all-reduce had most throughput on 3 workers (of 2, 3, 4) in this one repeat: 1.88x.",
+            "overlap had most throughput on 4 workers (the most tried) in this one repeat: 3.48x.",
+        ]
+        slow = scaled(rows("strong", repeats=1, costs={"slow": {2: 80.0}}))
+        assert paying_lines(slow, "strong") == [
+            "slow was never faster than one worker in this one repeat (at best 0.40)."
+        ]
+
+    def test_a_gain_within_noise_is_none(self) -> None:
+        found = rows("strong", costs={"ring": {2: 2.0, 3: 2.0}})
+        shaky = point(found, "ring", 3)
+        shaky["iteration_mean_s_repeats"] = [0.015, 0.021, 0.027]
+        assert until(scaled(found)) == {"ring": 2}
+
+    def test_a_number_that_could_not_run_is_stepped_over(self) -> None:
+        found = scaled([row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 3)])
+        gain = point(found, "overlap", 4)["scaling"]["gain"]
+        assert (gain["over_workers"], gain["verdict"]) == (2, "more")
+        assert until(found)["overlap"] == 4
+
+    def test_a_point_that_failed_later_is_compared_by_the_repeats_that_it_has(self) -> None:
+        found = [row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 4)]
+        found.append(point_row("overlap", "strong", 4, 0.0115, 0.0015, repeats=2))
+        scaled(found)
+        assert point(found, "overlap", 4)["scaling"]["speedup_interval95"] is not None
+        assert point(found, "overlap", 4)["versus_fastest"]["verdict"] == "fastest"
+        once = [row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 4)]
+        once.append(point_row("overlap", "strong", 4, 0.0115, 0.0015, repeats=1))
+        scaled(once)
+        assert point(once, "overlap", 4)["scaling"]["gain"]["verdict"] == "one repeat cannot tell"
+        assert until(once)["overlap"] == 3
+
+    def test_one_worker_that_failed_later_leaves_nothing_to_tell_noise_by(self) -> None:
+        found = [row for row in rows("strong") if row["label"] != ONE_WORKER]
+        found.append(point_row(ONE_WORKER, "strong", 1, ALONE_S, 0.0, repeats=1))
+        assert set(until(scaled(found)).values()) == {None}
+
+    def test_without_the_one_worker_there_is_no_speed_up(self) -> None:
+        found = scaled([row for row in rows("strong") if row["label"] != ONE_WORKER])
+        scaling = point(found, "overlap", 4)["scaling"]
+        assert scaling["speedup"] is scaling["efficiency"] is scaling["beyond_ideal_s"] is None
+        assert scaling["gain"]["verdict"] == "more"
+        assert point(found, "overlap", 2)["scaling"]["gain"] is None
+        assert set(until(found).values()) == {None}
+        assert paying_lines(found, "strong") == []
+        assert headline(found) == "Without the one worker's run there is no speed-up"
+
+
+class TestWords:
+    def test_where_each_stops(self) -> None:
+        first, second, third = paying_lines(STRONG, "strong")
+        assert first.startswith(
+            "gather-scatter stops paying after 2 workers: 3 give 0.93 times the throughput of 2 (95"
+        )
+        assert first.endswith("%: 0.93 to 0.93).")
+        assert second.startswith("all-reduce stops paying after 3 workers: 4 give 1.00 times the throughput of 3")
+        assert third.startswith("overlap pays up to 4 workers, the most tried: 4 give 1.26 times the throughput of 3")
+
+    def test_limits_are_not_judged(self) -> None:
+        found = scaled(rows("strong", costs={"none": {2: 0.0}, "ring": {2: 2.0}}))
+        assert [line.split()[0] for line in paying_lines(found, "strong")] == ["ring"]
+
+    def test_the_headline(self) -> None:
+        assert headline(STRONG) == ("Strong scaling: overlap scales best, 3.48 times one worker on 4 (efficiency 87 %)")
+        both = scaled([*rows("strong"), *rows("weak")])
+        assert headline(both).endswith(
+            "; weak scaling: overlap scales best, 3.86 times one worker on 4 (efficiency 96 %)"
+        )
+        assert headline(scaled(rows("strong")[:1])) == "Only one worker was measured"
+        slow = scaled(rows("strong", costs={"slow": {2: 80.0}}))
+        assert headline(slow) == "Strong scaling: no strategy is faster than one worker"
+
+    def test_beyond(self) -> None:
+        lines = beyond_lines(STRONG, "strong")
+        assert lines[0] == "gather-scatter on 4: 30.0 ms (communication 27.0, waiting 3.00, the rest 0.00)"
+        unmeasured = scaled([{**row, "split": None} for row in rows("strong")])
+        assert beyond_lines(unmeasured, "strong") == []
+
+    def test_batches_refusals_and_failures(self) -> None:
+        study = scale_study("strong", "weak")
+        assert batch_words(study, "strong") == "the global batch of 100 is kept"
+        assert batch_words(study, "weak") == "every worker keeps its batch of 25"
+        where = {"label": "x", "point": {"workers": 2, "mode": "weak"}}
+        assert refused_lines({"refused": [{**where, "reason": "no"}]}) == ["x on 2 workers (weak) cannot run: no."]
+        failed = {"failed": [{**where, "repeat": 3, "error": "worker 1 died"}]}
+        assert failed_lines(failed) == ["x on 2 workers (weak) failed in repeat 3: worker 1 died."]
