@@ -29,7 +29,6 @@ def section(study: Study, results: Sequence[Result]) -> Section:
     load = _load_table(study)
     if load.rows:
         found.tables.append(("Resources of each worker, measured here, over the first repeat", load))
-    found.missing.extend(study["notes"])
     if _has_extrapolated(study):
         found.missing.append("Extrapolated: mean iteration times the iterations of an epoch; not run to its end.")
     return found
