@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_the_stepwise_study_has_convergence_and_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_shown_again_with_published_apart_from_measured(name: str, tmp_path: Path) -> None:
     _, folder = reproduced(name, tmp_path)
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=100, record=True, file=io.StringIO())
     show_stored(console, read(folder))
     text = console.export_text()
     measured, published = text.index("Measured here"), text.index("Published, ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,7 +129,7 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path: Path, at: int) -> None
 
 def test_it_is_listed_shown_and_drawn(tmp_path: Path) -> None:
     study, folder, _ = tuned(tmp_path)
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=100, record=True, file=io.StringIO())
     show_stored(console, read(folder))
     console.print(stored_table(list_runs(tmp_path), 100))
     text = console.export_text()

@@ -74,7 +74,8 @@ def show_tuning(console: Console, study: Mapping[str, Any], folder: str | Path) 
         "worker that sent most."
     )
     for line in best_lines(study, folder):
-        console.print(line, markup=False, soft_wrap=True)
+        # What is copied must not be broken.
+        console.print(line, markup=False, soft_wrap=not line.startswith("Best"))
 
 
 def best_lines(study: Mapping[str, Any], folder: str | Path) -> list[str]:

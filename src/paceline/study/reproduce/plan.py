@@ -55,7 +55,7 @@ def prepare(
     recipe = _base(experiment, length, data, data_dir, device)
     recipe, place_notes = _choose_place(experiment, recipe, on_cluster=on_cluster)
     points, device_notes = _possible(length.points, device)
-    parts = [_part(recipe, length, point) for point in points]
+    parts = _parts(recipe, length, points)
     is_real = not data.startswith(SYNTHETIC)
     short = [] if length.is_whole else [_subset_note(experiment, parts[0])]
     return Plan(
@@ -97,7 +97,7 @@ def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
         words = f"synthetic data of the same shape ({name}) is used for times, and accuracy is not compared"
     else:
         words = f"{name}, a part of it that comes with the package, is used instead"
-    return name, [f"{wanted} is not in {directory}: {words}."]
+    return name, [f"{wanted} is not in the data folder (--data-dir): {words}."]
 
 
 def _is_there(published: Published, directory: Path) -> bool:
@@ -134,14 +134,26 @@ def _possible(points: tuple[Point, ...], device: str) -> tuple[list[Point], list
     return found, [f"{left} points need more than the {num_gpus} GPUs here and were left out."] if left else []
 
 
-def _part(recipe: Recipe, length: Length, point: Point) -> Part:
-    changes = {key: value for key, value in point.items() if key != "strategies"}
-    strategies = tuple(point.get("strategies", length.strategies))
-    recipe = recipe.replace({**changes, "strategies": list(strategies)})
-    recipe = recipe.replace({"description": ""}) if changes else recipe
-    entries = make_entries(strategies, recipe)
-    facts = preflight(recipe, entries)
-    return Part(changes, recipe, entries, facts.total_steps)
+def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
+    """Model and data are the same at every point and are tried together once."""
+    recipes = [_at(recipe, length, point) for point in points]
+    entries = [make_entries(one.strategies, one) for one in recipes]
+    largest = max(recipes, key=lambda one: one.batch_size)
+    facts = preflight(largest, [entry for some in entries for entry in some])
+    return [
+        Part(_changes(point), one, some, one.num_steps(facts.num_train_samples))
+        for point, one, some in zip(points, recipes, entries, strict=True)
+    ]
+
+
+def _at(recipe: Recipe, length: Length, point: Point) -> Recipe:
+    """The recipe of one point."""
+    return recipe.replace({**_changes(point), "strategies": list(point.get("strategies", length.strategies))})
+
+
+def _changes(point: Point) -> Point:
+    """What a point changes in the recipe."""
+    return {key: value for key, value in point.items() if key != "strategies"}
 
 
 def _subset_note(experiment: Experiment, part: Part) -> str:

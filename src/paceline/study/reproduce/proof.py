@@ -37,8 +37,13 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     last: dict[str, Any] = {}
-    for parameters in oracle_steps(recipe, data, build_model(recipe.model.name, data), recipe.workers):
-        last = parameters
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(recipe.threads)  # on a busy machine more of them wait for one another
+    try:
+        for parameters in oracle_steps(recipe, data, build_model(recipe.model.name, data), recipe.workers):
+            last = parameters
+    finally:
+        torch.set_num_threads(num_threads)
     save_file(last, file)
 
 
