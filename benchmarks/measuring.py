@@ -1,6 +1,6 @@
 """What measuring costs: blocks of steps with and without it, in turns, for a small and for a large model.
 
-`python benchmarks/measuring.py [--models lenet5,vgg11] [--strategies ring,ddp] [--workers 2] [--json FILE]`
+`python benchmarks/measuring.py [--models lenet5,vgg11] [--strategies ring,ddp] [--workers 2] [--repeats 5]`
 
 Before that, recording by itself, as processor time of a loop that does nothing else. Its caches are warm, so this is a
 lower bound: in real steps several times as much was found.
@@ -27,7 +27,7 @@ from paceline.measure.clock import Clock
 from paceline.measure.observer import Observers
 from paceline.measure.recorder import Recorder
 from paceline.recipe import Recipe
-from paceline.study.measuring import compare_blocks
+from paceline.study.measuring import percents_of_blocks, summarise
 from paceline.train.job import train_job
 
 DATA = {"lenet5": "synthetic:1x28x28x10", "vgg11": "synthetic:3x32x32x10"}
@@ -84,7 +84,11 @@ def own_work(*, reductions: int, messages: int) -> float:
     return (measured - without) * 1e-9
 
 
-def measure(launcher: LocalLauncher, model: str, strategy: str, workers: int, steps: int, block: int) -> dict[str, Any]:
+def measure(
+    launcher: LocalLauncher, model: str, strategy: str, *, workers: int, steps: int, repeats: int
+) -> dict[str, Any]:
+    """Some runs; neighbouring blocks of all of them are taken together."""
+    percents, medians, lines, block = [], [], 0, 5 if model == "lenet5" else 2
     recipe = Recipe().replace(
         {
             "model.name": model,
@@ -96,14 +100,16 @@ def measure(launcher: LocalLauncher, model: str, strategy: str, workers: int, st
             "workers": workers,
         }
     )
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = {"recipe": recipe, "strategy": strategy, "checkpoint": "", "folder": folder}
-        arguments |= {"steps_per_block": block}
-        results = launcher.run(Task(train_job, arguments, num_workers=workers), lambda event: None)  # noqa: ARG005
-        lines = sum(1 for _ in (Path(folder) / "workers" / "0.jsonl").open())
-    times = [result["iteration_s"] for result in results]
-    cost = compare_blocks(times, block) or {}
-    step_s = statistics.median(times[0])
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = {"recipe": recipe, "strategy": strategy, "checkpoint": "", "folder": folder}
+            arguments |= {"steps_per_block": block}
+            results = launcher.run(Task(train_job, arguments, num_workers=workers), lambda event: None)  # noqa: ARG005
+            lines = sum(1 for _ in (Path(folder) / "workers" / "0.jsonl").open())
+        times = [result["iteration_s"] for result in results]
+        percents += percents_of_blocks(times, block)
+        medians.append(statistics.median(times[0]))
+    step_s, cost = statistics.median(medians), summarise(percents) or {}
     return {"model": model, "strategy": strategy, "step_s": step_s, "lines_per_step": 2 * lines / steps, **cost}
 
 
@@ -113,6 +119,7 @@ def main() -> None:
     parser.add_argument("--strategies", default="all-reduce,ring,overlap,ddp")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=0, help="0: 960 for lenet5, 240 for vgg11")
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", default="")
     asked = parser.parse_args()
     own = []
@@ -124,8 +131,8 @@ def main() -> None:
     with LocalLauncher(asked.workers) as launcher:
         for model in filter(None, asked.models.split(",")):
             for strategy in asked.strategies.split(","):
-                steps, block = asked.steps or STEPS[model], 5 if model == "lenet5" else 2
-                row = measure(launcher, model, strategy, asked.workers, steps, block)
+                how = {"steps": asked.steps or STEPS[model], "workers": asked.workers, "repeats": asked.repeats}
+                row = measure(launcher, model, strategy, **how)
                 rows.append(row)
                 low, high = row["interval95_percent"]
                 print(

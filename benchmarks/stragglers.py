@@ -40,7 +40,7 @@ MODELS = {
     "lenet5": {"model.name": "lenet5", "data.name": "mnist-mini"},
     "vgg11": {"model.name": "vgg11", "data.name": "synthetic:3x32x32x10", "optimizer.lr": 0.001},
 }
-BATCHES = {"lenet5": 64, "vgg11": 4}  # per worker
+BATCHES = {"lenet5": 128, "vgg11": 4}  # per worker
 TURN_S = {"lenet5": 0.03, "vgg11": 0.25}  # on one core, a few steps
 EVEN = "even"
 INJECTIONS = (

@@ -25,6 +25,7 @@ ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), 
 MOST_MS = 60_000  # a minute in every step
 MOST_FACTOR = 1000
 MOST_CREDIT_S = 0.0002
+NAP_S = 0.0002
 UNWANTED = 1 << 62  # the step of operations that only we want to hear of
 SHOWN = "slow:rank=2,ms=200,phase=backward"
 
@@ -76,11 +77,18 @@ def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int
             )
 
 
+def nap(seconds: float) -> None:
+    """Sleep in short pieces: after a long sleep the core is cold, and work slower than was asked for."""
+    end = time.perf_counter() + seconds
+    while (left := end - time.perf_counter()) > 0:
+        time.sleep(min(left, NAP_S))
+
+
 class Injector(Observer):
     """Does to this worker what was asked for. It listens to the comm, since time blocked is not work of its own."""
 
     def __init__(
-        self, injections: Sequence[Injection], comms: Sequence[Any], sleep: Callable[[float], None] = time.sleep
+        self, injections: Sequence[Injection], comms: Sequence[Any], sleep: Callable[[float], None] = nap
     ) -> None:
         self._injections = list(injections)
         self._comms = list(comms)

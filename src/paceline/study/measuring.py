@@ -55,10 +55,12 @@ def steps_per_block(num_steps: int) -> int:
 
 
 def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> dict[str, Any] | None:
-    """From every worker's step times: how much longer a measured step takes, from neighbouring blocks.
+    """From every worker's step times: how much longer a measured step takes; None where they are too few."""
+    return summarise(percents_of_blocks(iteration_s, steps_per_block))
 
-    The first four blocks are warm-up. None where nothing is left.
-    """
+
+def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> list[float]:
+    """How much longer measured steps took than their neighbours, for every pair of blocks but the first two."""
     num_steps = min(len(times) for times in iteration_s)
     steps = [statistics.fmean(times[step] for times in iteration_s) for step in range(num_steps)]
     blocks = [
@@ -66,13 +68,17 @@ def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int)
         for first in range(4 * steps_per_block, num_steps - steps_per_block + 1, steps_per_block)
     ]
     pairs = [sorted(blocks[index : index + 2], reverse=True) for index in range(0, len(blocks) - 1, 2)]
-    if not pairs:
+    return [100 * (measured[1] / other[1] - 1) for measured, other in pairs]
+
+
+def summarise(percents: Sequence[float]) -> dict[str, Any] | None:
+    """The typical one and how sure that is."""
+    if not percents:
         return None
-    percents = sorted(100 * (measured[1] / other[1] - 1) for measured, other in pairs)
     return {
         "cost_percent": statistics.median(percents),
-        "interval95_percent": _interval_of_median(percents),
-        "repeats": len(pairs),
+        "interval95_percent": _interval_of_median(sorted(percents)),
+        "repeats": len(percents),
     }
 
 
