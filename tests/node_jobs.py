@@ -21,7 +21,7 @@ def place_of(context: Context) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "network": os.readlink("/proc/self/ns/net"),
-        "addresses": sorted({one.laddr.ip for one in established}),
+        "addresses": sorted({one.laddr.ip.removeprefix("::ffff:") for one in established}),
         "sum": float(total),
         "medium": context.comm._medium("send", (context.rank + 1) % context.world_size),
     }

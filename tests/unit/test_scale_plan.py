@@ -15,7 +15,8 @@ BASE = {"data.train_samples": 100, "train.batch_size": 100, "train.iterations": 
 def plan_of(strategies: str, workers: str = "1,2,4", mode: str = "strong", **changes: object) -> Plan:
     numbers = parse_workers(workers)
     keys = {key.replace("__", "."): value for key, value in changes.items()}
-    recipe = Recipe().replace({**BASE, "workers": max(numbers), "strategies": strategies, **keys})
+    base = Recipe().replace({**BASE, "workers": max(numbers), "strategies": strategies})
+    recipe = base.replace(keys)
     return prepare(recipe, numbers, parse_mode(mode))
 
 

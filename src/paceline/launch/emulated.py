@@ -41,6 +41,8 @@ class EmulatedNodes(Ground):
         assert self._cluster is not None, "the cluster is not up"
         # An interface of this host, which nodes do not have.
         own = {key: value for key, value in os.environ.items() if key != "GLOO_SOCKET_IFNAME"}
+        # Nobody in a node can say which name an address has; without this torch complains of it for each connection.
+        own.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         for node in self._node_of:
             yield start_process({**own, **environment}, partial(self._cluster.command, node))
 

@@ -12,8 +12,8 @@ from paceline.study.results import Result, add_comparisons
 STRONG, WEAK = "strong", "weak"
 MODES = (STRONG, WEAK)
 MORE, SAME, LESS, UNKNOWN = "more", "no difference", "less", "one repeat cannot tell"
-AGAINST_ONE = ("reference_s", "ideal_s", "speedup", "speedup_interval95", "efficiency", "efficiency_interval95")
-AGAINST_ONE += ("beyond_ideal_s", "beyond_ideal_s_interval95")
+AGAINST_ONE: tuple[str, ...] = ("reference_s", "ideal_s", "speedup", "speedup_interval95", "efficiency")
+AGAINST_ONE += ("efficiency_interval95", "beyond_ideal_s", "beyond_ideal_s_interval95")
 PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
@@ -75,6 +75,7 @@ def paying(results: Sequence[Result]) -> list[dict[str, Any]]:
             speedups = {1: 1.0, **{_num_workers(row): row["scaling"]["speedup"] or 0.0 for row in line}}
             is_known = any(row["scaling"]["speedup_interval95"] for row in line)
             paid = [_num_workers(row) for row in line if _pays(row)]
+            best = max(line, key=lambda row: row["scaling"]["speedup"] or 0.0)["scaling"]
             found.append(
                 {
                     "mode": mode,
@@ -83,7 +84,8 @@ def paying(results: Sequence[Result]) -> list[dict[str, Any]]:
                     "workers": [_num_workers(row) for row in line],
                     "pays_until": max(paid, default=1) if is_known else None,
                     "best_workers": max(speedups, key=lambda n: speedups[n]) if reference is not None else None,
-                    "best_speedup": max(speedups[_num_workers(row)] for row in line) if reference is not None else None,
+                    "best_speedup": best["speedup"],
+                    "best_speedup_interval95": best["speedup_interval95"],
                     "gains": gains,
                 }
             )

@@ -85,7 +85,9 @@ def times(ratio: float) -> str:
 
 
 def ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}" if abs(seconds) < 0.01 else f"{1000 * seconds:.1f}"
+    """Two digits of few milliseconds, one of many; what rounds to nothing has no sign."""
+    rounded = round(1000 * seconds, 2 if abs(seconds) < 0.01 else 1) + 0.0
+    return f"{rounded:.2f}" if abs(seconds) < 0.01 else f"{rounded:.1f}"
 
 
 def _where(row: Row) -> str:
@@ -98,10 +100,7 @@ def _paying(row: Row) -> str:
     if until is None:
         return _risen(row)
     if until == 1:
-        return (
-            f"{label} does not pay: on no number of workers is it faster than one worker beyond noise (at best "
-            f"{times(row['best_speedup'])} times)."
-        )
+        return _unpaid(row)
     if until == numbers[-1]:
         last = row["gains"][-1]
         return f"{label} pays up to {until} workers, the most tried: {until} give {_gain(last)}."
@@ -109,6 +108,18 @@ def _paying(row: Row) -> str:
     gain = row["gains"][after]
     reason = {SAME: ", which is noise", MORE: ", but not surely more than one worker"}.get(gain["verdict"], "")
     return f"{label} stops paying after {until} workers: {numbers[after]} give {_gain(gain)}{reason}."
+
+
+def _unpaid(row: Row) -> str:
+    """Slower than one worker, or not to be told from it."""
+    best, bounds = row["best_speedup"], row["best_speedup_interval95"]
+    interval = f" (95 %: {times(bounds[0])} to {times(bounds[1])})" if bounds else ""
+    if best > 1:
+        return (
+            f"{row['label']} cannot be told to pay: at best it has {times(best)} times the throughput of one worker, "
+            f"on {row['best_workers']}, which is within noise{interval}."
+        )
+    return f"{row['label']} does not pay: at best it has {times(best)} times the throughput of one worker{interval}."
 
 
 def _risen(row: Row) -> str:

@@ -30,7 +30,7 @@ from paceline.study.scaling_words import (
 )
 
 # Where the terminal is narrow, these go first; the report has all of them.
-DISPENSABLE = ("95 %", "samples/s", "compute", "waiting")
+DISPENSABLE = ("samples/s", "compute", "wait")
 
 
 def show_plan(console: Console, plan: Plan, repeats: int) -> None:
@@ -64,9 +64,9 @@ def show_scaling(console: Console, study: dict[str, Any]) -> None:
             console.print(line)
     console.print()
     console.print(
-        f"N: workers. ms/step: mean over workers, first {results[0]['warmup_steps']} dropped. speed-up: samples per second over "
-        f"one worker's; effic.: that over the workers. beyond: ms above {_ideals(results)}, beside the communication "
-        "that was measured (comm. ms: not hidden under compute). compute, comm., waiting: of a step.",
+        f"N: workers. ms/step: mean over workers, first {results[0]['warmup_steps']} dropped, with its 95 % interval. "
+        "speed-up: samples per second over one worker's; eff.: that over N. compute, comm, wait: shares of a step. "
+        f"beyond: ms above {_ideals(results)}, beside the communication that was measured (comm ms: not hidden).",
         markup=False,
     )
     if study["repeats"] == 1:
@@ -89,8 +89,6 @@ def scaling_table(results: list[dict[str, Any]], mode: str, width: int) -> Table
     reference = reference_of(results, mode)
     rows = [row for line in lines_of(results, mode).values() for row in line]
     cells = [_cells(row) for row in ([reference] if reference is not None else []) + rows]
-    if all(row["95 %"] == DASH for row in cells):
-        cells = [{key: cell for key, cell in row.items() if key != "95 %"} for row in cells]
     return fitted(cells, width, dispensable=DISPENSABLE)
 
 
@@ -109,18 +107,17 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
     return {
         "strategy": escape(row["label"]),
         "N": str(row["workers"]),
-        "ms/step": milliseconds(row["iteration_s"]["mean"]),
-        "95 %": _plus_minus(row),
+        "ms/step": f"{milliseconds(row['iteration_s']['mean'])}{_plus_minus(row)}",
         "speed-up": DASH if scaling["speedup"] is None else f"{scaling['speedup']:.2f}x",
-        "effic.": share(scaling["efficiency"]),
+        "eff.": share(scaling["efficiency"]),
         "samples/s": f"{row['samples_per_s']:,.0f}",
         **{name: _part(scaling[key], step) for name, key in _PARTS.items()},
         "beyond": DASH if is_one else _short(scaling["beyond_ideal_s"]),
-        "comm. ms": _short(scaling["communication_s"]),
+        "comm ms": _short(scaling["communication_s"]),
     }
 
 
-_PARTS = {"compute": "compute_s", "comm.": "communication_s", "waiting": "waiting_s"}
+_PARTS = {"compute": "compute_s", "comm": "communication_s", "wait": "waiting_s"}
 
 
 def _part(seconds: float | None, step: float | None) -> str:
@@ -137,8 +134,8 @@ def _short(seconds: float | None) -> str:
 def _plus_minus(row: dict[str, Any]) -> str:
     bounds = row["iteration_mean_s_interval95"]
     if not bounds:
-        return DASH
-    return f"\N{PLUS-MINUS SIGN}{50 * (bounds[1] - bounds[0]) / row['iteration_s']['mean']:.0f} %"
+        return ""
+    return f" \N{PLUS-MINUS SIGN}{50 * (bounds[1] - bounds[0]) / row['iteration_s']['mean']:.0f} %"
 
 
 def _ideals(results: list[dict[str, Any]]) -> str:
