@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from paceline.api import compare, run
+    from paceline.api import compare, run, sweep
     from paceline.codecs import Codec, TensorSpec
     from paceline.comm import Comm, Operation
     from paceline.data import Data, Dataset
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _HOME = {
     "compare": "api",
     "run": "api",
+    "sweep": "api",
     "Codec": "codecs",
     "TensorSpec": "codecs",
     "Comm": "comm",
@@ -134,5 +135,6 @@ __all__ = [
     "run",
     "shard",
     "state_dict",
+    "sweep",
     "world_size",
 ]

@@ -18,9 +18,13 @@ from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
 from paceline.study import compare as study
 from paceline.study.entries import Entry, make_entry, settle_comm
+from paceline.study.points import Point
 from paceline.study.preflight import preflight
+from paceline.study.remedies import parse_remedies
 from paceline.study.results import Result
 from paceline.study.run import execute, run_folder
+from paceline.study.sweep import Request, open_sweep, run_sweep, unfinished
+from paceline.study.vary import make_axes
 from paceline.train.context import Event
 from paceline.train.given import Constant, as_factory, give, packed, train_given
 
@@ -88,6 +92,32 @@ def compare(
     return Comparison(outcome[0], outcome[1])
 
 
+def sweep(
+    recipe: str | Recipe = DEFAULT_RECIPE,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    remedies: Sequence[str] = (),
+    repeats: int = 1,
+    out: str | Path = "runs",
+    **changes: Any,
+) -> Comparison:
+    """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
+
+    Keys are a recipe's, an option's name, or `strategy.OPTION`; several make a grid. A point that fails or does not fit
+    into memory is in `failures` and the rest goes on. An unfinished sweep of the same request goes on where it was.
+    """
+    base = load_recipe(recipe) if isinstance(recipe, str) else recipe
+    base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
+    request = Request(base, make_axes(vary), parse_remedies(remedies), repeats)
+    opened = open_sweep(request, out=Path(out), resume=unfinished(request, Path(out)))
+    return Comparison(run_sweep(opened, _workers_for, _Quiet()), opened.folder)
+
+
+def _workers_for(point: Point) -> Launcher:
+    assert point.entry is not None
+    return LocalLauncher(point.entry.num_processes, cluster=point.recipe.cluster)
+
+
 def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
     """A recipe's model and data, by name or by reference to an object."""
     if data is None:
@@ -146,6 +176,7 @@ class Comparison(Mapping[str, Any]):
         """One per strategy, with what most people look at first."""
         return [
             {
+                **result.get("point", {}),
                 "strategy": result["label"],
                 "workers": result["workers"],
                 "iteration_s": result["iteration_s"]["mean"],

@@ -122,6 +122,18 @@ def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, c
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+def test_accumulated_gradients_equal_those_of_whole_batches(
+    pool: LocalLauncher, strategy: str, comm: str, world_size: int
+) -> None:
+    # Shards of 7 samples in 3 pieces: uneven ones, some of a single sample. What is sent stays the same.
+    assert build(f"{strategy}:accumulate=3").num_micro_batches == 3
+    workers = certify(pool, f"{strategy}:accumulate=3", world_size, comm, changes={})
+    assert_exact(workers)
+    assert_traffic_as_predicted(workers)
+
+
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_channels_last(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:

@@ -15,7 +15,7 @@ from paceline.codecs import codecs
 from paceline.data import ShardPlan
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, available_strategies
-from paceline.strategies.base import GradientAveraging
+from paceline.strategies.gradients import GradientAveraging
 from paceline.study.verify import cases, verify
 from paceline.train.oracle import oracle_steps
 from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe

@@ -99,3 +99,11 @@ def test_a_model_is_copied() -> None:
     built = as_factory(model)()
     assert built is not model
     assert torch.equal(built.weight, model.weight)
+
+
+def test_sweep_is_a_table_with_what_was_varied(tmp_path: Path) -> None:
+    found = paceline.sweep("lenet5-mnist", vary={"batch_size": [20, 50], "lr": [0.001]}, out=tmp_path, **SHORT)
+    assert [(row["train.batch_size"], row["optimizer.lr"]) for row in found.rows] == [(20, 0.001), (50, 0.001)]
+    assert "batch_size 50, lr 0.001" in repr(found)
+    assert found["failures"] == []
+    assert (Path(found["folder"]) / "study.json").exists()

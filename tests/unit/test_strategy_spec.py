@@ -76,7 +76,9 @@ def test_words_survive_a_round_trip(text: str) -> None:
         ("ring+int8:chunk=0", "option chunk of codec int8 must be at least 1, not 0"),
         ("ring+powersgd:rank=0", "option rank of codec powersgd must be at least 1, not 0"),
         ("ring+fp16:chunk=1", "codec 'fp16' has no options, but 'chunk' was given"),
-        ("all-reduce:pieces=2", "strategy 'all-reduce' has no options, but 'pieces' was given"),
+        ("gossip:pieces=2", "strategy 'gossip' has no options, but 'pieces' was given"),
+        ("all-reduce:accumulate=0", "option accumulate of strategy all-reduce must be at least 1, not 0"),
+        ("ddp:accumulate=0", "option accumulate of strategy ddp must be at least 1, not 0"),
         ("ring:average=weigths", "option average of strategy ring must be gradients or weights, not 'weigths'"),
         (
             "ring:average=weights+bf16",
@@ -108,7 +110,7 @@ def test_options_get_their_types() -> None:
 def test_the_users_own_class() -> None:
     strategy = StrategySpec.parse(f"{WRONG}:surplus=16+bf16").build()
     assert strategy.name == "wrong-prediction"
-    assert strategy.options == {"surplus": 16}
+    assert strategy.options == {"accumulate": 1, "surplus": 16}
     assert strategy.codec.name == "bf16"
 
 

@@ -14,6 +14,7 @@ from paceline.recipe import Recipe, recipe_keys
 from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
 from paceline.report.points import with_roles
+from paceline.report.sweep import failures_in_words
 from paceline.runs import list_runs, read
 from paceline.study.results import add_comparisons, combine
 
@@ -96,13 +97,14 @@ def notices(material: Material) -> list[str]:
     found = list(material.left_out)
     for source in material.sources:
         if source.status != "done":
-            num_asked = max(len(source.recipe.strategies), len(source.results))
+            num_asked = source.stored.get("num_points") or max(len(source.recipe.strategies), len(source.results))
             subject = f"This {source.kind}" if len(material.sources) == 1 else source.name
             found.append(
                 f"{subject} {_ending(source)}. What was measured until then: {len(source.results)} of "
                 f"{counted(num_asked, 'row')}, {source.results[0]['repeats']} of "
                 f"{counted(source.asked_repeats, 'repeat')}."
             )
+        found += failures_in_words(source.stored.get("failures", [])) if source.study == "sweep" else []
     if len(material.sources) > 1:
         found.append(
             f"Put together from {len(material.sources)} folders: they were not measured in turn, so a machine that "

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from paceline.errors import UsageError
-from paceline.report import facts, scale_page, words
+from paceline.report import facts, scale_page, sweep, words
 from paceline.report.chart import Chart, compact
 from paceline.report.collect import Material, collect, notices
 from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
@@ -60,12 +60,13 @@ def render(material: Material) -> str:
             description=recipe.description if len(names) == 1 else "",
             sources=material.sources,
             notices=notices(material),
-            headline=words.headline(results),
+            headline=sweep.headline(results) or words.headline(results),
             tiles=tiles(results),
             points=[*study_points(material), *words.points(results)],
             cautions=[
                 *facts.interventions(recipes, results),
                 *facts.cautions(recipe, environment, results, is_study=is_study),
+                *sweep.cautions(results),
             ],
             main_columns=[c for c in MAIN_COLUMNS if c.name != "Comm" or len({r["comm"] for r in results}) > 1],
             speed_columns=SPEED_COLUMNS,

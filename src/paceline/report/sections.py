@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paceline.report import learning, resources, speed, split, timeline, traffic
+from paceline.report import learning, resources, speed, split, sweep, timeline, traffic
 from paceline.report.chart import Chart, Table
 from paceline.report.curves import Result
 from paceline.study.results import fastest_of
@@ -26,7 +26,9 @@ class Section:
 def make_sections(results: Sequence[Result]) -> list[Section]:
     """Every chart for which there are values; what is missing is said in its section."""
     first = shown_first(results)
-    sections = [_speed(results), _time(results, first), _learning(results)]
+    swept = sweep.charts(results)
+    sections = [Section("sweep", "What was varied", swept)] if swept else []
+    sections += [_speed(results), _time(results, first), _learning(results)]
     sections += [_traffic(results, first), _load(results, first)]
     return [dataclasses.replace(section, charts=without_holes(section.charts)) for section in sections]
 

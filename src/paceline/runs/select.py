@@ -127,8 +127,8 @@ def results_of(item: Stored) -> list[dict[str, Any]]:
 
 
 def name_of(result: Mapping[str, Any]) -> str:
-    """A row of a study by what tells it from the others: its label, and its point where it has one."""
-    point = result.get("point") or {}
+    """A row of a study by what tells it from the others: its label, and its point where that does not say it."""
+    point = {} if "remedy" in result else result.get("point") or {}  # the label of a sweep's row names its point
     return ", ".join([str(result["label"]), *(f"{key.rpartition('.')[2]} {value}" for key, value in point.items())])
 
 

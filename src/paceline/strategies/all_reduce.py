@@ -7,7 +7,7 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
-from paceline.strategies.base import GradientAveraging
+from paceline.strategies.gradients import GradientAveraging
 
 
 @dataclass(kw_only=True)

@@ -7,14 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from paceline.codecs import Codec, Key, TensorSpec
+from paceline.codecs import Codec, TensorSpec
 from paceline.comm import Comm, Operation
-from paceline.errors import UsageError
 
 
 class Guarantee(enum.Enum):
@@ -186,6 +185,14 @@ class Strategy(ABC):
         """After how many steps `traffic` begins again; a strategy that looks at the step's number says so here."""
         return 1
 
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """Memory that agreeing takes on a worker beside parameters, gradients and optimiser: an estimate."""
+        return 0
+
+    def optimizer_share(self, num_workers: int) -> float:  # noqa: ARG002
+        """How much of the optimiser's state one worker holds."""
+        return 1.0
+
     def metrics(self) -> dict[str, Any]:
         """What the strategy measured about itself, as plain values: shown with the run."""
         return {}
@@ -209,97 +216,6 @@ class Strategy(ABC):
     def options(self) -> dict[str, Any]:
         """The values of the strategy's own options."""
         return {name: getattr(self, name) for name in self.option_fields()}
-
-
-@dataclass(kw_only=True)
-class GradientAveraging(Strategy):
-    """Gradients are averaged after backward, weighted by samples; a subclass says how a tensor is summed."""
-
-    fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
-
-    @abstractmethod
-    def sum(self, tensor: Tensor) -> None:
-        """Sum a contiguous tensor over workers, in place, to the same bits on every worker."""
-
-    @abstractmethod
-    def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
-        """The operations of `sum` on one worker."""
-
-    def after_backward(self) -> None:
-        worker = self.worker
-        if worker.comm.world_size > 1:
-            self._average_all([gradient_of(parameter) for parameter in worker.parameters])
-
-    def _average_all(self, tensors: list[Tensor]) -> None:
-        if self.fused:
-            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            self._average(flat, 0)
-            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-                tensor.copy_(part.view(tensor.shape))
-        else:
-            for key, tensor in enumerate(tensors):
-                whole = tensor.contiguous()  # the tensor itself, unless it lies channels-last in memory
-                self._average(whole, key)
-                if whole is not tensor:
-                    tensor.copy_(whole)
-
-    def _average(self, tensor: Tensor, key: Key) -> None:
-        # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
-        tensor.mul_(self.worker.weight)
-        self.codec.sum(tensor, self.sum, self.worker.comm, key)
-
-    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
-        if world_size == 1:
-            return []
-        if self.fused:
-            # Joined, tensors of several number types become the widest of them.
-            tensors = [TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))]
-        return [
-            operation
-            for spec in tensors
-            for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size), world_size)
-        ]
-
-
-@dataclass(kw_only=True)
-class GradientsOrWeights(GradientAveraging):
-    """As above, or the other way round: every worker steps on its own gradient, then weights are averaged.
-
-    Averaged weights are weighted by samples too. They equal averaged gradients only where a step is linear in the
-    gradient: plain SGD is, one with momentum of its own or Adam is not.
-    """
-
-    average: Literal["gradients", "weights"] = "gradients"
-
-    def __post_init__(self) -> None:
-        refuse_lossy_weights(self, self.average)
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.PERIODIC if self.average == "weights" else super().guarantee
-
-    def after_backward(self) -> None:
-        if self.average == "gradients":
-            super().after_backward()
-
-    def after_step(self) -> None:
-        worker = self.worker
-        if self.average == "weights" and worker.comm.world_size > 1:
-            with torch.no_grad():
-                self._average_all([parameter.detach() for parameter in worker.parameters])
-
-
-def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
-    """A step is small beside the weights that it changes: rounded weights would lose it."""
-    if average == "weights" and strategy.codec.relative_error:
-        raise UsageError(
-            f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}: rounding the "
-            "weights themselves would lose the steps; use fp32, or average=gradients"
-        )
 
 
 _CODEC = "codec."  # what a codec keeps, among what a strategy keeps

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from paceline.codecs import TensorSpec
 from paceline.comm import Done, Reduction, Work
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
+from paceline.strategies.base import Guarantee, Worker, gradient_of
+from paceline.strategies.gradients import Accumulating
 
 MB = 1_000_000
 FIRST_MB = 1.0
@@ -253,7 +255,7 @@ class GradientBuckets:
 
 
 @dataclass(kw_only=True)
-class Bucketed(Strategy):
+class Bucketed(Accumulating):
     """What strategies have in common that exchange gradients in buckets while backward runs."""
 
     carries_reach: ClassVar[bool] = True
@@ -262,6 +264,7 @@ class Bucketed(Strategy):
     first_bucket_mb: float | None = None  # FIRST_MB unless given, or less where all buckets are smaller
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for option in ("bucket_mb", "first_bucket_mb"):
             value = getattr(self, option)
             if value is not None and not 0 < value < math.inf:
@@ -276,6 +279,14 @@ class Bucketed(Strategy):
         """How much goes into a bucket."""
         first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
         return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """The vectors that buckets lie in; a codec that sums for itself keeps about as much again."""
+        if world_size == 1:
+            return 0
+        cast = self.codec.cast
+        own = sum(tensor.numel * (cast.itemsize if cast else tensor.itemsize) for tensor in tensors)
+        return own * 2 if self.codec.relative_error and cast is None else own
 
     @abstractmethod
     def make_buckets(self) -> GradientBuckets: ...

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
-from paceline.strategies.base import Guarantee, Strategy, Worker
+from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.gradients import Accumulating
 
 # What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
 # torch 2.13 deprecates the one that 2.11 knows.
@@ -40,7 +41,7 @@ class _Replica(DistributedDataParallel):
 
 
 @dataclass(kw_only=True)
-class Ddp(Strategy):
+class Ddp(Accumulating):
     """torch's DistributedDataParallel: buckets of gradients are all-reduced while backward still runs."""
 
     name: ClassVar[str] = "ddp"
@@ -52,6 +53,7 @@ class Ddp(Strategy):
     find_unused: bool = False  # for models of which a batch may not reach every parameter; costs a walk per step
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.bucket_mb < math.inf:
             raise UsageError(f"option bucket_mb of strategy ddp must be above 0 and finite, not {self.bucket_mb:g}")
 
@@ -67,6 +69,12 @@ class Ddp(Strategy):
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
+        if worker.is_library and self.accumulate > 1:
+            # DistributedDataParallel decides in forward whether a backward will send, before anybody has counted it.
+            raise UsageError(
+                "strategy ddp cannot accumulate in a loop of your own: leave accumulate out, and put "
+                "every backward but a step's last into paceline.no_sync()"
+            )
         if worker.comm.world_size == 1:
             return
         self._replica = _Replica(
@@ -96,6 +104,10 @@ class Ddp(Strategy):
         if self.worker.comm.world_size == 1:
             return super().no_sync()
         return self._replica.no_sync()
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """Its buckets; after the first step it cuts new ones while the old are still there."""
+        return sum(tensor.nbytes for tensor in tensors) if world_size > 1 else 0
 
     def _average_encoded(self, bucket: Any) -> torch.futures.Future[Tensor]:
         comm, buffer = self.worker.comm, bucket.buffer()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
-from paceline.strategies.base import GradientAveraging
+from paceline.strategies.gradients import GradientAveraging
 
 
 @dataclass(kw_only=True)
@@ -18,6 +19,11 @@ class GatherScatter(GradientAveraging):
 
     def sum(self, tensor: Tensor) -> None:
         gather_scatter(tensor, self.worker.comm)
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
+        """Rank 0 holds everybody's piece of one tensor, and their sum."""
+        held = (world_size + 1) * max(tensor.nbytes for tensor in tensors) if rank == 0 and world_size > 1 else 0
+        return held + super().buffer_bytes(tensors, rank, world_size)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002
         return [Operation("gather", spec.nbytes, 0), Operation("scatter", spec.nbytes, 0)]

@@ -10,7 +10,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies import mixing
 from paceline.strategies.base import Guarantee, Worker
-from paceline.strategies.weights import Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
 
 
 @dataclass(kw_only=True)
@@ -24,6 +24,8 @@ class Gossip(WeightAveraging):
 
     name: ClassVar[str] = "gossip"
     paper: ClassVar[str] = "Assran et al. 2019, arXiv:1811.10792; Ying et al. 2021, arXiv:2110.13363"
+
+    num_vectors: ClassVar[int] = SEND_BUFFERS + 1
 
     @property
     def guarantee(self) -> Guarantee:

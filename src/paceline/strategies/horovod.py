@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
-from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
+from paceline.strategies.base import Guarantee, Worker, gradient_of
+from paceline.strategies.gradients import Accumulating
 
 HOW_TO_START = "start workers with `horovodrun -np N`, or set HOROVOD_RANK, HOROVOD_SIZE and HOROVOD_GLOO_* for each"
 
 
 @dataclass(kw_only=True)
-class Horovod(Strategy):
+class Horovod(Accumulating):
     """All gradients are summed by one grouped all-reduce of Horovod, on connections that it makes itself."""
 
     name: ClassVar[str] = "horovod"
@@ -70,6 +71,9 @@ class Horovod(Strategy):
         # Horovod's bytes do not pass through our comm, so they are counted here as what they are.
         for operation in self.traffic(worker.specs, worker.comm.rank, worker.comm.world_size, 0):
             worker.comm.counter.add(operation)
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        return sum(tensor.nbytes for tensor in tensors) if world_size > 1 else 0
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:

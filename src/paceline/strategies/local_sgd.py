@@ -83,6 +83,10 @@ class LocalSgd(WeightAveraging):
         if self.num_steps % self.sync_every:
             super().finish()
 
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
+        outer = 3 * joined(tensors).nbytes if self.has_outer else 0  # where it was, momentum, the way to the mean
+        return outer + super().buffer_bytes(tensors, rank, world_size)
+
     def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
         return self.sync_every
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
-from paceline.errors import UsageError
 from paceline.strategies.buckets import Bucketed, GradientBuckets, plan_buckets
 from paceline.strategies.optimizers import only_reads_gradients
 
@@ -17,17 +16,6 @@ class Overlap(Bucketed):
 
     name: ClassVar[str] = "overlap"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
-
-    accumulate: int = 1  # micro-batches between synchronisations
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.accumulate < 1:
-            raise UsageError(f"option accumulate of strategy overlap must be at least 1, not {self.accumulate}")
-
-    @property
-    def num_micro_batches(self) -> int:
-        return self.accumulate
 
     def make_buckets(self) -> GradientBuckets:
         worker = self.worker

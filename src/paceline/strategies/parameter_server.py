@@ -12,7 +12,8 @@ from paceline.codecs import TensorSpec
 from paceline.codecs.cast import Cast
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of, refuse_lossy_weights
+from paceline.strategies.base import Guarantee, Worker, gradient_of
+from paceline.strategies.gradients import Accumulating, refuse_lossy_weights
 from paceline.strategies.serving import (
     ALIVE,
     ANSWER,
@@ -39,7 +40,7 @@ DEFAULT_STALENESS = 2
 
 
 @dataclass(kw_only=True)
-class ParameterServer(Strategy):
+class ParameterServer(Accumulating):
     """Every worker sends its gradients to servers, which hold the parameters, step, and send the parameters back.
 
     Servers are processes that do not train. Each holds whole tensors with their optimiser's state, so that any
@@ -62,6 +63,7 @@ class ParameterServer(Strategy):
     average: Literal["gradients", "weights"] = "gradients"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.servers < 1:
             raise UsageError(f"option servers of strategy {self.name} must be at least 1, not {self.servers}")
         if self.max_staleness is not None and self.max_staleness < 0:
@@ -230,6 +232,10 @@ class ParameterServer(Strategy):
                 Operation("recv", numel * itemsize, peer),
             ]
         return operations
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """What is sent as one vector, and room for what comes back."""
+        return 2 * sum(tensor.nbytes for tensor in tensors)
 
     def metrics(self) -> dict[str, Any]:
         """Of this worker's updates, over all servers: how late they were, and by how many steps the worker led."""

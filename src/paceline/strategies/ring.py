@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
-from paceline.strategies.base import GradientsOrWeights, Worker
+from paceline.strategies.base import Worker
+from paceline.strategies.gradients import GradientsOrWeights
 
 PIECE_BYTES = 4 << 20  # a chunk travels in even pieces of at most this: one is added while the next is on its way
 AHEAD = 8  # receives that wait for data before it comes
@@ -28,6 +30,10 @@ class Ring(GradientsOrWeights):
 
     def sum(self, tensor: Tensor) -> None:
         ring_all_reduce(tensor.view(-1), self.worker.comm, self._spare)
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
+        arriving = spare_bytes(sum(tensor.nbytes for tensor in tensors) // world_size) if world_size > 1 else 0
+        return arriving + super().buffer_bytes(tensors, rank, world_size)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         sizes = chunk_sizes(spec.numel, world_size)
@@ -51,6 +57,11 @@ class Spare:
         if key not in self._memory or self._memory[key].numel() < numel * count:
             self._memory[key] = like.new_empty(numel * count)
         return list(self._memory[key][: numel * count].view(count, numel))
+
+
+def spare_bytes(nbytes: int) -> int:
+    """What `Spare` holds while a stretch of so many bytes arrives."""
+    return AHEAD * min(nbytes, PIECE_BYTES)
 
 
 def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,8 +8,9 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
-from paceline.strategies.base import GradientsOrWeights, Worker
-from paceline.strategies.ring import AHEAD, PIECE_BYTES, Spare
+from paceline.strategies.base import Worker
+from paceline.strategies.gradients import GradientsOrWeights
+from paceline.strategies.ring import AHEAD, PIECE_BYTES, Spare, spare_bytes
 
 
 @dataclass(kw_only=True)
@@ -28,6 +30,10 @@ class RingReduce(GradientsOrWeights):
 
     def sum(self, tensor: Tensor) -> None:
         sum_there_and_back(tensor.view(-1), self.worker.comm, self._spare)
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
+        arriving = spare_bytes(sum(tensor.nbytes for tensor in tensors)) if world_size > 1 else 0
+        return arriving + super().buffer_bytes(tensors, rank, world_size)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         neighbours = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < world_size]

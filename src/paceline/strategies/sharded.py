@@ -96,6 +96,9 @@ class Sharded(Bucketed):
             for parameter in self.worker.parameters:
                 parameter.data = parameter.data.clone(memory_format=torch.preserve_format)
 
+    def optimizer_share(self, num_workers: int) -> float:
+        return 1 / num_workers
+
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:
             return []

@@ -14,7 +14,7 @@ from paceline.errors import UsageError
 from paceline.strategies import mixing
 from paceline.strategies.base import Guarantee, Worker
 from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
-from paceline.strategies.weights import Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
 
 LOOK_EVERY = 16  # steps between two looks at how far averaging moved a replica
 TAGS = 64  # messages carry their step, counted modulo this
@@ -39,6 +39,8 @@ class Stepwise(WeightAveraging):
     """
 
     name: ClassVar[str] = "stepwise"
+
+    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # and, now and then, how far averaging moves a replica
 
     form: Literal["chunks", "whole"] = "chunks"  # whole: one vector that starts at one worker
     rotate: bool = True  # false: always the same start, whose replica dominates; kept for study

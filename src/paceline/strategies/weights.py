@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,11 @@ class WeightAveraging(Strategy):
     Every replica counts alike, whatever its samples were in a step: weights are states, not sums over samples. A
     worker without samples stands still, but for its momentum, and is averaged like the others.
     """
+
+    num_vectors: ClassVar[int] = 1  # of a replica's length that a worker holds to average
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        return self.num_vectors * joined(tensors).nbytes if world_size > 1 else 0
 
     @abstractmethod
     def average(self, step: int) -> None:

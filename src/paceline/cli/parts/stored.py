@@ -14,6 +14,7 @@ from paceline.cli.parts.conditions import is_disturbed, show_conditions
 from paceline.cli.parts.limits import limit_lines, target_lines, target_words
 from paceline.cli.parts.reproduced import show_reproduced
 from paceline.cli.parts.scaling import show_scaling
+from paceline.cli.parts.sweep_view import show_sweep
 from paceline.cli.parts.tuned import show_tuning
 from paceline.cli.parts.unfinished import show_unfinished
 from paceline.cli.parts.view import (
@@ -79,7 +80,9 @@ def show_stored(console: Console, item: dict[str, Any]) -> None:
     console.print(", ".join(part for part in parts if part), markup=False, soft_wrap=True)
     if item.get("error"):
         console.print(item["error"], style="yellow", markup=False)
-    if not results_of(item):
+    if item.get("study") == "sweep":
+        show_sweep(console, item)
+    elif not results_of(item):
         show_unfinished(console, item)
     elif item["kind"] == "study":
         show_study(console, item)

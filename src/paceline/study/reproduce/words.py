@@ -29,7 +29,7 @@ def figure_text(value: Any, unit: str) -> str:
         return f"{value / 1e3:,.1f}"
     if unit == "steps":
         return f"{value:g}"
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}" if abs(value) < 0.1 else f"{value:.3f}"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
 
 
 def proof_words(proof: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,0 +1,135 @@
+"""What strategies have in common that send gradients: how they are gathered up, weighted and averaged."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from paceline.codecs import Key, TensorSpec
+from paceline.comm import Operation
+from paceline.errors import UsageError
+from paceline.strategies.base import Guarantee, Strategy, gradient_of
+
+
+@dataclass(kw_only=True)
+class Accumulating(Strategy):
+    """What strategies have in common that send gradients: several backwards may come before they are sent.
+
+    The global batch stays what it is: it is cut into pieces, which need less memory, and only the last one's backward
+    is followed by sending. The sum of the pieces' gradients is that of the whole batch.
+    """
+
+    accumulate: int = 1  # micro-batches between synchronisations
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise UsageError(f"option accumulate of strategy {self.name} must be at least 1, not {self.accumulate}")
+
+    @property
+    def num_micro_batches(self) -> int:
+        return self.accumulate
+
+
+@dataclass(kw_only=True)
+class GradientAveraging(Accumulating):
+    """Gradients are averaged after backward, weighted by samples; a subclass says how a tensor is summed."""
+
+    fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+
+    @abstractmethod
+    def sum(self, tensor: Tensor) -> None:
+        """Sum a contiguous tensor over workers, in place, to the same bits on every worker."""
+
+    @abstractmethod
+    def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
+        """The operations of `sum` on one worker."""
+
+    def after_backward(self) -> None:
+        worker = self.worker
+        if worker.comm.world_size > 1:
+            self._average_all([gradient_of(parameter) for parameter in worker.parameters])
+
+    def _average_all(self, tensors: list[Tensor]) -> None:
+        if self.fused:
+            flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+            self._average(flat, 0)
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
+        else:
+            for key, tensor in enumerate(tensors):
+                whole = tensor.contiguous()  # the tensor itself, unless it lies channels-last in memory
+                self._average(whole, key)
+                if whole is not tensor:
+                    tensor.copy_(whole)
+
+    def _average(self, tensor: Tensor, key: Key) -> None:
+        # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
+        tensor.mul_(self.worker.weight)
+        self.codec.sum(tensor, self.sum, self.worker.comm, key)
+
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+        """One vector of everything, or one tensor at a time; a lossy codec keeps about as much again."""
+        if world_size == 1:
+            return 0
+        total = sum(tensor.nbytes for tensor in tensors)
+        own = total if self.fused else max(tensor.nbytes for tensor in tensors)
+        return own + (total if self.codec.relative_error else 0)
+
+    def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
+        if world_size == 1:
+            return []
+        if self.fused:
+            # Joined, tensors of several number types become the widest of them.
+            tensors = [TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))]
+        return [
+            operation
+            for spec in tensors
+            for operation in self.codec.traffic(spec, lambda s: self.sum_traffic(s, rank, world_size), world_size)
+        ]
+
+
+@dataclass(kw_only=True)
+class GradientsOrWeights(GradientAveraging):
+    """As above, or the other way round: every worker steps on its own gradient, then weights are averaged.
+
+    Averaged weights are weighted by samples too. They equal averaged gradients only where a step is linear in the
+    gradient: plain SGD is, one with momentum of its own or Adam is not.
+    """
+
+    average: Literal["gradients", "weights"] = "gradients"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_lossy_weights(self, self.average)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee.PERIODIC if self.average == "weights" else super().guarantee
+
+    def after_backward(self) -> None:
+        if self.average == "gradients":
+            super().after_backward()
+
+    def after_step(self) -> None:
+        worker = self.worker
+        if self.average == "weights" and worker.comm.world_size > 1:
+            with torch.no_grad():
+                self._average_all([parameter.detach() for parameter in worker.parameters])
+
+
+def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
+    """A step is small beside the weights that it changes: rounded weights would lose it."""
+    if average == "weights" and strategy.codec.relative_error:
+        raise UsageError(
+            f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}: rounding the "
+            "weights themselves would lose the steps; use fp32, or average=gradients"
+        )

@@ -1,0 +1,90 @@
+"""What is done against the loss of accuracy that large batches bring: rows of their own beside each batch size."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+from paceline.plugins import split_words
+from paceline.recipe import Recipe, recipe_keys
+
+WARMUP_EPOCHS = 5.0
+# Published settings for images (Goyal et al. 2017; You et al. 2017 and 2020), brought to a global batch of 256.
+REMEDIES: dict[str, dict[str, Any]] = {
+    "linear": {"schedule.scale_lr": "linear", "schedule.warmup": WARMUP_EPOCHS},
+    "lars": {
+        "optimizer.name": "lars",
+        "optimizer.lr": 3.0,
+        "optimizer.momentum": 0.9,
+        "schedule.scale_lr": "linear",
+        "schedule.warmup": WARMUP_EPOCHS,
+    },
+    "lamb": {
+        "optimizer.name": "lamb",
+        "optimizer.lr": 0.0035,
+        "schedule.scale_lr": "sqrt",
+        "schedule.warmup": WARMUP_EPOCHS,
+    },
+}
+SECTIONS = ("optimizer", "schedule")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A name for rows, and what it changes of a recipe."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def apply(self, recipe: Recipe) -> Recipe:
+        """The recipe with it. A run too short for its warm-up spends half of its epochs on it."""
+        changes = dict(self.changes)
+        epochs = recipe.train.epochs
+        if epochs is not None and "schedule.warmup" in changes:
+            changes["schedule.warmup"] = min(changes["schedule.warmup"], epochs / 2)
+        return recipe.replace(changes)
+
+
+NO_REMEDY = Remedy("")
+
+
+def parse_remedies(texts: Sequence[str]) -> list[Remedy]:
+    """Remedies from words such as `linear`, `lars:lr=5:warmup=2`."""
+    remedies = [_parse(text) for text in texts]
+    names = [remedy.name for remedy in remedies]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"remedy {twice!r} is named twice")
+    return remedies
+
+
+def _parse(text: str) -> Remedy:
+    name, options = split_words("remedy", text)
+    if name not in REMEDIES:
+        raise unknown("remedy", name, REMEDIES)
+    changes = dict(REMEDIES[name])
+    for option, value in options:
+        changes[_key(option)] = _value(value)
+    return Remedy(text, changes)
+
+
+def _key(option: str) -> str:
+    """A key of the optimiser's or the schedule's section by its last word."""
+    known = {
+        key.partition(".")[2]: key
+        for key, _ in recipe_keys()
+        if key.partition(".")[0] in SECTIONS and not key.endswith(".name")
+    }
+    if option not in known:
+        raise unknown("option of a remedy", option, known)
+    return known[option]
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,179 @@
+"""What a sweep varies: `KEY=V1,V2,...` as an axis, and one choice from every axis as a recipe."""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+from paceline.recipe import Recipe, key_type, recipe_keys
+from paceline.strategies import StrategySpec
+
+STRATEGY_OPTION = "strategy."
+NOT_VARIED = {
+    "name": "it only names a run",
+    "description": "it only describes a run",
+    "strategies": "that is what compare compares; vary strategy, which takes one at a time",
+}
+# What makes an iteration another piece of work, so that its time says nothing about the rest.
+WORK = ("model.name", "data.name", "data.image_size")
+NOTHING = "none"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key and the values that it takes, in order."""
+
+    key: str  # dotted, or strategy.OPTION
+    values: tuple[Any, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"key": self.key, "values": [_plain(value) for value in self.values]}
+
+    @staticmethod
+    def from_dict(value: Mapping[str, Any]) -> Axis:
+        return Axis(value["key"], tuple(tuple(v) if isinstance(v, list) else v for v in value["values"]))
+
+
+def parse_vary(words: Sequence[str]) -> list[Axis]:
+    """The axes of a grid from the command line's words."""
+    axes = [_axis(word) for word in words]
+    keys = [axis.key for axis in axes]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice:
+        raise UsageError(f"--vary names {twice} twice; put all its values into one")
+    return axes
+
+
+def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[Axis]:
+    """The same from values instead of words."""
+    return [
+        Axis(resolve_key(name), tuple(tuple(value) if isinstance(value, list) else value for value in values))
+        for name, values in vary.items()
+    ]
+
+
+def _axis(word: str) -> Axis:
+    name, equals, text = word.partition("=")
+    if not equals or not text:
+        raise UsageError(f"--vary {word!r} is not KEY=V1,V2,...; an example: --vary batch-size=32,128,512")
+    key = resolve_key(name)
+    # Values that are lists themselves hold commas: those are told apart by semicolons.
+    pieces = [piece.strip() for piece in text.split(";" if _is_list(key) else ",")]
+    values = tuple(_value(key, piece) for piece in pieces)
+    twice = next((piece for piece, value in zip(pieces, values, strict=True) if values.count(value) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--vary {name} has {twice!r} twice")
+    return Axis(key, values)
+
+
+def resolve_key(name: str) -> str:
+    """A recipe key by its own name or by its option's: `train.batch_size`, `batch-size`; or `strategy.OPTION`."""
+    wanted = name.strip().removeprefix("--").replace("-", "_")
+    if wanted.startswith(STRATEGY_OPTION):
+        return wanted
+    known = _names()
+    if wanted not in known:
+        raise unknown("key to vary", name, [*known, "strategy.OPTION"])
+    key = known[wanted]
+    if key in NOT_VARIED:
+        raise UsageError(f"--vary {name}: {NOT_VARIED[key]}")
+    return key
+
+
+def _names() -> dict[str, str]:
+    """Every name of every key; a key's own comes before another's option."""
+    found = {}
+    for key, field in recipe_keys():
+        flag = field.metadata["flag"].partition("/")[0].removeprefix("--").replace("-", "_")
+        if flag:
+            found[flag] = key
+    return found | {key: key for key, _ in recipe_keys()}
+
+
+def _type(key: str) -> tuple[Any, bool]:
+    """The type of a key's values, and whether it may be unset."""
+    hint = key_type(key)
+    if isinstance(hint, types.UnionType):
+        return next(part for part in hint.__args__ if part is not type(None)), True
+    return hint, False
+
+
+def _is_list(key: str) -> bool:
+    return not key.startswith(STRATEGY_OPTION) and typing.get_origin(_type(key)[0]) is tuple
+
+
+def _value(key: str, text: str) -> Any:
+    """A value as the recipe takes it; what is wrong with it is found when a recipe is made of it."""
+    if not key.startswith(STRATEGY_OPTION):
+        hint, may_be_unset = _type(key)
+        if _is_list(key):
+            return () if text in ("", NOTHING) else (text,)
+        if text == NOTHING and may_be_unset:
+            return None
+        if hint is str:
+            default = dict(recipe_keys())[key].default
+            return "" if text == NOTHING and default == "" else text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def varied(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:
+    """The recipe with one value of every axis."""
+    changes = {key: _plain(value) for key, value in choice.items() if not key.startswith(STRATEGY_OPTION)}
+    options = {
+        key.removeprefix(STRATEGY_OPTION): value_text(value) for key, value in choice.items() if key not in changes
+    }
+    if options:
+        text = changes.get("strategy", recipe.strategy)
+        spec = StrategySpec.parse(text, changes.get("codec", recipe.codec))
+        kept = [(name, value) for name, value in spec.options if name not in options]
+        spec = StrategySpec(spec.name, (*kept, *options.items()), spec.codec)
+        changes |= {"strategy": str(spec), "codec": spec.codec}
+    return recipe.replace(changes)
+
+
+def label_of(choice: Mapping[str, Any]) -> str:
+    """A choice in words: `batch_size 128, lr 0.1`."""
+    return ", ".join(
+        value_text(value) if key == "strategy" else f"{short_key(key, choice)} {value_text(value)}"
+        for key, value in choice.items()
+    )
+
+
+def short_key(key: str, among: Mapping[str, Any]) -> str:
+    """A key without its section, unless that is what tells it apart or says what it is."""
+    section, _, name = key.rpartition(".")
+    if name == "name" and section:
+        return section
+    namesakes = [other for other in among if other.rpartition(".")[2] == name]
+    return key if len(namesakes) > 1 else name
+
+
+def value_text(value: Any) -> str:
+    """A value as a user writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return " plus ".join(str(item) for item in value) or NOTHING
+    return NOTHING if value is None or value == "" else str(value)
+
+
+def is_same_work(recipes: Sequence[Recipe]) -> bool:
+    """Whether an iteration of each is the same piece of work, so that their times can be compared."""
+    return len({(*(_at(recipe, key) for key in WORK), recipe.batch_size) for recipe in recipes}) == 1
+
+
+def _at(recipe: Recipe, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(recipe, section), name)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
