@@ -26,6 +26,12 @@ from paceline.study.reproduce.words import figure_text, proof_words
 NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-four-nodes"]
 
 
+@pytest.fixture(autouse=True)
+def no_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that nobody started do not look at it."""
+    monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda recipe, file: None)
+
+
 @contextmanager
 def silently(entries: Any, repeats: int, steps: int) -> Iterator[Silent]:
     del entries, repeats, steps

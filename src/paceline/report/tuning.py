@@ -10,7 +10,7 @@ from paceline.report.numbers import DASH, accuracy, counted, megabytes, millisec
 from paceline.report.points import Point, Result
 from paceline.report.sections import Section
 from paceline.report.styles import REFERENCES, Style, styles
-from paceline.study.advice import command_in
+from paceline.study.advice import command_in, lost_words
 
 Study = Mapping[str, Any]
 OUT = Style(REFERENCES["none"])  # whoever did not reach the last rung
@@ -41,18 +41,9 @@ def points(study: Study) -> list[Point]:
         bounds = best["versus_reference_interval95"]
         interval = f" (95 % interval {times(bounds[0])} to {times(bounds[1])})" if bounds else " (one repeat)"
         ratio = f"{times(best['versus_reference'])} times the time per step of {study['reference']}"
-        chosen = f"{best['label']} was chosen: {ratio}{interval}; {_lost_words(best)}."
+        chosen = f"{best['label']} was chosen: {ratio}{interval}; {lost_words(best)}."
     call = "; ".join(best["library"].splitlines())
     return [Point("Tuning", chosen), Point("To use it", f"{command_in(best, study['folder'])} or, in a loop, {call}")]
-
-
-def _lost_words(best: Mapping[str, Any]) -> str:
-    if best["guarantee"] == "EXACT":
-        return "it is exact, so nothing is lost"
-    unit = "points of test accuracy" if best["judged_by"] == "accuracy" else "% of test loss"
-    bounds = best["lost_interval95"]
-    interval = f" (95 % interval over seeds {bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else " (one seed)"
-    return f"it lost {best['lost']:.2f} {unit} against exact after equal samples{interval}"
 
 
 Looks = Mapping[str, tuple[int, Style]]

@@ -178,6 +178,7 @@ def _best(recipe: Recipe, table: Mapping[str, Any], folder: Folder) -> dict[str,
         **{key: row[key] for key in keys},
         **{key: row[key] for key in ("versus_reference_interval95", "lost", "lost_interval95")},
         "judged_by": table["judged_by"],
+        "margin": table["margin"],
         "command": command_for(chosen),
         "library": library_call(row["label"], recipe.comm),
     }

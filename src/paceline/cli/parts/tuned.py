@@ -12,7 +12,7 @@ from rich.markup import escape
 from paceline.cli.parts.view import DASH, fitted, milliseconds, number, percent
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.study.advice import command_in
+from paceline.study.advice import command_in, lost_words
 from paceline.study.tune import Plan
 
 
@@ -83,7 +83,7 @@ def best_lines(study: Mapping[str, Any], folder: str | Path) -> list[str]:
     best = study.get("best")
     if not best:
         return []
-    lines = [f"Best: {best['label']}, {_against(study, best)}; {_lost(best)}."]
+    lines = [f"Best: {best['label']}, {_against(study, best)}; {lost_words(best)}."]
     if best["label"] == study["reference"]:
         lines = [f"Best: {best['label']}, the exact strategy itself: nothing was clearly faster within the margin."]
     call = best["library"].splitlines()
@@ -99,15 +99,6 @@ def _against(study: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     bounds = best["versus_reference_interval95"]
     interval = f" (95 %: {bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else " (one repeat)"
     return f"{best['versus_reference']:.2f} times the time per step of {study['reference']}{interval}"
-
-
-def _lost(best: Mapping[str, Any]) -> str:
-    if best["guarantee"] == "EXACT":
-        return "exact, so that nothing is lost"
-    unit = "points of test accuracy" if best["judged_by"] == "accuracy" else "% of test loss"
-    bounds = best["lost_interval95"]
-    interval = f" (95 % over seeds: {bounds[0]:+.2f} to {bounds[1]:+.2f})" if bounds else " (one seed)"
-    return f"{best['lost']:+.2f} {unit} lost{interval}"
 
 
 def _rows(study: Mapping[str, Any]) -> list[dict[str, str]]:
