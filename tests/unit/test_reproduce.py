@@ -29,7 +29,7 @@ NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-
 @pytest.fixture(autouse=True)
 def no_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that nobody started do not look at it."""
-    monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda recipe, file: None)
+    monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda *_: None)
 
 
 @contextmanager

@@ -74,7 +74,9 @@ def _show_published(console: Console, study: Study, table: Mapping[str, Any]) ->
     ran = [row for row in rows if row["ours"] in ours]
     console.print(fitted(ran or rows, console.width, text=("ours", *_texts(study, shown)), name_share=0.35))
     if ran and len(ran) < len(rows):
-        console.print(f"{len(rows) - len(ran)} published rows were not run here; the report has them.")
+        left = len(rows) - len(ran)
+        rest = "1 published row was" if left == 1 else f"{left} published rows were"
+        console.print(f"{rest} not run here; the report has them all.")
 
 
 def _texts(study: Study, names: list[str]) -> tuple[str, ...]:
