@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -183,6 +184,9 @@ def test_it_is_shown_again_with_published_apart_from_measured(name: str, tmp_pat
     assert "Published (reference 1)" in page
     assert "Measured here" in page
     assert "Published beside measured" in page
+    assert page.count('id="published"') == 1, "a chart that has a section's name is drawn into its title"
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
 
 
 def test_an_interrupted_experiment_keeps_what_it_has(tmp_path: Path) -> None:

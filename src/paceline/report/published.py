@@ -61,7 +61,7 @@ def _bars(study: Study) -> Chart | None:
         "Hatched grey: published by others, on their machines. Solid: measured here; pale where it is extrapolated "
         "from a subset of iterations."
     )
-    return Chart("published", "Published and measured", caption, views, table, is_wide=True, choices=choices)
+    return Chart("published-bars", "Published and measured", caption, views, table, is_wide=True, choices=choices)
 
 
 def _pairs(study: Study, name: str) -> list[tuple[str, str, float, Mapping[str, Any]]]:

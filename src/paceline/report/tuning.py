@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.report.chart import Chart, Figure, Table, new_figure, plain
-from paceline.report.numbers import DASH, accuracy, counted, megabytes, milliseconds, significant, times
+from paceline.report.numbers import DASH, accuracy, counted, listed, megabytes, milliseconds, significant, times
 from paceline.report.points import Point, Result
 from paceline.report.sections import Section
 from paceline.report.styles import REFERENCES, Style, styles
@@ -26,7 +26,10 @@ def section(study: Study, results: Sequence[Result]) -> Section:
     for table in study["rungs"]:
         title = f"Rung {table['rung']}: {counted(table['steps'], 'step')}, {counted(table['repeats'], 'round')}"
         found.tables.append((f"{title}, judged by test {table['judged_by']}", _rung_table(table)))
-    found.missing.extend(f"Left out before the start: {label}: {why}." for label, why in study["left_out"].items())
+    left_out = study["left_out"]
+    for reason in dict.fromkeys(left_out.values()):
+        labels = listed([label for label, why in left_out.items() if why == reason])
+        found.missing.append(f"Left out before the start: {labels}: {reason}.")
     return found
 
 
