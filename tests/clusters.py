@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from helpers import TESTS
 from paceline.cluster.groups import labelled_groups
 from paceline.cluster.host import Host, check_host, examine
-from paceline.cluster.living import living_keepers, processes_inside
+from paceline.cluster.living import clusters_by_process, living_keepers, processes_inside
 from paceline.cluster.plan import DIRECT, USER
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
@@ -64,12 +65,28 @@ def run(command: list[str], **options: object) -> str:
     return str(done.stdout)
 
 
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is ended with the block, if it has not ended before."""
+    popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield popen
+    finally:
+        popen.kill()
+        popen.communicate()
+
+
 def is_gone(name: str) -> bool:
     names = {keeper.plan.name for keeper in living_keepers()}
     return name not in names and name not in labelled_groups() and not processes_inside(name)
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+def networked(name: str, *, but: int) -> set[int]:
+    """Processes that have arrived in a node's network."""
+    return {pid for pid, owner in clusters_by_process().items() if owner == name} - {but}
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain: {what}"

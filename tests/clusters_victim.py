@@ -13,6 +13,7 @@ if __name__ == "__main__":
     changes = {key.removeprefix("cluster."): value for key, value in parse_cluster(sys.argv[2]).items()}
     with open_cluster(ClusterConfig(**changes), name=sys.argv[1]) as cluster:
         for node in cluster.nodes:
-            subprocess.Popen(cluster.command(node.index, ["sleep", "1000"]), start_new_session=True)
+            command = cluster.command(node.index, ["sleep", "1000"])
+            subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         print("open", flush=True)
         time.sleep(1000)

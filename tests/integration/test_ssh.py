@@ -74,12 +74,14 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if SERVER is None or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
         pytest.skip("OpenSSH's client and server (openssh-server) are not installed")
-    if os.getuid() == 0 and not SEPARATION.is_dir():
-        SEPARATION.mkdir(mode=0o755)
+    is_ours = os.getuid() == 0 and not SEPARATION.is_dir()
     folder = tmp_path_factory.mktemp("ssh")
     for name in ("key", "host-key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
     with ExitStack() as stack:
+        if is_ours:
+            SEPARATION.mkdir(mode=0o755)
+            stack.callback(SEPARATION.rmdir)
         cluster = stack.enter_context(open_cluster(need(nodes=3)))
         servers = [stack.enter_context(ssh_server(cluster, index, folder)) for index in range(2)]
         yield Site(cluster, folder, servers)
@@ -154,7 +156,7 @@ def wait_for_workers(site: Site, process: subprocess.Popen[str], number: int) ->
     """Workers, as soon as they have made a step."""
     assert process.stdout is not None
     for line in process.stdout:
-        if "iteration 2" in line:
+        if "epoch 2, iteration" in line:
             break
     found = site.workers()
     assert len(found) == number, process.stderr.read() if process.poll() is not None and process.stderr else found

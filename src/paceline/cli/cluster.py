@@ -37,7 +37,7 @@ def up(
     without_cpu_shares: WithoutShares = False,
 ) -> None:
     """Build a cluster that stays until `down`."""
-    from paceline.cli.parts.nodes import read_config
+    from paceline.cli.parts.nodes import more_than_there_is, read_config
     from paceline.cli.parts.options import console_for
     from paceline.cluster import keep_cluster
 
@@ -45,6 +45,8 @@ def up(
     console = console_for("")
     addresses = f"{kept.nodes[0].address} to {kept.nodes[-1].address}" if len(kept.nodes) > 1 else kept.nodes[0].address
     console.print(f"Cluster {kept.name} is up: nodes 0 to {len(kept.nodes) - 1}, {addresses}.", markup=False)
+    if note := more_than_there_is(kept.plan):
+        console.print(note, style="yellow", markup=False)
     console.print(f"paceline cluster exec {kept.name} 0 -- COMMAND runs a command in node 0.", markup=False)
 
 
@@ -75,7 +77,10 @@ def execute(
     from paceline.cli.parts.nodes import find_cluster
     from paceline.errors import UsageError
 
-    line = find_cluster(name).command(node, command)
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise UsageError("what is to be run in the node? Give a command after --")
+    line = find_cluster(name).command(node, words)
     sys.stdout.flush()
     try:
         os.execvp(line[0], line)
@@ -128,7 +133,7 @@ def check(
     json_target: Json = "",
 ) -> None:
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
-    from paceline.cli.parts.nodes import figure_line, found_or_built, missed
+    from paceline.cli.parts.nodes import busy_machine, figure_line, found_or_built, missed, more_than_there_is
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
     from paceline.errors import RunError
@@ -139,6 +144,8 @@ def check(
     figures = []
     with found_or_built(which, without_cpu_shares=without_cpu_shares) as built:
         console.print(f"Cluster {built.name}: {built.plan.asked}", markup=False)
+        for note in filter(None, (more_than_there_is(built.plan), busy_machine())):
+            console.print(note, style="yellow", markup=False)
         for figure in check_cluster(built, seconds=seconds):
             figures.append(figure)
             console.print(figure_line(figure), markup=False)

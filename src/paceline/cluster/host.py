@@ -9,25 +9,15 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.cluster.namespaces import leave_network
 from paceline.cluster.places import find_controllers
 from paceline.cluster.plan import DIRECT, USER, Controller
-from paceline.cluster.tools import PACKAGES, find_tool, run_lines
+from paceline.cluster.tools import PACKAGES, find_tool
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
 WITHOUT = "everything without emulated nodes still works, on real hosts too (--nnodes)"
 WITHOUT_SHARES = "--without-cpu-shares"
 TRIAL_S = 30.0
-TRIALS = {
-    "tbf": ["qdisc add dev try-0 root handle 2: tbf rate 1gbit burst 125000 limit 6250000"],
-    "htb": [
-        "qdisc add dev try-0 root handle 2: htb default 1",
-        "class add dev try-0 parent 2: classid 2:1 htb rate 1gbit",
-        "filter add dev try-0 parent 2: protocol ip prio 1 u32 match ip dst 10.0.0.1/32 flowid 2:1",
-    ],
-    "netem": ["qdisc add dev try-0 root handle 2: netem delay 1ms"],
-}
 
 
 @dataclass(frozen=True)
@@ -36,7 +26,7 @@ class Host:
 
     entry: str = ""  # how namespaces are made: with our own rights, or in a user namespace
     no_network: str = ""  # why there can be no nodes at all
-    shapers: frozenset[str] = frozenset()  # of those that TRIALS names
+    shapers: frozenset[str] = frozenset()  # of tbf, htb and netem, those that work
     controllers: tuple[Controller, ...] = ()
     no_controller: dict[str, str] = field(default_factory=dict)  # why, by the controller's name
     num_cores: int = 1
@@ -92,7 +82,8 @@ def no_group(name: str, reason: str) -> str:
     else:
         what, way = "memory limits (memory)", "leave memory out to go on without them"
     rest = "nodes, addresses and shaped links still work"
-    return f"{what} need a cgroup that we may write to, and there is none ({reason}); {rest}: {way}"
+    why = f" ({reason})" if reason else ""
+    return f"{what} need a cgroup that we may write to, and there is none{why}; {rest}: {way}"
 
 
 def _no_shaper(host: Host, words: str, shaper: str) -> str:
@@ -106,7 +97,7 @@ def _no_shaper(host: Host, words: str, shaper: str) -> str:
 
 
 def _try(entry: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "paceline.cluster.host", entry]
+    command = [sys.executable, "-m", "paceline.cluster.trial", entry]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
         result: dict[str, Any] = json.loads(done.stdout)
@@ -115,26 +106,3 @@ def _try(entry: str) -> dict[str, Any]:
     except ValueError:
         return {"error": (done.stderr.strip().splitlines() or ["a trial ended without a word"])[-1], "shapers": []}
     return result
-
-
-def _trial(entry: str) -> dict[str, Any]:
-    """In a process of its own: build the pieces of a cluster once; they end with the process."""
-    try:
-        leave_network(entry)
-        run_lines("ip", ["link add try-br type bridge", "link add try-0 type veth peer name try-1"])
-    except OSError as error:
-        return {"error": str(error.strerror or error), "shapers": []}
-    return {"error": "", "shapers": [name for name, lines in TRIALS.items() if _takes(lines)]}
-
-
-def _takes(lines: list[str]) -> bool:
-    try:
-        run_lines("tc", lines)
-        run_lines("tc", ["qdisc del dev try-0 root"])
-    except OSError:
-        return False  # the answer of a kernel, or of a system without tc
-    return True
-
-
-if __name__ == "__main__":
-    print(json.dumps(_trial(sys.argv[1])))

@@ -25,39 +25,41 @@ from paceline.cluster.plan import FIRST_NODE_FD, SWITCH_FD, Plan
 from paceline.cluster.shaping import node_lines, receiving_lines, sending_lines, switch_lines
 from paceline.cluster.tools import run_lines
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-
-class _EndedError(BaseException):
-    """Somebody told this process to end."""
-
-
-def main() -> int:
+def main() -> None:
     plan = Plan.from_json(sys.argv[1])
     if not plan.parent and os.fork():
         os._exit(0)  # a kept cluster is nobody's child
-    for number in ENDING:
-        signal.signal(number, _raise_ended)
+    told_to_end = _listen_for_signals()
     os.chdir("/")
     try:
         claim_groups(plan)
     except OSError as error:
         _report(_reason(error), _part(error))
-        return 0
+        return
     try:
         build(plan)
         Path("/proc/self/comm").write_text(ready_name(plan), encoding="ascii")
         _report("")
-        _wait(plan.parent)
-    except _EndedError:
-        _report("it was told to end before it was ready")
+        _wait(plan.parent, told_to_end)
     except OSError as error:
         _report(_reason(error), _part(error))
     finally:
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)
         take_down(plan)
-    return 0
+
+
+def _listen_for_signals() -> int:
+    """Being told to end interrupts nothing, so that nothing is left half made: it makes a file descriptor readable."""
+    told, teller = os.pipe()
+    os.set_blocking(teller, False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    signal.set_wakeup_fd(teller)
+    return told
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    del number, frame
 
 
 def build(plan: Plan) -> None:
@@ -86,15 +88,15 @@ def take_down(plan: Plan) -> None:
         remove_group(Path(folder))
 
 
-def _wait(parent: int) -> None:
-    """Return when the parent has ended or let go of our standard input; for a kept cluster, never."""
-    if not parent:
-        while True:
-            signal.pause()
-    watched: list[int] = [sys.stdin.fileno()]
-    with contextlib.suppress(ProcessLookupError):
-        watched.append(os.pidfd_open(parent))
-        select.select(watched, [], [])
+def _wait(parent: int, told_to_end: int) -> None:
+    """Return when somebody tells us to end, or when the parent has ended or let go of our standard input."""
+    watched = [told_to_end]
+    if parent:
+        try:
+            watched += [sys.stdin.fileno(), os.pidfd_open(parent)]
+        except ProcessLookupError:
+            return
+    select.select(watched, [], [])
 
 
 def _reason(error: OSError) -> str:
@@ -117,9 +119,5 @@ def _report(error: str, part: str = "") -> None:
     os.close(nowhere)
 
 
-def _raise_ended(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise _EndedError
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

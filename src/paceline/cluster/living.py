@@ -52,13 +52,13 @@ def ready_name(plan: Plan) -> str:
 def processes_inside(name: str, *, but: int = 0) -> set[int]:
     """Processes in the cluster's networks and cgroups, without its keeper."""
     found = {pid for folder in labelled_groups().get(name, []) for pid in members(folder)}
-    found |= {pid for pid, owner in _clusters_by_process().items() if owner == name}
+    found |= {pid for pid, owner in clusters_by_process().items() if owner == name}
     return found - {but, os.getpid()}
 
 
 def names_inside() -> set[str]:
     """Clusters that some process is inside of, whether or not their keeper lives."""
-    return set(_clusters_by_process().values())
+    return set(clusters_by_process().values())
 
 
 def end_processes(name: str, *, but: int = 0) -> int:
@@ -101,7 +101,7 @@ def _end(pid: int, name: str, number: signal.Signals) -> None:
             os.close(descriptor)
 
 
-def _clusters_by_process() -> dict[int, str]:
+def clusters_by_process() -> dict[int, str]:
     """The cluster that each process is in the network of."""
     own = _network_of(os.getpid())
     by_network: dict[str, str] = {own: ""}

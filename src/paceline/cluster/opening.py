@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from paceline.cluster.host import Host, check_host, examine, no_group
 from paceline.cluster.living import MODULE, living_keepers, wait_for_end
 from paceline.cluster.plan import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, NodePlan, Plan
-from paceline.cluster.prune import remove_cluster
+from paceline.cluster.prune import remove_cluster, take_down
 from paceline.cluster.tools import find_tool
 from paceline.errors import RunError, UsageError
 from paceline.recipe import ClusterConfig
@@ -87,11 +87,15 @@ def open_cluster(
 def keep_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Cluster:
-    """A cluster that stays until `take_down`, whatever happens to this process."""
+    """A cluster that stays until `prune.take_down`, whatever happens to this process."""
     plan = make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
     starter = _start(plan)
     try:
         return Cluster(plan, _await_ready(plan, starter))
+    except KeyboardInterrupt:
+        starter.communicate()  # until it is ready: only then there is something to take down
+        take_down(plan.name)
+        raise
     finally:
         starter.communicate()
 
@@ -165,20 +169,22 @@ def _start(plan: Plan) -> subprocess.Popen[bytes]:
 
 
 def _await_ready(plan: Plan, starter: subprocess.Popen[bytes]) -> int:
-    """The keeper's process id, once everything is built; RunError says why it is not."""
+    """The keeper's process id, once everything is built; an error says why it is not."""
     assert starter.stdout is not None
-    said = starter.stdout.readline().decode(errors="replace")
-    try:
-        answer = json.loads(said)
-        error, part, pid = str(answer["error"]), str(answer["part"]), int(answer["pid"])
-    except (ValueError, KeyError, TypeError):
-        rest = (said + starter.stdout.read().decode(errors="replace")).strip()
-        error, part, pid = (rest.splitlines() or ["its keeper ended without a word"])[-1], "", 0
-    if error and part:
-        raise UsageError(no_group(part, error))
-    if error:
-        raise RunError(f"cluster {plan.name} cannot be built: {error}")
-    return pid
+    last = "its keeper ended without a word"
+    for line in starter.stdout:
+        try:
+            answer = json.loads(line)
+            error, part, pid = str(answer["error"]), str(answer["part"]), int(answer["pid"])
+        except (ValueError, KeyError, TypeError):  # a warning of Python's, or its last words
+            last = line.decode(errors="replace").strip() or last
+            continue
+        if error and part:
+            raise UsageError(no_group(part, error))
+        if error:
+            raise RunError(f"cluster {plan.name} cannot be built: {error}")
+        return pid
+    raise RunError(f"cluster {plan.name} cannot be built: {last}")
 
 
 def _stop(plan: Plan, keeper: subprocess.Popen[bytes]) -> None:

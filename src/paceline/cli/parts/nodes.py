@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from paceline.cli.parts.view import DASH, make_table
 from paceline.cluster import Cluster, open_cluster
 from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, Figure
 from paceline.cluster.living import Keeper, living_keepers, processes_inside
+from paceline.cluster.plan import Plan
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, parse_cluster
 
@@ -67,6 +69,22 @@ def clusters_table(found: list[dict[str, Any]]) -> Table:
         ends = f"with process {one['parent']}" if one["parent"] else "with `down`"
         table.add_row(one["name"], str(len(addresses)), span, str(len(one["processes"])), ends, one["asked"])
     return table
+
+
+def more_than_there_is(plan: Plan, num_cores: int | None = None) -> str:
+    """A warning where nodes cannot all have their shares at once."""
+    asked, there = sum(node.cpus or 0 for node in plan.nodes), num_cores or os.cpu_count() or 1
+    if asked <= there:
+        return ""
+    return f"The nodes' shares are {asked:g} cores, this machine has {there}: they hold while not all nodes are busy."
+
+
+def busy_machine(load: float | None = None, num_cores: int | None = None) -> str:
+    """A warning where other work would make figures lower than what was built."""
+    runnable, there = os.getloadavg()[0] if load is None else load, num_cores or os.cpu_count() or 1
+    if runnable < 0.75 * there:
+        return ""
+    return f"This machine is busy (load {runnable:.1f} on {there} cores): figures may be lower than what was built."
 
 
 def figure_line(figure: Figure) -> str:

@@ -1,0 +1,47 @@
+"""A short-lived process that builds the pieces of a cluster once and says which of them work; they end with it.
+
+python -m paceline.cluster.trial direct|user
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from paceline.cluster.namespaces import leave_network
+from paceline.cluster.tools import run_lines
+
+SHAPERS = {
+    "tbf": ["qdisc add dev try-0 root handle 2: tbf rate 1gbit burst 125000 limit 6250000"],
+    "htb": [
+        "qdisc add dev try-0 root handle 2: htb default 1",
+        "class add dev try-0 parent 2: classid 2:1 htb rate 1gbit",
+        "filter add dev try-0 parent 2: protocol ip prio 1 u32 match ip dst 10.0.0.1/32 flowid 2:1",
+    ],
+    "netem": ["qdisc add dev try-0 root handle 2: netem delay 1ms"],
+}
+
+
+def trial(entry: str) -> dict[str, Any]:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        leave_network(entry)
+        run_lines("ip", ["link add try-br type bridge", "link add try-0 type veth peer name try-1"])
+    except OSError as error:
+        return {"error": str(error.strerror or error), "shapers": []}
+    return {"error": "", "shapers": [name for name, lines in SHAPERS.items() if _takes(lines)]}
+
+
+def _takes(lines: list[str]) -> bool:
+    try:
+        run_lines("tc", lines)
+        run_lines("tc", ["qdisc del dev try-0 root"])
+    except OSError:
+        return False  # that is the answer of a kernel without it, and of a system without tc
+    return True
+
+
+if __name__ == "__main__":
+    print(json.dumps(trial(sys.argv[1])))
