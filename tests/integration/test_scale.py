@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clusters import need
 from command import run_command
 
 SHORT = ["--epochs", "3", "--sample-hz", "0"]
@@ -81,15 +82,15 @@ def test_it_is_stored_as_studies_are(study: Any) -> None:
 
 
 def test_a_point_that_fails_loses_no_other(tmp_path: Path) -> None:
-    options = ["--workers", "2,3", "--strategies", "ring,all-reduce", "--inject", "kill:rank=2,step=1"]
+    options = ["--workers", "2,3", "--strategies", "ring", "--repeats", "2", "--inject", "kill:rank=2,step=1"]
     done = paceline("scale", *SHORT, *options, "--json", "s.json", "--no-report", cwd=tmp_path)
     assert done.returncode == 1
-    assert "2 of 5 points failed, the others are kept; first: ring on 3 (strong): worker 2 died" in done.stderr
+    assert "1 of 3 points failed, the others are kept; first: ring on 3 (strong): worker 2 died" in done.stderr
     found = json.loads((tmp_path / "s.json").read_text())
-    assert [(row["label"], row["workers"]) for row in found["results"]] == [
-        ("one-worker", 1), ("ring", 2), ("all-reduce", 2),
+    assert [(row["label"], row["workers"], row["repeats"]) for row in found["results"]] == [
+        ("one-worker", 1, 2), ("ring", 2, 2),
     ]  # fmt: skip
-    assert [(row["label"], row["point"]["workers"]) for row in found["failed"]] == [("ring", 3), ("all-reduce", 3)]
+    assert [(row["label"], row["point"]["workers"], row["repeat"]) for row in found["failed"]] == [("ring", 3, 1)]
 
 
 @pytest.mark.parametrize(
@@ -111,3 +112,20 @@ def test_wrong_requests_start_nothing(tmp_path: Path, options: list[str], senten
     assert done.code == 2
     assert sentence in " ".join(done.err.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_points_on_emulated_nodes(tmp_path: Path) -> None:
+    need(nodes=2)
+    options = ["--cluster", "nodes=2,bandwidth=100mbit", "--workers", "1,2", "--strategies", "ring,parameter-server"]
+    done = paceline("scale", *SHORT, *options, "--json", "s.json", "--no-report", cwd=tmp_path)
+    assert done.returncode == 2  # with a server, two workers need a third node
+    assert "2 workers and 1 server need 3 nodes, and the cluster has 2" in done.stderr
+    options[-1] = "ring"
+    done = paceline("scale", *SHORT, *options, "--no-measure", "--json", "s.json", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert [row["workers"] for row in found["results"]] == [1, 2]
+    assert found["recipe"]["cluster"]["nodes"] == 2
+    ring = found["results"][1]
+    assert ring["scaling"]["communication_s"] is None  # not measured, and said so
+    assert ring["scaling"]["speedup"] > 0

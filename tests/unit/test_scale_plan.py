@@ -141,7 +141,7 @@ def test_every_worker_has_a_node_of_its_own() -> None:
         plan_of("ring", cluster__nodes=3)
     plan = plan_of("parameter-server,ring", cluster__nodes=4)
     assert [row["point"]["workers"] for row in plan.refused] == [4]
-    assert plan.refused[0]["reason"] == "4 workers and 1 servers need 5 nodes, and the cluster has 4"
+    assert plan.refused[0]["reason"] == "4 workers and 1 server need 5 nodes, and the cluster has 4"
     assert plan.num_processes == 4
     assert plan.points[-1].recipe.cluster.nodes == 4
     assert plan_of("parameter-server").num_processes == 5

@@ -193,10 +193,9 @@ def _line(
 
 def _check_servers(entry: Entry, nodes: int) -> None:
     if nodes > 1 and entry.num_processes > nodes:
-        raise UsageError(
-            f"{entry.num_workers} workers and {entry.num_servers} servers need {entry.num_processes} nodes, and the "
-            f"cluster has {nodes}"
-        )
+        servers = "1 server" if entry.num_servers == 1 else f"{entry.num_servers} servers"
+        needed = f"{entry.num_workers} workers and {servers} need {entry.num_processes} nodes"
+        raise UsageError(f"{needed}, and the cluster has {nodes}")
 
 
 def _point(entry: Entry, recipe: Recipe, mode: str) -> Point:
