@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     reason = reason_against(FOOTPRINT, made, entry, room)
     size = fitting_micro_batch(FOOTPRINT, made, entry, room)
     assert size is not None
-    assert reason.startswith("needs 17.96 GB (4 workers of 4.49 GB), but 4.00 GB are available here; ")
+    assert reason.startswith("needs 17.56 GB (4 workers of 4.39 GB), but 4.00 GB are available here; ")
     assert f"--micro-batch-size {size} would need" in reason
     fits, next_one = (predict(FOOTPRINT, made, entry, micro).total_bytes for micro in (size, 2 * size))
     assert fits <= 4000 * MB < next_one
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 def test_what_never_fits_says_so() -> None:
     made = recipe(train__batch_size=4000)
     reason = reason_against(FOOTPRINT, made, make_entry("none", made), [Room(100 * MB, 4)])
-    assert reason.endswith("even one sample at a time would need 1.64 GB")
+    assert reason.endswith("even one sample at a time would need 1.72 GB")
     synced = recipe(train__batch_size=4000, train__batchnorm="sync")
     reason = reason_against(FOOTPRINT, synced, make_entry("none", synced), [Room(100 * MB, 4)])
     assert "batchnorm sync takes no micro-batches" in reason
