@@ -18,6 +18,7 @@ from measured_samples import KINDS, measured, measured_study
 from paceline.report import write_figures, write_report
 from paceline.report.bench import write_bench_page
 from report_samples import result, usual_study, write_run, write_study
+from scale_samples import scale_study
 
 CHROMIUM = os.environ.get("PACELINE_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -242,6 +243,20 @@ def test_the_page_of_a_bench(tmp_path: Path) -> None:
         assert seen.page.evaluate(f"document.querySelector('{chart}')._fullLayout.yaxis.type") == "log"
         seen.page.locator(".key button", has_text="Fast").click()
         assert lines.count() == 2
+        assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_the_page_of_a_scaling_study(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study", scale_study("strong", "weak"))
+    with opened(write_report([study], tmp_path / "scale.html"), width=390) as seen:
+        lines = seen.page.locator("#time-workers .scatterlayer .trace")
+        assert lines.count() == 4  # three strategies and perfect scaling
+        seen.page.locator(".key button", has_text="all-reduce").click()
+        assert lines.count() == 3
+        ends = "document.querySelector('#time-workers').data[0].y.at(-1)"
+        assert seen.page.evaluate(ends) == pytest.approx(10.0)
+        seen.page.locator('figure[data-chart="time-workers"] button', has_text="weak scaling").click()
+        assert seen.page.evaluate(ends) == pytest.approx(40.0)
         assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
 
 
