@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from paceline.cli.parts.view import DASH, fitted, make_table
-from paceline.study.reproduce.words import figure_text, heading, proof_words
+from paceline.study.reproduce.words import figure_text, proof_words, short_heading
 
 Study = Mapping[str, Any]
 
@@ -37,10 +37,10 @@ def show_reproduced(console: Console, study: Study) -> None:
     names = list(study["quantities"])
     shown = [name for name in names if any(name in row["figures"] for row in study["ours"])]
     rows = [
-        {"row": escape(row["key"]), **{heading(study, name): _ours(row, name, study) for name in shown}}
+        {"row": escape(row["key"]), **{short_heading(name): _ours(row, name, study) for name in shown}}
         for row in study["ours"]
     ]
-    console.print(fitted(rows, console.width, text=_texts(study, shown), name_share=0.3))
+    console.print(fitted(rows, console.width, text=_texts(shown), name_share=0.3))
     for table in study["published"]:
         _show_published(console, study, table)
     _show_load(console, study)
@@ -69,19 +69,19 @@ def _show_published(console: Console, study: Study, table: Mapping[str, Any]) ->
         for name in shown:
             value = row["published"].get(name)
             unit = study["quantities"][name]["unit"]
-            cells[heading(study, name)] = DASH if value is None else escape(figure_text(value, unit))
+            cells[short_heading(name)] = DASH if value is None else escape(figure_text(value, unit))
         rows.append(cells)
     ran = [row for row in rows if row["ours"] in ours]
-    console.print(fitted(ran or rows, console.width, text=("ours", *_texts(study, shown)), name_share=0.35))
+    console.print(fitted(ran or rows, console.width, text=("ours", *_texts(shown)), name_share=0.35))
     if ran and len(ran) < len(rows):
         left = len(rows) - len(ran)
         rest = "1 published row was" if left == 1 else f"{left} published rows were"
         console.print(f"{rest} not run here; the report has them all.")
 
 
-def _texts(study: Study, names: list[str]) -> tuple[str, ...]:
+def _texts(names: list[str]) -> tuple[str, ...]:
     """Columns of words or lists rather than of single figures: they may be folded."""
-    return tuple(heading(study, name) for name in names if name.endswith("_by_rank") or name == "replicas")
+    return tuple(short_heading(name) for name in names if name.endswith("_by_rank") or name == "replicas")
 
 
 def _show_load(console: Console, study: Study) -> None:

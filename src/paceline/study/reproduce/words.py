@@ -15,6 +15,34 @@ def heading(study: Mapping[str, Any], name: str) -> str:
     return f"{quantity['name']}, {unit}" if unit and unit != "%" else str(quantity["name"])
 
 
+SHORT = {
+    "iteration_s": "s/step",
+    "speedup": "speed-up",
+    "train_s": "train s",
+    "epoch_s": "epoch s",
+    "compute_s": "compute s",
+    "communication_s": "comm. s",
+    "communication_estimated_s": "t_N-t_1/N",
+    "compute_share": "compute",
+    "communication_share": "comm.",
+    "sent_per_step": "kB/step",
+    "share_of_ring": "of ring",
+    "messages_per_step": "messages",
+    "convergence_s": "s to conv.",
+    "convergence_steps": "steps to",
+    "test_loss": "test loss",
+    "test_accuracy": "test",
+    "test_accuracy_spread": "over seeds",
+    "train_accuracy_by_rank": "train by rank",
+    "test_accuracy_by_rank": "test by rank",
+}
+
+
+def short_heading(name: str) -> str:
+    """A column's head for a terminal, with its unit."""
+    return SHORT.get(name, name)
+
+
 def figure_text(value: Any, unit: str) -> str:
     """A number in its unit, a list of them by rank, or the words that were published."""
     if isinstance(value, str):
