@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from made_up import MadeUpLauncher, made_up_worker
+from paceline.cli.parts.sweeping import choose_request
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe
@@ -213,3 +216,22 @@ def test_another_request_is_another_sweep(tmp_path: Path, other: Request) -> Non
     open_sweep(request("batch-size=8,16"), out=tmp_path)
     assert unfinished(other, tmp_path) is None
     assert unfinished(request("batch-size=8,16"), tmp_path) is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_fresh", "goes_on"),
+    [("y\n", False, True), ("n\n", False, False), (None, False, True), (None, True, False)],
+)
+def test_the_same_command_again_offers_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str | None, is_fresh: bool, goes_on: bool
+) -> None:
+    open_sweep(request("batch-size=8,16"), out=tmp_path)
+    stdin = io.StringIO(answer or "")
+    stdin.isatty = lambda: answer is not None  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", stdin)
+    said = io.StringIO()
+    _, stored = choose_request(
+        RECIPE, ["batch-size=8,16"], [], 1, 1, out=tmp_path, resume="", is_fresh=is_fresh, console=Console(file=said)
+    )
+    assert (stored is not None) == goes_on
+    assert ("was begun before and is not finished" in " ".join(said.getvalue().split())) == (not is_fresh)

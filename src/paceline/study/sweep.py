@@ -129,12 +129,9 @@ def open_sweep(request: Request, *, out: Path, resume: Mapping[str, Any] | None 
 def unfinished(request: Request, out: Path) -> dict[str, Any] | None:
     """The newest stored sweep that answers the same request and did not come to its end."""
     wanted: dict[str, Any] = json.loads(json.dumps(finite(request.facts)))
-    stored: list[dict[str, Any]] = list_runs(out)
-    for item in reversed(stored):
-        is_open = item.get("study") == "sweep" and item.get("status") != "done"
-        if is_open and all(item.get(key) == value for key, value in wanted.items()):
-            return item
-    return None
+    begun = [item for item in list_runs(out) if item.get("study") == "sweep" and item.get("status") != "done"]
+    same = [item for item in begun if all(item.get(key) == value for key, value in wanted.items())]
+    return dict(same[-1]) if same else None
 
 
 def run_sweep(sweep: Sweep, launch: Launch, listener: Listener) -> dict[str, Any]:

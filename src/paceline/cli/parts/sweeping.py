@@ -112,7 +112,7 @@ def introduce(console: Console, sweep: Sweep) -> None:
     axes = ", ".join(f"{axis.key} ({len(axis.values)} values)" for axis in sweep.request.axes)
     console.print(
         f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {len(sweep.points)} points over {axes}, "
-        f"{num_runs} runs" + (f", {sweep.num_finished} points done before" if sweep.num_finished else ""),
+        f"{num_runs} runs" + (f"; points done before: {sweep.num_finished}" if sweep.num_finished else ""),
         markup=False,
     )
     needs = [
