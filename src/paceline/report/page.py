@@ -13,7 +13,8 @@ from paceline.report.chart import Chart, compact
 from paceline.report.collect import Material, collect, notices
 from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
 from paceline.report.labels import names_to_explain
-from paceline.report.sections import all_charts, make_sections
+from paceline.report.sections import Section, all_charts, make_sections
+from paceline.report.studies import study_points, study_sections
 from paceline.report.styles import styles
 from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS, WORKER_COLUMNS, Column, markdown_table
 from paceline.report.tiles import tiles
@@ -37,7 +38,7 @@ def charts_of(material: Material) -> list[Chart]:
     """Every chart of the page, in its order."""
     if scale_page.is_scale(material):
         return scale_page.charts_of(material)
-    return all_charts(make_sections(material.results))
+    return all_charts(_sections(material))
 
 
 def render(material: Material) -> str:
@@ -45,7 +46,7 @@ def render(material: Material) -> str:
     if scale_page.is_scale(material):
         return scale_page.render(material)
     recipe, environment, results = material.recipe, material.environment, material.results
-    sections = make_sections(results)
+    sections = _sections(material)
     plotly, plotly_script = packed_plotly()
     script = Markup(template_file("report.js"))
     is_study = material.sources[0].kind == "study"
@@ -61,7 +62,7 @@ def render(material: Material) -> str:
             notices=notices(material),
             headline=sweep.headline(results) or words.headline(results),
             tiles=tiles(results),
-            points=words.points(results),
+            points=[*study_points(material), *words.points(results)],
             cautions=[
                 *facts.interventions(recipes, results),
                 *facts.cautions(recipe, environment, results, is_study=is_study),
@@ -86,6 +87,10 @@ def render(material: Material) -> str:
             policy=policy_for([plotly_script, script]),
         )
     )
+
+
+def _sections(material: Material) -> list[Section]:
+    return [*study_sections(material), *make_sections(material.results)]
 
 
 def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from paceline.report import learning, resources, speed, split, sweep, timeline, traffic
-from paceline.report.chart import Chart
+from paceline.report.chart import Chart, Table
 from paceline.report.curves import Result
 from paceline.study.results import fastest_of
 
@@ -20,6 +20,7 @@ class Section:
     title: str
     charts: list[Chart] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # sentences
+    tables: list[tuple[str, Table]] = field(default_factory=list)  # each with what stands above it
 
 
 def make_sections(results: Sequence[Result]) -> list[Section]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from paceline.errors import RunError
+from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher
 from paceline.launch.choose import make_launcher
 from paceline.launch.hosts import Hosts
@@ -17,6 +17,13 @@ from paceline.recipe import ClusterConfig
 def count_nodes(nodes: Nodes | Hosts) -> int:
     """Hosts that the workers of this command are on, emulated ones left out."""
     return TorchrunLauncher.num_nodes() if TorchrunLauncher.is_here() else nodes.num_nodes
+
+
+def refuse_other_parents(command: str, nodes: Nodes | Hosts) -> None:
+    """Of a command that decides on the way what to run next: several processes would have to decide alike."""
+    if TorchrunLauncher.is_here() or (isinstance(nodes, Nodes) and nodes.num_nodes > 1):
+        started = "torchrun" if TorchrunLauncher.is_here() else "--nnodes"
+        raise UsageError(f"{command} starts all workers itself; run it once, without {started}, or with --hosts")
 
 
 def where(nodes: Nodes | Hosts, cluster: ClusterConfig) -> str:

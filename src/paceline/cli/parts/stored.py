@@ -12,8 +12,10 @@ from rich.table import Table
 
 from paceline.cli.parts.conditions import is_disturbed, show_conditions
 from paceline.cli.parts.limits import limit_lines, target_lines, target_words
+from paceline.cli.parts.reproduced import show_reproduced
 from paceline.cli.parts.scaling import show_scaling
 from paceline.cli.parts.sweep_view import show_sweep
+from paceline.cli.parts.tuned import show_tuning
 from paceline.cli.parts.unfinished import show_unfinished
 from paceline.cli.parts.view import (
     DASH,
@@ -47,6 +49,12 @@ def show_run(console: Console, result: dict[str, Any]) -> None:
 
 def show_study(console: Console, study: dict[str, Any]) -> None:
     """The strategies of a study, and what follows from them."""
+    if study.get("study") == "tune":
+        show_tuning(console, study, study["folder"])
+        return
+    if study.get("study") == "reproduce":
+        show_reproduced(console, study)
+        return
     if study.get("study") == "scale":
         show_scaling(console, study)
         return

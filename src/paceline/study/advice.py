@@ -1,0 +1,82 @@
+"""What to type and what to write to use a recipe: the command, and the call of the library."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.recipe import ClusterConfig, Recipe, builtin_recipes, recipe_keys
+
+BEST_FILE = "best.toml"
+SAME_RUN = ("name", "description", "strategies")  # keys that do not change what one run does
+MOST_WORDS = 8  # options beyond which a file says it better
+
+
+def command_for(recipe: Recipe) -> str | None:
+    """`paceline run` with a built-in recipe and the options that make it this one; None where a file says it better."""
+    bases = [(name, _changes(base, recipe)) for name, base in builtin_recipes().items()]
+    usable = [(name, changes) for name, changes in bases if changes is not None and len(changes) <= MOST_WORDS]
+    if not usable:
+        return None
+    name, changes = min(usable, key=lambda pair: len(pair[1]))
+    return " ".join(["paceline run", name, *_words(changes)])
+
+
+def command_in(best: Mapping[str, Any], folder: str | Path) -> str:
+    """What to type for the winner of a study that is stored in a folder."""
+    return str(best["command"] or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}")
+
+
+def lost_words(best: Mapping[str, Any]) -> str:
+    """What the winner lost against exact, and whether its seeds could tell."""
+    if best["guarantee"] == "EXACT":
+        return "it is exact, so that nothing is lost"
+    unit = "points of test accuracy" if best["judged_by"] == "accuracy" else "% of test loss"
+    bounds, did = best["lost_interval95"], "gained" if best["lost"] < 0 else "lost"
+    words = f"it {did} {abs(best['lost']):.2f} {unit} against exact after equal samples"
+    if bounds is None:
+        return f"{words} (one seed)"
+    words = f"{words} (95 % over seeds: {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
+    return words if bounds[1] <= best["margin"] else f"{words}, so that more seeds are needed to be sure of the margin"
+
+
+def library_call(strategy: str, comm: str) -> str:
+    """The lines of a training loop that agree in the same way, on the same comm."""
+    wrap = f'model, optimizer = paceline.parallel(model, optimizer, strategy="{strategy}")'
+    return f'paceline.init(comm="{comm}")\n{wrap}'
+
+
+def _changes(base: Recipe, recipe: Recipe) -> dict[str, Any] | None:
+    """What changes one recipe into another; None where options cannot say it."""
+    keys = [key for key, _ in recipe_keys() if key not in SAME_RUN]
+    changes = {key: _value(recipe, key) for key in keys if _value(recipe, key) != _value(base, key)}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    made = base.replace(changes)
+    return changes if all(_value(made, key) == _value(recipe, key) for key in keys) else None
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    section, dot, name = key.partition(".")
+    return getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
+
+
+def _words(changes: dict[str, Any]) -> list[str]:
+    fields = dict(recipe_keys())
+    words = []
+    cluster = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("cluster.")}
+    if cluster:
+        words.append(f"--cluster {shlex.quote(str(ClusterConfig(**cluster)))}")
+    for key, value in changes.items():
+        flag = fields[key].metadata["flag"]
+        if key.startswith("cluster."):
+            continue
+        if isinstance(value, bool):
+            yes, _, no = flag.partition("/")
+            words.append(yes if value else no)
+        elif isinstance(value, tuple):
+            words += [f"{flag} {shlex.quote(item)}" for item in value]
+        else:
+            words.append(f"{flag} {shlex.quote(str(value))}")
+    return words

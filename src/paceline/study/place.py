@@ -1,0 +1,35 @@
+"""Whether the emulated nodes that a recipe asks for can be had here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.errors import RunError, UsageError
+from paceline.launch.base import Task
+from paceline.launch.local import LocalLauncher
+from paceline.recipe import ClusterConfig, Recipe
+from paceline.train.context import Context
+
+
+def without_cluster(recipe: Recipe) -> Recipe:
+    """The same recipe on plain processes."""
+    usual = ClusterConfig()
+    return recipe.replace({f"cluster.{key}": getattr(usual, key) for key in vars(usual)})
+
+
+def reason_against_cluster(recipe: Recipe) -> str:
+    """Why the recipe's cluster cannot be used here, found by building it once; empty when it can."""
+    try:
+        with LocalLauncher(1, cluster=recipe.cluster) as launcher:
+            launcher.run(Task(_do_nothing, timeout_s=recipe.timeout_s), _ignore)
+    except (UsageError, RunError) as error:
+        return str(error)
+    return ""
+
+
+def _do_nothing(context: Context) -> int:
+    return context.comm.rank
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    del event

@@ -1,0 +1,162 @@
+"""Tuning with workers that nobody started: rungs, the winner, what is stored when it ends early."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from made_up import MadeUpLauncher, Silent, made_up_worker
+from paceline.cli.parts.stored import show_stored, stored_table
+from paceline.cli.parts.tuned import best_lines, rung_line
+from paceline.errors import RunError, UsageError, WorkerError
+from paceline.launch.base import Task
+from paceline.recipe import Recipe, load_recipe
+from paceline.report import write_report
+from paceline.runs import list_runs, read
+from paceline.study.candidates import Space
+from paceline.study.halving import Margins
+from paceline.study.tune import Plan, prepare, tune
+
+SPACE = Space(strategies=("ring", "overlap", "local-sgd"), buckets_mb=(0.1, 1.0), codecs=("fp32", "bf16"), periods=(4,))
+RECIPE = load_recipe("lenet5-mnist").replace({"strategy": "all-reduce", "train.iterations": 50})
+# Seconds per step and test accuracy of whoever is not named: 1.0 and 0.8.
+SPEEDS = {"overlap:bucket_mb=0.1+bf16": (0.5, 0.8), "local-sgd:sync_every=4": (0.2, 0.3), "ring": (0.7, 0.8)}
+
+
+def answer(task: Task, _: int) -> list[dict[str, Any]]:
+    time_s, accuracy = SPEEDS.get(task.arguments["strategy"], (1.0, 0.8))
+    steps = task.arguments["recipe"].train.iterations
+    return [made_up_worker(rank, [time_s] * steps, test_accuracy=accuracy) for rank in range(task.num_workers)]
+
+
+@contextmanager
+def silently(entries: Any, repeats: int, steps: int) -> Iterator[Silent]:
+    del entries, repeats, steps
+    yield Silent()
+
+
+def plan_of(recipe: Recipe = RECIPE, **changes: Any) -> Plan:
+    return prepare(recipe, SPACE, **{"margins": Margins(), "eta": 3, "repeats": 2, **changes})
+
+
+def tuned(
+    out: Path, reply: Callable[[Task, int], list[dict[str, Any]]] = answer, plan: Plan | None = None
+) -> tuple[dict[str, Any], Path, MadeUpLauncher]:
+    launcher = MadeUpLauncher(reply)
+    study, folder = tune(
+        RECIPE, plan or plan_of(), launcher, out=out, follow=silently, on_rung=lambda table: print(rung_line(table))
+    )
+    return study, folder, launcher
+
+
+def test_the_fastest_that_learns_as_well_is_chosen(tmp_path: Path) -> None:
+    study, folder, _ = tuned(tmp_path)
+    assert study["best"]["label"] == "overlap:bucket_mb=0.1+bf16"
+    assert study["best"]["versus_reference"] == pytest.approx(0.5)
+    ends = {row["label"]: row["end"] for row in study["rungs"][0]["rows"]}
+    assert ends["local-sgd:sync_every=4"] == "less accurate"
+    best = Recipe.from_toml((folder / "best.toml").read_text())
+    assert best.strategy == "overlap:bucket_mb=0.1+bf16"
+    assert best.replace({"strategy": RECIPE.strategy}).train == RECIPE.train
+    assert "--strategy overlap:bucket_mb=0.1+bf16" in study["best"]["command"]
+
+
+def test_rungs_are_short_first_and_only_finalists_are_stored(tmp_path: Path) -> None:
+    study, folder, launcher = tuned(tmp_path)
+    assert [table["steps"] for table in study["rungs"]] == [17, 50]
+    first, last = (len(table["rows"]) for table in study["rungs"])
+    assert first == len(plan_of().candidates.entries)
+    assert last < first
+    steps = [task.arguments["recipe"].train.iterations for task in launcher.tasks]
+    assert steps == [17] * (2 * first) + [50] * (2 * last)
+    assert len(list((folder / "runs").iterdir())) == 2 * last
+    # Rounds have seeds of their own, and every other one runs backwards.
+    labels = [task.arguments["strategy"] for task in launcher.tasks[: 2 * first]]
+    assert labels[:first] == labels[first:][::-1]
+    assert {task.arguments["recipe"].seed for task in launcher.tasks} == {0, 1}
+
+
+def test_a_candidate_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) -> None:
+    def reply(task: Task, number: int) -> list[dict[str, Any]]:
+        if task.arguments["strategy"] == "ring":
+            raise WorkerError(1, "died: on purpose")
+        return answer(task, number)
+
+    study, _, launcher = tuned(tmp_path, reply)
+    rows = {row["label"]: row for row in study["rungs"][0]["rows"]}
+    assert rows["ring"]["end"] == "failed"
+    assert "on purpose" in rows["ring"]["reason"]
+    assert [task.arguments["strategy"] for task in launcher.tasks].count("ring") == 1
+    assert study["best"]["label"] == "overlap:bucket_mb=0.1+bf16"
+
+
+def test_without_its_reference_there_is_nothing_to_hold_to(tmp_path: Path) -> None:
+    def reply(task: Task, number: int) -> list[dict[str, Any]]:
+        if task.arguments["strategy"] == "all-reduce":
+            raise WorkerError(0, "died: on purpose")
+        return answer(task, number)
+
+    with pytest.raises(RunError, match="all-reduce, the exact strategy"):
+        tuned(tmp_path, reply)
+    assert list_runs(tmp_path)[0]["status"] == "failed"
+
+
+@pytest.mark.parametrize("at", [3, 20])
+def test_an_interrupted_study_keeps_what_it_has(tmp_path: Path, at: int) -> None:
+    def reply(task: Task, number: int) -> list[dict[str, Any]]:
+        if number == at:
+            raise KeyboardInterrupt
+        return answer(task, number)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        tuned(tmp_path, reply)
+    (stored,) = list_runs(tmp_path)
+    assert stored["status"] == "interrupted"
+    assert stored["best"] is None
+    assert len(stored["rungs"]) == (0 if at == 3 else 1)
+    assert stored["results"]
+    assert stored["folder"] in caught.value.__notes__[0]
+    page = write_report([Path(stored["folder"])], tmp_path / "page.html").read_text()
+    assert "nothing was chosen" in page
+
+
+def test_it_is_listed_shown_and_drawn(tmp_path: Path) -> None:
+    study, folder, _ = tuned(tmp_path)
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_stored(console, read(folder))
+    console.print(stored_table(list_runs(tmp_path), 100))
+    text = console.export_text()
+    assert "17 steps" in text
+    assert "less accurate" in text
+    assert "paceline.parallel" in text
+    assert max(len(line) for line in text.splitlines() if "paceline" not in line) <= 100
+    page = write_report([folder], tmp_path / "page.html").read_text()
+    for words in ("Who went how far", "tuning-lost", "Rung 1: 17 steps", "To use it"):
+        assert words in page
+    assert json.loads((folder / "study.json").read_text())["study"] == study["study"] == "tune"
+
+
+def test_the_reference_wins_where_nothing_is_faster(tmp_path: Path) -> None:
+    def reply(task: Task, _: int) -> list[dict[str, Any]]:
+        time_s = 0.5 if task.arguments["strategy"] == "all-reduce" else 1.0
+        return [made_up_worker(rank, [time_s] * 5, test_accuracy=0.8) for rank in range(task.num_workers)]
+
+    study, folder, _ = tuned(tmp_path, reply)
+    assert study["best"]["label"] == "all-reduce"
+    assert "exact strategy itself" in best_lines(study, folder)[0]
+
+
+@pytest.mark.parametrize(
+    "recipe, changes, words",
+    [(RECIPE.replace({"workers": 1}), {}, "one worker"), (RECIPE, {"eta": 1}, "--eta")],
+)
+def test_wrong_requests_are_refused_before_anything_starts(recipe: Recipe, changes: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan_of(recipe, **changes)
