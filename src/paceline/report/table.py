@@ -169,7 +169,9 @@ MARKDOWN_COLUMNS = (
 
 def markdown_table(results: Sequence[Row]) -> str:
     """The figures that matter most in Markdown, one line per result; the page has all of them."""
-    return markdown_lines(MARKDOWN_COLUMNS, results)
+    names = [(str(r["label"]), str(r.get("full_label", r["label"]))) for r in results]
+    key = [f"\n{_escaped(short)}: {_escaped(full)}\n" for short, full in names if short != full]
+    return "".join([markdown_lines(MARKDOWN_COLUMNS, results), *key])
 
 
 def markdown_lines(columns: Sequence[Column], rows: Sequence[Row]) -> str:
@@ -179,8 +181,6 @@ def markdown_lines(columns: Sequence[Column], rows: Sequence[Row]) -> str:
         _line("---:" if column.is_number else ":---" for column in columns),
         *(_line(_escaped(column.text(row)) for column in columns) for row in rows),
     ]
-    names = [(str(r["label"]), str(r.get("full_label", r["label"]))) for r in results]
-    lines += [f"\n{_escaped(short)}: {_escaped(full)}" for short, full in names if short != full]
     return "\n".join(lines) + "\n"
 
 
