@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from paceline import keep_memory
 from paceline.data import load_data
-from paceline.measure.stragglers import interval95_of_median
+from paceline.measure.stats import interval95_of_median
 from paceline.models import build_model
 from paceline.recipe import DataConfig
 

@@ -5,8 +5,8 @@
 Every case is tried several times on each model; a line is printed as soon as a case is done. A verdict on a slow worker
 is right when it names that rank and phase alone, and its size is within 15 % of what was injected.
 
-Cores are not equal: on virtual machines a neighbour on the same physical core takes 10 to 40 % of one, for minutes, and
-a worker there is truly slow, which is what a verdict then says. To try the verdict and not the machine, workers change
+Cores are not equal: those of a virtual machine differ by 10 to 40 % for minutes, and a worker on a slow one is truly
+slow, which is what a verdict then says. To try the verdict and not the machine, workers change
 cores in turns all through a run (`--stay` leaves them alone): what stays with a worker is the worker's.
 """
 
@@ -181,18 +181,18 @@ def main() -> None:
     for case in cases:  # every mistake before the first run
         recipe = recipe_of(arguments, case.model, case.text)
         preflight(recipe, [make_entry(arguments.strategy, recipe)])
-    print(
-        f"{arguments.workers} workers, {arguments.strategy} on comm {arguments.comm}, {arguments.steps} timed steps, "
-    )
-    print(f"{len(os.sched_getaffinity(0))} cores, {'left alone' if arguments.stay else 'in turns'}\n")
+    print(f"{arguments.workers} workers, {arguments.strategy} on comm {arguments.comm}, {arguments.steps} timed steps")
+    samples = arguments.worker_batch_size or ", ".join(f"{count} ({model})" for model, count in BATCHES.items())
+    turns = "left alone" if arguments.stay else "in turns"
+    print(f"{samples} samples per worker, {len(os.sched_getaffinity(0))} cores, {turns}\n")
     print("| model | injected | right | size found / injected: median (all) |\n| :--- | :--- | ---: | ---: |")
     for index, case in enumerate(cases):
         recipe = recipe_of(arguments, case.model, case.text)
         entry = make_entry(arguments.strategy, recipe)
         begin = time.perf_counter()
         share_s = (arguments.seconds - (begin - started)) / (len(cases) - index)
-        turns = contextlib.nullcontext() if arguments.stay else taking_turns(TURN_S[case.model])
-        with LocalLauncher(entry.num_processes) as launcher, turns:
+        moving = contextlib.nullcontext() if arguments.stay else taking_turns(TURN_S[case.model])
+        with LocalLauncher(entry.num_processes) as launcher, moving:
             while case.tries < arguments.tries and (case.tries == 0 or time.perf_counter() - begin < share_s):
                 attempt(case, launcher, recipe, entry)
         print(case.row(), flush=True)

@@ -80,16 +80,6 @@ class TestSentences:
         clauses = findings.clauses([named("ring"), {**named("ddp"), "stragglers": [row]}])
         assert clauses[-1] == "worker 2 is slow in backward by 25 to 31 %"
 
-    def test_too_few_steps_are_no_verdict(self) -> None:
-        short = {**named("ddp"), "stragglers": None}
-        point = findings.slow_workers([short])
-        assert point is not None
-        assert point.text == "It cannot be told: that takes 50 timed steps."
-        point = findings.slow_workers([named("ring"), short])
-        assert point is not None
-        assert "Not so under" not in point.text
-        assert "It cannot be told under ddp: that takes 50 timed steps." in point.text
-
     def test_nobody_is_named_on_an_even_run(self) -> None:
         even = measured_study(has_slow=False)["results"]
         assert "slow" not in headline(even)

@@ -50,6 +50,21 @@ def interval95(values: Sequence[float]) -> tuple[float, float] | None:
     return mean - half, mean + half
 
 
+def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
+    """At least 95 % for the median of what the values are drawn from, from their order alone.
+
+    When so many are looked at together, it is 95 % that all of them hold. Few values reach from end to end.
+    """
+    ordered = sorted(values)
+    count, allowed = len(ordered), 0.025 / num_together
+    outside, below = 0.0, 0
+    # The median lies below the k-th smallest value with the chance that a fair coin shows fewer than k heads.
+    while (outside := outside + math.comb(count, below) / 2**count) <= allowed:
+        below += 1
+    below = max(below, 1)
+    return ordered[below - 1], ordered[count - below]
+
+
 def student_t95(freedom: float) -> float:
     """Student's t, two-sided 95 %; a fraction of a degree of freedom counts as none, which widens."""
     whole = max(math.floor(freedom), 1)

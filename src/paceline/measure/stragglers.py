@@ -12,7 +12,6 @@ both looks together, so that many workers do not make it likely that one of them
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from paceline.measure.split import PHASES
+from paceline.measure.stats import interval95_of_median
 
 LEAST_STEPS = 50
 LEAST_EXCESS = 0.10  # of the others' own work
@@ -124,18 +124,3 @@ def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
     if rest_s > 0 and rest_excess_s * usual[slowest] >= EVEN * excess[slowest] * rest_s:
         return ALL
     return slowest
-
-
-def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
-    """At least 95 % for the median of what the values are drawn from, from their order alone.
-
-    When so many are looked at together, it is 95 % that all of them hold. Few values reach from end to end.
-    """
-    ordered = sorted(values)
-    count, allowed = len(ordered), 0.025 / num_together
-    outside, below = 0.0, 0
-    # The median lies below the k-th smallest value with the chance that a fair coin shows fewer than k heads.
-    while (outside := outside + math.comb(count, below) / 2**count) <= allowed:
-        below += 1
-    below = max(below, 1)
-    return ordered[below - 1], ordered[count - below]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,14 @@ from typing import Any
 from paceline.codecs import TensorSpec
 from paceline.launch.base import Launcher
 from paceline.measure.observer import is_measured
+from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.run import run_folder, training_task
 
 LEAST_STEPS, MOST_STEPS = 48, 240
+LEAST_PAIRS = 6  # the median of fewer is not certain to 95 %, even from end to end
 STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this, within the limits above
 
 
@@ -77,15 +78,9 @@ def summarise(percents: Sequence[float]) -> dict[str, Any] | None:
         return None
     return {
         "cost_percent": statistics.median(percents),
-        "interval95_percent": _interval_of_median(sorted(percents)),
+        "interval95_percent": list(interval95_of_median(percents)) if len(percents) >= LEAST_PAIRS else None,
         "repeats": len(percents),
     }
-
-
-def _interval_of_median(ordered: Sequence[float]) -> list[float] | None:
-    """A 95 % interval for the median, from ranks alone: one step that took ten times as long does not widen it."""
-    place = math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2)
-    return None if place < 1 else [ordered[place - 1], ordered[-place]]
 
 
 def _num_operations(entry: Entry) -> int:
