@@ -173,6 +173,12 @@ def average_slopes(context: Context, strategy: str, steps: list[int], shares: li
     )
 
 
+def freed(context: Context, blocks: int) -> None:
+    """Blocks of 8 MB that the allocator has had and may keep."""
+    held = [torch.ones(2_000_000) for _ in range(blocks)]
+    del held
+
+
 def sampled(context: Context, what: str, folder: str = "") -> list[dict[str, Any]]:
     """Samples of a worker while the second of them does something and the others sleep."""
     rows: list[dict[str, Any]] = []

@@ -129,6 +129,7 @@ def test_what_goes_over_the_network_is_not_taken_for_files(pool: LocalLauncher) 
 
 
 def test_the_peak_of_memory_is_that_of_the_run(pool: LocalLauncher) -> None:
+    on_pool(pool, 2, jobs.freed, blocks=40)  # kept by the process, and not the next run's
     lazy, busy = on_pool(pool, 2, jobs.sampled, what="allocate")
     assert busy[-1]["peak_rss_bytes"] - busy[0]["rss_bytes"] > 150_000_000
     assert lazy[-1]["peak_rss_bytes"] - lazy[0]["rss_bytes"] < 50_000_000

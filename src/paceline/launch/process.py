@@ -84,8 +84,10 @@ def _work(order: dict[str, Any], pipe: Pipe, store: Any) -> tuple[Any, dict[str,
     from paceline.launch.delivery import delivered
     from paceline.launch.rendezvous import MoreComms, address_towards, connect, device_for, part
     from paceline.train.context import Context
+    from paceline.train.memory import give_back_memory
 
     gc.collect()  # what the last task has left in circles
+    give_back_memory()
     task, local_rank = order["task"], order["local_rank"]
     try:
         torch.set_num_threads(task.threads)
