@@ -173,7 +173,7 @@ def average_slopes(context: Context, strategy: str, steps: list[int], shares: li
     )
 
 
-def freed(context: Context, blocks: int) -> None:
+def freed(_context: Context, blocks: int) -> None:
     """Blocks of 8 MB that the allocator has had and may keep."""
     held = [torch.ones(2_000_000) for _ in range(blocks)]
     del held
