@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,6 +180,29 @@ def test_nothing_is_left_when_the_parent_is_killed(number: int) -> None:
         victim.send_signal(number)
         victim.wait(20)
         wait_for(lambda: is_gone(name), "the keeper takes the cluster down")
+
+
+def test_who_is_on_the_way_in_when_it_ends_is_not_left() -> None:
+    need(nodes=1, cpus=0.5)
+    late: list[subprocess.Popen[bytes]] = []
+
+    def keep_coming(command: list[str]) -> None:
+        for _ in range(40):
+            late.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+            time.sleep(0.02)
+
+    with python_processes([VICTIM, "late", "nodes=1,cpus=0.5"]) as (victim,):
+        assert victim.stdout.readline() == "open\n", victim.stderr.read()
+        keeper = next(keeper for keeper in living_keepers() if keeper.plan.name == "late")
+        enter = Cluster(keeper.plan, keeper.pid).command(0, ["sleep", "60"])
+        coming = threading.Thread(target=keep_coming, args=(enter,))
+        coming.start()
+        wait_for(lambda: len(late) > 2, "some are on their way")
+        victim.kill()
+        coming.join()
+        wait_for(lambda: is_gone("late"), "the keeper takes the cluster down", 20)
+    for process in late:
+        process.wait(20)
 
 
 def test_prune_removes_leftovers_and_nothing_else(two: Cluster) -> None:

@@ -82,7 +82,13 @@ def build(plan: Plan) -> None:
 
 
 def take_down(plan: Plan) -> None:
-    """End what runs inside and remove the cgroups; the networks go with this process."""
+    """End what runs inside and remove the cgroups; the networks go with this process.
+
+    Nobody can enter any more before anybody is ended: who is on the way in finds no door, and ends by itself.
+    """
+    for number in (SWITCH_FD, *(FIRST_NODE_FD + index for index in range(len(plan.nodes)))):
+        with contextlib.suppress(OSError):  # building had not come as far
+            os.close(number)
     end_processes(plan.name, but=os.getpid())
     for folder in plan.group_folders():
         remove_group(Path(folder))
