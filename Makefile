@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_PROCESSES ?= 2 # more of them make tests that wait for each other's workers too slow on few cores
 
 .PHONY: setup demo test check format verify bench clean
 
@@ -17,7 +18,7 @@ demo: $(STAMP)  ## the main job on data that ships with the package
 	$(BIN)/paceline compare
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
