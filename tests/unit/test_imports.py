@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"train"},
     {"launch"},
     {"runs"},
-    {"study"},
+    {"study", "dataflow"},
     {"report", "export"},
     {"api", "library"},
     {"cli"},
