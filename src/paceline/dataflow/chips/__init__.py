@@ -1,0 +1,156 @@
+"""Chips as TOML files: ours by name, or the user's own file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline.errors import UsageError, unknown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchPads:
+    """Words in every PE."""
+
+    filter: int
+    input: int
+    partial_sum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """The global buffer: banks that hold either inputs or partial sums, and a part for the next pass's filters."""
+
+    banks: int
+    bank_bytes: int
+    filter_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Words per cycle between buffer and array."""
+
+    filter: int
+    input: int
+    partial_sum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dram:
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """Run-length coding of zeros on the way to DRAM."""
+
+    run_bits: int
+    pairs_per_word: int
+    compressed_word_bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """Of one access, relative to a multiply-accumulate."""
+
+    mac: float
+    register_file: float
+    neighbour: float
+    buffer: float
+    dram: float
+
+
+SECTIONS: dict[str, type] = {
+    "scratch_pads": ScratchPads,
+    "buffer": Buffer,
+    "network": Network,
+    "dram": Dram,
+    "compression": Compression,
+    "energy": Energy,
+}
+PLAIN = {"name": str, "description": str, "rows": int, "columns": int, "clock_hz": float, "word_bits": int}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """An array of PEs with what feeds it."""
+
+    name: str
+    description: str
+    rows: int
+    columns: int
+    clock_hz: float
+    word_bits: int
+    scratch_pads: ScratchPads
+    buffer: Buffer
+    network: Network
+    dram: Dram
+    compression: Compression
+    energy: Energy
+
+    @property
+    def num_pes(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def word_bytes(self) -> float:
+        return self.word_bits / 8
+
+
+def load_chip(name: str) -> Chip:
+    """A chip of ours, or a TOML file with the same keys."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"chip file {name!r} does not exist")
+        return _parse(path.read_text(encoding="utf-8"), name)
+    if name not in chip_names():
+        raise unknown("chip", name, chip_names())
+    return _parse((resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8"), name)
+
+
+def chip_names() -> list[str]:
+    files = (entry.name for entry in resources.files(__name__).iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+def _parse(text: str, where: str) -> Chip:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"chip {where!r} is not TOML: {error}") from None
+    _check_keys(values, {*PLAIN, *SECTIONS}, f"chip {where!r}")
+    sections: dict[str, Any] = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
+    plain = {name: _value(kind, values[name], f"{where}: {name}") for name, kind in PLAIN.items()}
+    return Chip(**plain, **sections)
+
+
+def _section(cls: type[T], given: Any, where: str) -> T:
+    kinds: dict[str, Any] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} is not a section")
+    _check_keys(given, set(kinds), where)
+    return cls(**{name: _value(kind, given[name], f"{where}.{name}") for name, kind in kinds.items()})
+
+
+def _check_keys(given: dict[str, Any], known: set[str], where: str) -> None:
+    for name in given:
+        if name not in known:
+            raise unknown(f"key of {where}", name, known)
+    if missing := sorted(known - set(given)):
+        raise UsageError(f"{where} lacks {', '.join(missing)}")
+
+
+def _value(kind: type, given: Any, where: str) -> Any:
+    if kind is str:
+        if isinstance(given, str):
+            return given
+    elif isinstance(given, (int, float) if kind is float else int) and not isinstance(given, bool) and given > 0:
+        return kind(given)
+    wanted = {str: "text", int: "a whole number above 0", float: "a number above 0"}[kind]
+    raise UsageError(f"{where} must be {wanted}, not {given!r}")

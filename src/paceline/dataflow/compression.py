@@ -1,0 +1,58 @@
+"""Run-length coding of zeros: what is kept of a stream on its way to DRAM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.dataflow.chips import Chip
+
+
+def compressed_share(zeros: float, chip: Chip) -> float:
+    """Expected size over plain size, where zeros fall independently; at most 1, as plain values may be sent instead.
+
+    Each non-zero value carries the number of zeros before it. A run that is too long for its counter is closed with a
+    zero as its value, which happens once per 2^run_bits zeros.
+    """
+    longest: int = 2**chip.compression.run_bits
+    pairs = (1 - zeros) / (1 - zeros**longest) if zeros < 1 else 1 / longest
+    return min(1.0, pairs * _pair_bits(chip) / chip.word_bits)
+
+
+def encode(values: NDArray[Any], chip: Chip) -> list[tuple[int, Any]]:
+    """The pairs of a stream: zeros before a value, and the value; zeros at the end are a last pair with value 0."""
+    longest = 2**chip.compression.run_bits - 1
+    pairs: list[tuple[int, Any]] = []
+    run = 0
+    for value in values.ravel().tolist():
+        if value == 0 and run < longest:
+            run += 1
+        else:
+            pairs.append((run, value))
+            run = 0
+    if run:
+        pairs.append((run - 1, 0))
+    return pairs
+
+
+def decode(pairs: list[tuple[int, Any]]) -> NDArray[Any]:
+    """What was encoded."""
+    return np.array([item for run, value in pairs for item in [0] * run + [value]])
+
+
+def encoded_share(values: NDArray[Any], chip: Chip) -> float:
+    """Size over plain size of values that are at hand, without writing the pairs out."""
+    longest: int = 2**chip.compression.run_bits
+    flat = values.ravel()
+    ends = np.flatnonzero(flat)
+    runs = np.diff(ends, prepend=-1) - 1
+    rest = flat.size - (int(ends[-1]) + 1 if ends.size else 0)
+    pairs = ends.size + int((runs // longest).sum()) + -(-rest // longest)
+    words = -(-pairs // chip.compression.pairs_per_word)
+    return min(1.0, words * chip.compression.compressed_word_bits / (flat.size * chip.word_bits))
+
+
+def _pair_bits(chip: Chip) -> float:
+    return chip.compression.compressed_word_bits / chip.compression.pairs_per_word

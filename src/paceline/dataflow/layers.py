@@ -1,0 +1,77 @@
+"""Convolution layers of networks: two published ones, and what every layer of a network is described by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.dataflow.shape import Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer; the shape is that of one of its groups, which are computed one after another."""
+
+    name: str
+    shape: Shape
+    num_groups: int = 1
+    input_zeros: float = 0.0  # share of zeros in what it reads, 0 to 1
+    output_zeros: float = 0.0  # and in what it writes, after the activation
+    # Counted on real values, where there are some; else they follow from the shares of zeros.
+    input_share: float | None = None  # compressed size over plain size
+    output_share: float | None = None
+    zero_products: float | None = None  # share of products whose input is zero, padding included
+
+    @property
+    def num_macs(self) -> int:
+        return self.shape.num_multiplications * self.num_groups
+
+
+def alexnet(num_images: int) -> list[Layer]:
+    """The five convolutions of AlexNet on images of 227 x 227, with the zeros that were measured on the chip.
+
+    Zeros in a layer's output are taken to be those of the next layer's input; pooling lies between some of them. Of
+    the last layer nothing is published, so its input's share stands for it.
+    """
+    zeros = (0.0001, 0.387, 0.725, 0.793, 0.776)
+    sizes = (  # groups, filters and channels per group, input side, kernel side, stride, padding
+        (1, 96, 3, 227, 11, 4, 0),
+        (2, 128, 48, 27, 5, 1, 2),
+        (1, 384, 256, 13, 3, 1, 1),
+        (2, 192, 192, 13, 3, 1, 1),
+        (2, 128, 192, 13, 3, 1, 1),
+    )
+    return [
+        _square(f"CONV{number + 1}", num_images, size, zeros[number], zeros[min(number + 1, 4)])
+        for number, size in enumerate(sizes)
+    ]
+
+
+def vgg16(num_images: int) -> list[Layer]:
+    """The thirteen convolutions of VGG-16 on images of 224 x 224; no zeros are assumed."""
+    layers = []
+    channels, side = 3, 224
+    for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):
+        for number in range(1, depth + 1):
+            layers.append(_square(f"CONV{group}-{number}", num_images, (1, width, channels, side, 3, 1, 1), 0.0, 0.0))
+            channels = width
+        side //= 2
+    return layers
+
+
+PUBLISHED = {"alexnet": alexnet, "vgg16": vgg16}
+
+
+def _square(name: str, num_images: int, size: tuple[int, ...], zeros_in: float, zeros_out: float) -> Layer:
+    groups, filters, channels, side, kernel, stride, padding = size
+    shape = Shape(
+        num_images=num_images,
+        num_filters=filters,
+        num_channels=channels,
+        input_height=side,
+        input_width=side,
+        kernel_height=kernel,
+        kernel_width=kernel,
+        stride=(stride, stride),
+        padding=(padding, padding),
+    )
+    return Layer(name=name, shape=shape, num_groups=groups, input_zeros=zeros_in, output_zeros=zeros_out)

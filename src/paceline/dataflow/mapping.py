@@ -1,0 +1,131 @@
+"""Choosing a mapping: every one that the chip can hold is weighed by an objective, and the least wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.rowstationary import (
+    Amount,
+    Mapping,
+    accesses,
+    buffer_banks,
+    cycles,
+    filter_bytes,
+    input_banks,
+    total_cycles,
+)
+from paceline.dataflow.shape import Shape
+from paceline.errors import UsageError, unknown
+
+DEFAULT_OBJECTIVE = "dram-delay"
+
+
+def _dram(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:  # noqa: ARG001
+    return accesses(shape, mapping).total("dram")
+
+
+def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    return sum(accesses(shape, mapping).energy(chip).values())
+
+
+def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    return total_cycles(cycles(shape, mapping, chip))
+
+
+# What is least in the mapping that is taken. None of them looks at the data: zeros are not known beforehand.
+OBJECTIVES: dict[str, Callable[[Shape, Mapping, Chip], Amount]] = {
+    "dram-delay": lambda *given: _dram(*given) * _time(*given),
+    "energy-delay": lambda *given: _energy(*given) * _time(*given),
+    "energy": _energy,
+    "time": _time,
+}
+
+
+def check_objective(name: str) -> None:
+    if name not in OBJECTIVES:
+        raise unknown("objective", name, OBJECTIVES)
+
+
+@lru_cache(maxsize=256)
+def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
+    """The best mapping of a layer's group; among equals, the one of least energy. `name` is for errors."""
+    check_objective(objective)
+    candidates = _candidates(name, shape, chip)
+    order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
+    return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
+
+
+def _candidates(name: str, shape: Shape, chip: Chip) -> Mapping:
+    """All mappings that fit, as arrays; an error that says what does not fit where there is none."""
+    _check_single(name, shape, chip)
+    in_pe = np.array(list(_in_pe(shape, chip)), dtype=np.int64)
+    in_space = np.array(list(_sets(shape, chip)), dtype=np.int64)
+    images = np.array(divided(shape.num_images, shape.num_images), dtype=np.int64)
+    choices = np.indices((len(in_pe), len(in_space), len(images))).reshape(3, -1)
+    (p, q), (e, r, t), n = in_pe[choices[0]].T, in_space[choices[1]].T, images[choices[2]]
+    found = Mapping(m=p * t, n=n, e=e, p=p, q=q, r=r, t=t)
+    fits = filter_bytes(shape, found, chip) <= chip.buffer.filter_bytes
+    fits &= buffer_banks(shape, found, chip) <= chip.buffer.banks
+    if not fits.any():
+        raise UsageError(
+            f"layer {name} cannot be mapped onto {chip.name}: even the smallest strip of its output leaves no room "
+            f"for inputs and partial sums in the buffer's {chip.buffer.banks} banks of {chip.buffer.bank_bytes} bytes"
+        )
+    found = Mapping(**{key: values[fits] for key, values in vars(found).items()})
+    return replace(found, m=_most_filters(shape, found, chip))
+
+
+def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    """As many filters at a time as the buffer has room for, in whole passes: more of them cost nothing else."""
+    per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
+    free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes
+    per_pass = mapping.p * mapping.t
+    most = np.minimum(free // per_filter, shape.num_filters + per_pass - 1).astype(np.int64)
+    return most // per_pass * per_pass
+
+
+def _check_single(name: str, shape: Shape, chip: Chip) -> None:
+    """What one row of PEs, or one PE, must be able to hold whatever the mapping."""
+    pads = chip.scratch_pads
+    problem = ""
+    if shape.kernel_height > chip.rows:
+        problem = f"its {shape.kernel_height} filter rows need as many rows of PEs, and there are {chip.rows}"
+    elif shape.kernel_width > pads.input:
+        problem = f"a row of {shape.kernel_width} weights needs as many words for inputs, and a PE has {pads.input}"
+    elif shape.kernel_width > pads.filter:
+        problem = f"a row of {shape.kernel_width} weights does not fit into a PE's {pads.filter} words"
+    if problem:
+        raise UsageError(f"layer {name} cannot be mapped onto {chip.name}: {problem}")
+
+
+def _in_pe(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
+    """Filters and channels that the scratch pads of a PE have room for."""
+    pads = chip.scratch_pads
+    for p in divided(shape.num_filters, pads.partial_sum):
+        for q in divided(shape.num_channels, pads.input // shape.kernel_width):
+            if p * q * shape.kernel_width <= pads.filter:
+                yield p, q
+
+
+def _sets(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
+    """Output rows per set, sets on different channels, sets on different filters: all that the array has room for.
+
+    A set that is wider than the array is laid out in pieces below each other.
+    """
+    down = chip.rows // shape.kernel_height
+    for e in divided(shape.output_height, shape.output_height):
+        room = down * (chip.columns // e) if e <= chip.columns else down // math.ceil(e / chip.columns)
+        for r in divided(shape.num_channels, room):
+            for t in divided(shape.num_filters, room // r):
+                yield e, r, t
+
+
+def divided(whole: int, most: int) -> list[int]:
+    """The smallest parts, up to a size, that divide a whole into 1, 2, 3, ... rounds: larger ones save no round."""
+    return sorted({part for rounds in range(1, whole + 1) if (part := math.ceil(whole / rounds)) <= most})

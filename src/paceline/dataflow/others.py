@@ -1,0 +1,233 @@
+"""Other dataflows on the same chip, in closed form: what stays in a PE is what names them.
+
+Each uses the chip's PEs, buffer and DRAM. A PE keeps one word of what is stationary, as these dataflows are defined;
+the row-stationary scratch pads are not theirs. Every loop order and block size that the buffer has room for is weighed
+and the least energy is taken, so that none is shown worse than it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.levels import LEVELS, Accesses
+from paceline.dataflow.mapping import divided
+from paceline.dataflow.rowstationary import Amount, ceiling
+from paceline.dataflow.shape import Shape
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Partial sums of m filters, n images and e output rows that wait in the buffer, each an array of candidates."""
+
+    m: Amount
+    n: Amount
+    e: Amount
+
+
+def best_accesses(dataflow: str, shape: Shape, chip: Chip) -> Accesses:
+    """The accesses of least energy under a dataflow, for one group of a layer."""
+    found = OTHERS[dataflow](shape, chip)
+    energy = np.asarray(sum(found.energy(chip).values()), dtype=float)
+    best = int(np.argmin(energy))
+    levels = {
+        level: {
+            kind: float(np.broadcast_to(words, energy.shape)[best]) for kind, words in getattr(found, level).items()
+        }
+        for level in LEVELS
+    }
+    return Accesses(**levels)
+
+
+def weight_stationary(shape: Shape, chip: Chip) -> Accesses:
+    """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer."""
+    planes = max(1, chip.num_pes // (shape.kernel_height * shape.kernel_width))
+    blocks = _pairs(shape.num_filters, shape.num_channels, planes)
+    (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.padded_width, 0))
+    macs, loads = shape.num_multiplications, _loads(shape, tiles)
+    inputs = _pixels(shape, tiles) * ceiling(shape.num_filters, a)
+    sums = 2 * shape.num_outputs * ceiling(shape.num_channels, b)
+    return Accesses(
+        dram=loads,
+        buffer={"filter": 2 * loads["filter"], "input": inputs + loads["input"], "partial_sum": sums},
+        neighbour={"filter": loads["filter"], "input": macs, "partial_sum": macs},
+        register_file={"filter": macs + loads["filter"]},
+    )
+
+
+def output_stationary(shape: Shape, chip: Chip) -> Accesses:
+    """A PE holds one sum until it is complete; weights go to all PEs of a filter, inputs to all of a pixel."""
+    blocks = []
+    for a in divided(shape.num_filters, chip.num_pes):
+        for rows in divided(shape.output_height, chip.num_pes // a):
+            blocks += [(a, rows, columns) for columns in divided(shape.output_width, chip.num_pes // (a * rows))]
+    a, rows, columns = np.array(blocks, dtype=np.int64).T
+    tiles = ceiling(shape.output_height, rows) * ceiling(shape.output_width, columns)
+    window = ((rows - 1) * shape.stride[0] + shape.kernel_height) * (
+        (columns - 1) * shape.stride[1] + shape.kernel_width
+    )
+    macs = shape.num_multiplications
+    weights = shape.num_filters * shape.weights_per_output
+    inputs = shape.num_images * shape.num_channels * tiles * window * ceiling(shape.num_filters, a)
+    loads = _loads_without_sums(shape, chip)
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": weights * shape.num_images * tiles + loads["filter"],
+            "input": inputs + loads["input"],
+            "partial_sum": 0,
+        },
+        neighbour={"filter": macs, "input": macs, "partial_sum": shape.num_outputs},
+        register_file={"partial_sum": 2 * macs},
+    )
+
+
+def input_stationary(shape: Shape, chip: Chip) -> Accesses:
+    """A PE holds one input pixel; weights go to all PEs of a channel, sums from PE to PE and on to the buffer."""
+    blocks = []
+    for b in divided(shape.num_channels, chip.num_pes):
+        for rows in divided(shape.input_height, chip.num_pes // b):
+            blocks += [(b, rows, columns) for columns in divided(shape.input_width, chip.num_pes // (b * rows))]
+    plane = shape.kernel_height * shape.kernel_width
+    (b, rows, columns), tiles = _with_tiles(
+        shape, chip, blocks, lambda b, rows, columns, *_: (1, b * rows * columns, b * plane)
+    )
+    count = ceiling(shape.input_height, rows) * ceiling(shape.input_width, columns)
+    touched = np.minimum(shape.output_height, ceiling(rows + shape.kernel_height - 1, shape.stride[0]))
+    touched = touched * np.minimum(shape.output_width, ceiling(columns + shape.kernel_width - 1, shape.stride[1]))
+    macs, loads = shape.num_multiplications, _loads(shape, tiles)
+    weights = shape.num_filters * shape.weights_per_output
+    rounds = ceiling(shape.num_channels, b)
+    fills = (
+        shape.num_images
+        * shape.num_channels
+        * shape.input_height
+        * shape.input_width
+        * ceiling(shape.num_filters, tiles.m)
+    )
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": weights * shape.num_images * count + loads["filter"],
+            "input": fills + loads["input"],
+            "partial_sum": 2 * shape.num_images * shape.num_filters * count * touched * rounds,
+        },
+        neighbour={"filter": macs, "input": fills, "partial_sum": macs},
+        register_file={"input": macs + fills},
+    )
+
+
+def no_local_reuse(shape: Shape, chip: Chip) -> Accesses:
+    """PEs keep nothing: a weight comes from the buffer for every product; an input reaches the PEs of all filters."""
+    blocks = _pairs(shape.num_filters, shape.num_channels, chip.num_pes)
+    plane = shape.kernel_height * shape.kernel_width
+    (a, b), tiles = _with_tiles(
+        shape,
+        chip,
+        blocks,
+        lambda a, b, n, rows: (a, a * b * plane + n * b * rows * shape.padded_width, 0),
+    )
+    macs, loads = shape.num_multiplications, _loads(shape, tiles)
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": macs + loads["filter"],
+            "input": ceiling(macs, np.minimum(a, shape.num_filters)) + loads["input"],
+            "partial_sum": 2 * ceiling(macs, b),
+        },
+        neighbour={"filter": macs, "input": macs, "partial_sum": macs},
+    )
+
+
+OTHERS: dict[str, Callable[[Shape, Chip], Accesses]] = {
+    "weight-stationary": weight_stationary,
+    "output-stationary": output_stationary,
+    "input-stationary": input_stationary,
+    "no-local-reuse": no_local_reuse,
+}
+
+
+def _pairs(first: int, second: int, most: int) -> list[tuple[int, int]]:
+    """Filters and channels side by side."""
+    return [(a, b) for a in divided(first, most) for b in divided(second, most // a)]
+
+
+def _with_tiles(
+    shape: Shape, chip: Chip, blocks: Sequence[tuple[int, ...]], needs: Callable[..., tuple[Amount, Amount, Amount]]
+) -> tuple[tuple[Any, ...], Tiles]:
+    """Every block with every tile of images and rows, and as many filters as the buffer then has room for.
+
+    `needs` says of a block, n and the input rows of a tile: how many filters there must be at least, the words that
+    the buffer holds beside partial sums, and how many more for every filter.
+    """
+    sizes = [
+        (n, e)
+        for n in divided(shape.num_images, shape.num_images)
+        for e in divided(shape.output_height, shape.output_height)
+    ]
+    choices = np.indices((len(blocks), len(sizes))).reshape(2, -1)
+    block = np.array(blocks, dtype=np.int64)[choices[0]].T
+    n, e = np.array(sizes, dtype=np.int64)[choices[1]].T
+    input_rows = (e - 1) * shape.stride[0] + shape.kernel_height
+    least, fixed, per_filter = needs(*block, n, input_rows)
+    room = _buffer_words(chip) - fixed
+    m = np.minimum(room // (n * e * shape.output_width + per_filter), shape.num_filters)
+    fits = m >= least
+    if not fits.any():
+        raise UsageError(f"no tile of this layer's partial sums fits into the buffer of {chip.name}")
+    return tuple(values[fits] for values in block), Tiles(m[fits], n[fits], e[fits])
+
+
+def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
+    """DRAM words: filters come again for every tile of images and rows, inputs for every tile of filters."""
+    weights = shape.num_filters * shape.weights_per_output
+    turns = ceiling(shape.num_images, tiles.n) * ceiling(shape.output_height, tiles.e)
+    rows = np.maximum(_rows(shape, tiles.e) - 2 * shape.padding[0], 1)
+    inputs = shape.num_images * shape.num_channels * rows * shape.input_width
+    return {
+        "filter": weights * turns,
+        "input": inputs * ceiling(shape.num_filters, tiles.m),
+        "partial_sum": shape.num_outputs,
+    }
+
+
+def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
+    """The same where sums stay in PEs: the buffer holds inputs of some rows, or weights of some filters."""
+    room = _buffer_words(chip)
+    weights = shape.num_filters * shape.weights_per_output
+    pixels = shape.num_images * shape.num_channels * shape.input_height * shape.input_width
+    ways = []
+    for e in divided(shape.output_height, shape.output_height):
+        rows = (e - 1) * shape.stride[0] + shape.kernel_height
+        one_image = shape.num_channels * rows * shape.padded_width
+        images = min(shape.num_images, room // one_image)
+        if images:
+            strips = ceiling(shape.output_height, e)
+            read = shape.num_images * shape.num_channels * max(1, _rows(shape, e) - 2 * shape.padding[0])
+            ways.append((weights * strips * ceiling(shape.num_images, images), int(read * shape.input_width)))
+    if held := min(shape.num_filters, room // shape.weights_per_output):
+        ways.append((weights, pixels * ceiling(shape.num_filters, held)))
+    if not ways:
+        raise UsageError(f"neither inputs of one row nor weights of one filter fit into the buffer of {chip.name}")
+    filters, inputs = min(ways, key=sum)
+    return {"filter": filters, "input": inputs, "partial_sum": shape.num_outputs}
+
+
+def _pixels(shape: Shape, tiles: Tiles) -> Amount:
+    """Input words of all strips, overlaps and padding included."""
+    return shape.num_images * shape.num_channels * _rows(shape, tiles.e) * shape.padded_width
+
+
+def _rows(shape: Shape, e: Amount) -> Amount:
+    strips = ceiling(shape.output_height, e)
+    return (shape.output_height - strips) * shape.stride[0] + strips * shape.kernel_height
+
+
+def _buffer_words(chip: Chip) -> int:
+    total = chip.buffer.banks * chip.buffer.bank_bytes + chip.buffer.filter_bytes
+    return int(total / chip.word_bytes)

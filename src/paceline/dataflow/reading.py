@@ -1,0 +1,183 @@
+"""Layers of a user's model, or of a run: convolutions in the order in which an input meets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from paceline.data import Data, load_data
+from paceline.data.base import Batch, Dataset
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.compression import encoded_share
+from paceline.dataflow.layers import PUBLISHED, Layer
+from paceline.dataflow.shape import Shape
+from paceline.errors import PacelineError, UsageError, unknown
+from paceline.models import build_model, model_names
+from paceline.plugins import is_reference
+from paceline.recipe import Recipe
+from paceline.runs import find
+
+CLASSES = 10  # of a model that is only looked at
+
+
+def read_layers(
+    name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
+) -> list[Layer]:
+    """The layers behind a name: a model (built in or `file.py:factory`), or a stored run."""
+    if is_reference(name) or name in model_names():
+        if input_shape is None:
+            raise UsageError(f"what does {name!r} read? Give the shape of one input: --input-shape 3x32x32")
+        model = build_model(name, Data(_Nothing(), _Nothing(), input_shape, CLASSES))
+        return layers_of(model, torch.zeros(1, *input_shape), num_images=num_images, with_linear=with_linear)
+    return _layers_of_run(_stored(name, runs), chip, num_images=num_images, with_linear=with_linear)
+
+
+def _stored(name: str, runs: Path) -> dict[str, Any]:
+    try:
+        found = find(name, runs)
+    except PacelineError:
+        raise unknown("network, model or run", name, [*PUBLISHED, *model_names()]) from None
+    if found["kind"] != "run":
+        raise UsageError(f"{name!r} is a {found['kind']}; name one of its runs")
+    return found
+
+
+def _layers_of_run(run: dict[str, Any], chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:
+    """A run's model with the weights it ended with, on images of its test set: zeros are counted, not assumed."""
+    folder = Path(run["folder"])
+    try:
+        recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
+        weights = load_file(folder / "checkpoints" / "final.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"run {folder.name!r} has no recipe or final weights to read: {error}") from None
+    data = load_data(recipe.data, seed=recipe.seed)
+    model = build_model(recipe.model.name, data)
+    model.load_state_dict(weights)
+    inputs, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
+    if not isinstance(inputs, Tensor):
+        raise UsageError(f"run {folder.name!r} reads nested inputs; only a single tensor can be followed")
+    found = layers_of(model, inputs, num_images=num_images, with_linear=with_linear)
+    return _with_zeros(found, _look(model, inputs, chip, with_linear=with_linear))
+
+
+def layers_of(model: nn.Module, inputs: Tensor, *, num_images: int, with_linear: bool = False) -> list[Layer]:
+    """Convolutions (and linear layers, as convolutions of one pixel) that an input really passes, in order."""
+    found: list[Layer] = []
+
+    def see(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        found.append(_layer(names[module] or type(module).__name__, module, given[0], num_images))
+
+    names = {module: name for name, module in model.named_modules()}
+    _forward(model, inputs, see, with_linear=with_linear)
+    if not found:
+        raise UsageError("this model has no convolution that its input passes; --linear counts linear layers as well")
+    return found
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a layer read: the share of zeros, its compressed size, and the share of products that are zero."""
+
+    zeros: float
+    share: float
+    products: float
+
+
+def _look(model: nn.Module, inputs: Tensor, chip: Chip, *, with_linear: bool) -> list[_Seen]:
+    seen: list[_Seen] = []
+
+    def see(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        is_zero = given[0] == 0
+        products = float(is_zero.double().mean())
+        if isinstance(module, nn.Conv2d):
+            across, down = int(module.padding[1]), int(module.padding[0])
+            padded = nn.functional.pad(is_zero.double(), (across, across, down, down), value=1.0)
+            kernel = torch.ones(1, padded.shape[1], *module.kernel_size, dtype=torch.float64)
+            windows = nn.functional.conv2d(padded, kernel, stride=module.stride)
+            products = float(windows.mean()) / kernel.numel()
+        share = encoded_share(given[0].numpy(), chip)
+        seen.append(_Seen(float(is_zero.double().mean()), share, products))
+
+    _forward(model, inputs, see, with_linear=with_linear)
+    return seen
+
+
+def _with_zeros(layers: list[Layer], seen: list[_Seen]) -> list[Layer]:
+    """What a layer writes has the zeros that the next one reads; the last one's own input stands for it."""
+    return [
+        replace(
+            layer,
+            input_zeros=own.zeros,
+            output_zeros=following.zeros,
+            input_share=own.share,
+            output_share=following.share,
+            zero_products=own.products,
+        )
+        for layer, own, following in zip(layers, seen, [*seen[1:], seen[-1]], strict=True)
+    ]
+
+
+def _forward(model: nn.Module, inputs: Tensor, see: Any, *, with_linear: bool) -> None:
+    """One pass in evaluation mode; `see` hears of every layer's input."""
+    kinds = (nn.Conv2d, nn.Linear) if with_linear else (nn.Conv2d,)
+    hooks = [module.register_forward_pre_hook(see) for module in model.modules() if isinstance(module, kinds)]
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(inputs)
+    except PacelineError:
+        raise
+    except Exception as error:
+        shape = "x".join(map(str, inputs.shape[1:]))
+        raise UsageError(f"the model does not take inputs of {shape}: {str(error).partition(chr(10))[0]}") from error
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+
+
+def _layer(name: str, module: nn.Module, given: Tensor, num_images: int) -> Layer:
+    if isinstance(module, nn.Linear):
+        vectors = given.numel() // module.in_features // given.shape[0]
+        shape = Shape(
+            num_images=num_images * vectors,
+            num_filters=module.out_features,
+            num_channels=module.in_features,
+            input_height=1,
+            input_width=1,
+            kernel_height=1,
+            kernel_width=1,
+        )
+        return Layer(name=name, shape=shape)
+    assert isinstance(module, nn.Conv2d)
+    if set(module.dilation) != {1}:
+        raise UsageError(f"layer {name} is dilated by {module.dilation}, which no mapping here covers")
+    if isinstance(module.padding, str):
+        raise UsageError(f"layer {name} has padding={module.padding!r}; give it as numbers")
+    shape = Shape(
+        num_images=num_images,
+        num_filters=module.out_channels // module.groups,
+        num_channels=module.in_channels // module.groups,
+        input_height=given.shape[-2],
+        input_width=given.shape[-1],
+        kernel_height=module.kernel_size[0],
+        kernel_width=module.kernel_size[1],
+        stride=(module.stride[0], module.stride[1]),
+        padding=(module.padding[0], module.padding[1]),
+    )
+    return Layer(name=name, shape=shape, num_groups=module.groups)
+
+
+class _Nothing(Dataset):
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:  # noqa: ARG002
+        raise AssertionError("a model is looked at without data")
