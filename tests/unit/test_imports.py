@@ -107,6 +107,12 @@ def test_training_needs_neither_the_reports_nor_the_command_lines_packages() -> 
     assert not loaded & (elsewhere | {"pyarrow", "mlflow", "tensorboard"})
 
 
+def test_the_accelerator_needs_torch_for_users_models_alone() -> None:
+    loaded = loaded_by("import paceline.dataflow.network, paceline.dataflow.trace, paceline.dataflow.simulate")
+    assert "numpy" in loaded
+    assert "torch" not in loaded
+
+
 def test_a_worker_that_waits_is_cheap() -> None:
     loaded = loaded_by("import paceline.launch.process")
     assert "torch" not in loaded
