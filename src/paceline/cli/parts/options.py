@@ -278,6 +278,13 @@ def check_trace_target(target: str) -> None:
     _check_target("--output", target)
 
 
+def check_target(option: str, target: str, *, ends: str = "") -> None:
+    """Where a file is asked for, its name must end so and its folder must be there."""
+    if target and ends and not target.endswith(ends):
+        raise UsageError(f"{option} {target!r}: name a file that ends in {ends}")
+    _check_target(option, target)
+
+
 def _check_target(option: str, target: str) -> None:
     if not target:
         return

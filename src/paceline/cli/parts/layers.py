@@ -1,0 +1,105 @@
+"""A network on a chip, as tables that fit a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from paceline.cli.parts.view import fitted, make_table
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.layers import PUBLISHED, Layer
+from paceline.dataflow.network import ROW_STATIONARY
+from paceline.errors import UsageError
+
+
+def parse_sides(text: str) -> tuple[int, ...]:
+    """`3x32x32` as numbers."""
+    words = text.lower().split("x")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(f"--input-shape {text!r} is not sizes such as 3x32x32")
+    return tuple(map(int, words))
+
+
+def read_network(
+    name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
+) -> list[Layer]:
+    """Published networks are there without torch; anything else is read with it."""
+    if name in PUBLISHED:
+        if input_shape is not None or with_linear:
+            raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
+        return PUBLISHED[name](num_images)
+    from paceline.dataflow.reading import read_layers
+
+    return read_layers(name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs)
+
+
+def print_network(result: dict[str, Any], console: Console) -> None:
+    console.print(f"{result['network']}, batch {result['batch']}, on {result['chip_description']}", markup=False)
+    rows = [_cells(row) for row in result["layers"]]
+    if len(rows) > 1:
+        rows.append(_total_cells(result["total"]))
+    console.print(fitted(rows, console.width, dispensable=("MACs", "DRAM MB", "buffer MB"), text=("mapping", "bound")))
+    for line in _explanation(result):
+        console.print(line, markup=False)
+    if "energy_by_dataflow" in result["total"]:
+        console.print(_dataflow_table(result))
+
+
+def _cells(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "layer": escape(row["name"]),
+        "mapping": " ".join(str(value) for value in row["mapping"].values()),
+        "PEs": str(row["active_pes"]),
+        "used": f"{row['utilisation']:.0%}",
+        **_figures(row),
+        "bound": row["bound"],
+    }
+
+
+def _total_cells(total: dict[str, Any]) -> dict[str, str]:
+    return {
+        "layer": "all",
+        "mapping": "",
+        "PEs": "",
+        "used": f"{total['utilisation']:.0%}",
+        **_figures(total),
+        "bound": "",
+    }
+
+
+def _figures(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "MACs": f"{row['macs'] / 1e6:.0f} M",
+        "ms": f"{1e3 * row['time_s']:.2f}",
+        "buffer MB": f"{row['buffer_traffic_bytes'] / 1e6:.1f}",
+        "DRAM MB": f"{row['dram_bytes'] / 1e6:.2f}",
+        "energy/MAC": f"{row['energy']['per_mac']:.2f}",
+    }
+
+
+def _explanation(result: dict[str, Any]) -> list[str]:
+    return [
+        "mapping: m n e p q r t. PEs: active, R x e x r x t. used: MACs over PEs x cycles.",
+        "buffer: between buffer and array. DRAM: with zeros compressed. energy: a MAC is 1, DRAM uncompressed.",
+        f"Mappings chosen by {result['objective']}.",
+    ]
+
+
+def _dataflow_table(result: dict[str, Any]) -> Any:
+    """Energy of every dataflow by level, over all layers."""
+    table = make_table(
+        "dataflow", "MAC", "register file", "neighbour", "buffer", "DRAM", "per MAC", f"/ {ROW_STATIONARY}"
+    )
+    macs = result["total"]["macs"]
+    for name, energy in result["total"]["energy_by_dataflow"].items():
+        levels = (energy[key] / macs for key in ("mac", "register_file", "neighbour", "buffer", "dram"))
+        table.add_row(
+            name,
+            *(f"{level:.2f}" for level in levels),
+            f"{energy['per_mac']:.2f}",
+            f"{energy['over_row_stationary']:.2f}x",
+        )
+    return table

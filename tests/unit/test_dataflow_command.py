@@ -1,0 +1,150 @@
+"""`paceline dataflow`: what it prints and writes, and what it says of requests that cannot be met."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command import run_command
+from paceline.report.dataflow import MAX_EVENTS
+
+WORKED = ("dataflow", "conv", "--input", "1 3 9; 4 5 6; 7 4 9", "--kernel", "-1 2; 2 -1")
+
+
+def test_the_worked_example_is_shown() -> None:
+    said = run_command(*WORKED, width=250)
+    assert said.code == 0
+    for words in ("a logical set of 2 x 2 PEs", "PE(1,0)", "1: 2 -1", "2: 7 4 9", "-1 x 1 = -1, receives -1 and 1"):
+        assert words in said.out
+    for words in ("sends 3 to PE(0,0)", "8 cycles, 4 PEs of the logical set, utilisation 87.5%", "  16 6"):
+        assert words in said.out
+    assert said.out.count("complete") == 4
+
+
+@pytest.mark.parametrize(("model", "cycles"), [("serial", 28), ("single-alu", 8), ("pipelined", 6), ("mac", 4)])
+def test_its_json(model: str, cycles: int) -> None:
+    said = run_command(*WORKED, "--model", model, "--json", "-")
+    result = json.loads(said.out)
+    assert result["output"] == [[8, 19], [16, 6]]
+    assert (result["cycles"], result["pes"], result["model"]) == (cycles, 4, model)
+    assert 0 < result["utilisation"] <= 1
+    assert result["energy"]["mac"] == result["multiplications"] == 16
+
+
+def test_folded_onto_fewer_pes() -> None:
+    result = json.loads(run_command(*WORKED, "--pes", "1x1", "--json", "-").out)
+    assert (result["output"], result["cycles"], result["folds"]) == ([[8, 19], [16, 6]], 28, 2)
+    assert result["array"] == {"rows": 1, "columns": 1, "pes": 1, "utilisation": 1.0}
+    assert "folded: 1 of 2 kernel rows at a time" in run_command(*WORKED, "--pes", "1x1").out
+
+
+def test_files_channels_and_longer_operations(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(2 * 3 * 5 * 5).reshape(2, 3, 5, 5))
+    (tmp_path / "w.csv").write_text("1,0\n0,1\n" * 6)
+    given = ("dataflow", "conv", "--input", str(tmp_path / "x.npy"), "--kernel", str(tmp_path / "w.csv"))
+    said = run_command(*given, "--channels", "3", "--filters", "2", "--stride", "2", "--padding", "1x0", "--json", "-")
+    output = np.array(json.loads(said.out)["output"])
+    assert output.shape == (2, 2, 3, 2)
+    assert (output[:, 0] == output[:, 1]).all()
+    slow = run_command(*WORKED, "--multiply-cycles", "3", "--add-cycles", "2")
+    assert "(to cycle 3)" in slow.out
+    assert f"{2 * (2 * 3 + 2) + 2 * 2} cycles" in slow.out
+
+
+def test_large_and_broken_numbers_are_shown_whole() -> None:
+    said = run_command("dataflow", "conv", "--input", "1234567 1; 2 3", "--kernel", "1 0; 0 1")
+    assert "1234570" in said.out
+    assert "0.333333" in run_command("dataflow", "conv", "--input", "0.3333333333 1", "--kernel", "1 0").out
+
+
+def test_many_pes_are_listed_line_by_line() -> None:
+    said = run_command("dataflow", "conv", "--input", "random:9x9", "--kernel", "random:3x3", "--cycles", "2")
+    assert "... 61 cycles more" not in said.out
+    assert "cycles more; --cycles N" in said.out
+    assert "PE(2,6)" in said.out
+
+
+def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
+    names = ("t.csv", "t.json", "t.vcd")
+    for name in names:
+        assert f"{tmp_path / name} (32 events)" in run_command(*WORKED, "--trace", str(tmp_path / name)).out
+    page, chart = tmp_path / "a.html", tmp_path / "c.html"
+    assert run_command(*WORKED, "--animate", str(page), "--chart", str(chart)).code == 0
+    assert "PE(" in page.read_text()
+    assert "Utilisation over time" in chart.read_text()
+    assert run_command("dataflow", "network", "alexnet", "--chart", str(chart)).code == 0
+    assert "Energy per MAC of all layers, by dataflow" in chart.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--pes", "0x4"), "is an array without PEs"),
+        (("--stride", "0"), "the stride must be at least 1, not 0"),
+        (("--stride", "fast"), "--stride 'fast' is neither a whole number"),
+        (("--padding", "-1"), "the padding must not be negative"),
+        (("--model", "systolic"), "unknown execution model 'systolic'"),
+        (("--add-cycles", "0"), "--add-cycles must be at least 1"),
+        (("--kernel", "1 2 3 4"), "the kernel (1 x 4) is larger than the padded input (3 x 3)"),
+        (("--kernel", "1 2; 3"), "--kernel is ragged"),
+        (("--kernel", "1 two"), "--kernel: 'two' is not a number"),
+        (("--trace", "t.txt"), "ends in .csv, .json, .vcd"),
+        (("--trace", "nowhere/t.csv"), "the folder 'nowhere' does not exist"),
+        (("--animate", "page.txt"), "--animate 'page.txt': name a file that ends in .html"),
+        (("--channels", "2"), "--input has 3 rows, which cannot be cut"),
+    ],
+)
+def test_requests_that_cannot_be_met(more: tuple[str, ...], words: str) -> None:
+    said = run_command(*WORKED, *more, width=300)
+    assert said.code == 2
+    assert words in said.err
+    assert said.out == ""
+
+
+def test_too_much_for_a_page(tmp_path: Path) -> None:
+    given = ("dataflow", "conv", "--input", "random:40x40", "--kernel", "random:5x5", "--cycles", "0")
+    said = run_command(*given, "--animate", str(tmp_path / "a.html"), width=300)
+    assert said.code == 2
+    assert f"which shows up to {MAX_EVENTS:,}" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_is_shown() -> None:
+    said = run_command("dataflow", "network", "alexnet", width=120)
+    assert said.code == 0
+    for words in ("96 1 7 16 1 1 2", "154", "weight-stationary", "compute", "Mappings chosen by dram-delay."):
+        assert words in said.out
+    assert "weight-stationary" not in run_command("dataflow", "network", "vgg16", "--no-others", width=120).out
+
+
+def test_the_json_of_a_network(tmp_path: Path) -> None:
+    file = tmp_path / "n.json"
+    run_command("dataflow", "network", "alexnet", "--batch", "1", "--json", str(file))
+    result = json.loads(file.read_text())
+    assert (result["network"], result["batch"], result["chip"]) == ("alexnet", 1, "eyeriss")
+    first = result["layers"][0]
+    assert first["shape"]["num_images"] == 1
+    assert set(first["mapping"]) == set("mnepqrt")
+    assert set(first["accesses"]) == {"dram", "buffer", "neighbour", "register_file"}
+    assert {"active_pes", "cycles", "time_s", "energy", "utilisation", "bound", "dram_bytes"} <= set(first)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("alexnett",), "did you mean 'alexnet'?"),
+        (("lenet5",), "Give the shape of one input: --input-shape 3x32x32"),
+        (("lenet5", "--input-shape", "1x28"), "takes images (channels, height, width)"),
+        (("lenet5", "--input-shape", "big"), "is not sizes such as 3x32x32"),
+        (("alexnet", "--linear"), "alexnet is its published convolutions"),
+        (("alexnet", "--chip", "eyeris"), "did you mean 'eyeriss'?"),
+        (("alexnet", "--objective", "speed"), "unknown objective 'speed'"),
+    ],
+)
+def test_networks_that_cannot_be(given: tuple[str, ...], words: str) -> None:
+    said = run_command("dataflow", "network", *given, width=300)
+    assert said.code == 2
+    assert words in said.err
