@@ -15,6 +15,7 @@ from paceline.dataflow.rowstationary import (
     Mapping,
     accesses,
     buffer_banks,
+    ceiling,
     cycles,
     filter_bytes,
     input_banks,
@@ -70,7 +71,9 @@ def _candidates(name: str, shape: Shape, chip: Chip) -> Mapping:
     choices = np.indices((len(in_pe), len(in_space), len(images))).reshape(3, -1)
     (p, q), (e, r, t), n = in_pe[choices[0]].T, in_space[choices[1]].T, images[choices[2]]
     found = Mapping(m=p * t, n=n, e=e, p=p, q=q, r=r, t=t)
-    fits = filter_bytes(shape, found, chip) <= chip.buffer.filter_bytes
+    # Sets that share filters or channels each have some, and no more than their share.
+    fits = (p <= ceiling(shape.num_filters, t)) & (q <= ceiling(shape.num_channels, r))
+    fits &= filter_bytes(shape, found, chip) <= chip.buffer.filter_bytes
     fits &= buffer_banks(shape, found, chip) <= chip.buffer.banks
     if not fits.any():
         raise UsageError(

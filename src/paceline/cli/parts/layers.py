@@ -8,10 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from paceline.cli.parts.view import fitted, make_table
+from paceline.cli.parts.view import fitted
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.layers import PUBLISHED, Layer
-from paceline.dataflow.network import ROW_STATIONARY
 from paceline.errors import UsageError
 
 
@@ -41,11 +40,11 @@ def print_network(result: dict[str, Any], console: Console) -> None:
     rows = [_cells(row) for row in result["layers"]]
     if len(rows) > 1:
         rows.append(_total_cells(result["total"]))
-    console.print(fitted(rows, console.width, dispensable=("MACs", "DRAM MB", "buffer MB"), text=("mapping", "bound")))
+    console.print(fitted(rows, console.width, dispensable=("MACs", "DRAM MB", "buffer MB"), text=("bound",)))
     for line in _explanation(result):
         console.print(line, markup=False)
     if "energy_by_dataflow" in result["total"]:
-        console.print(_dataflow_table(result))
+        console.print(fitted(_dataflow_rows(result), console.width, dispensable=("MAC", "registers"), name_share=0.3))
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:
@@ -88,18 +87,16 @@ def _explanation(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def _dataflow_table(result: dict[str, Any]) -> Any:
+def _dataflow_rows(result: dict[str, Any]) -> list[dict[str, str]]:
     """Energy of every dataflow by level, over all layers."""
-    table = make_table(
-        "dataflow", "MAC", "register file", "neighbour", "buffer", "DRAM", "per MAC", f"/ {ROW_STATIONARY}"
-    )
     macs = result["total"]["macs"]
-    for name, energy in result["total"]["energy_by_dataflow"].items():
-        levels = (energy[key] / macs for key in ("mac", "register_file", "neighbour", "buffer", "dram"))
-        table.add_row(
-            name,
-            *(f"{level:.2f}" for level in levels),
-            f"{energy['per_mac']:.2f}",
-            f"{energy['over_row_stationary']:.2f}x",
-        )
-    return table
+    heads = {"MAC": "mac", "registers": "register_file", "neighbour": "neighbour", "buffer": "buffer", "DRAM": "dram"}
+    return [
+        {
+            "energy per MAC": name,
+            **{head: f"{energy[level] / macs:.2f}" for head, level in heads.items()},
+            "in all": f"{energy['per_mac']:.2f}",
+            "times": f"{energy['over_row_stationary']:.2f}x",
+        }
+        for name, energy in result["total"]["energy_by_dataflow"].items()
+    ]
