@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,40 @@ def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     judged = paceline("verify", *words, cwd=tmp_path)
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "All 2 meet their guarantee on comm torch." in judged.stdout
+
+
+def test_training_on_a_cluster_needs_no_rights() -> None:
+    if os.geteuid():
+        pytest.skip("needs root to become somebody without its rights")
+    nobody = {"user": 65534, "group": 65534, "extra_groups": []}
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
+        os.chmod(folder, 0o777)
+        environment = {**node_jobs.environment_for_workers(), "HOME": folder}
+        words = [
+            "run",
+            "--workers",
+            "2",
+            "--iterations",
+            "3",
+            "--cluster",
+            "nodes=2,bandwidth=1gbit",
+            "--json",
+            "r.json",
+        ]
+        command = [sys.executable, "-m", "paceline", *words]
+        options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "text": True, **nobody}
+        probe = subprocess.run([sys.executable, "-c", "import paceline, torch"], **options)
+        if probe.returncode:
+            pytest.skip("this checkout cannot be read by others")
+        done = subprocess.run(command, timeout=120, **options)
+        if "emulated nodes are not possible here" in done.stderr:
+            pytest.skip(done.stderr.strip())
+        assert done.returncode == 0, done.stdout + done.stderr
+        shares = subprocess.run([*command[:-2], "--cluster", "nodes=2,cpus=0.5"], timeout=120, **options)
+        found = json.loads(Path(folder, "r.json").read_text())["results"][0]
+    assert len({worker["parameter_digest"] for worker in found["per_worker"]}) == 1
+    assert shares.returncode == 2
+    assert "CPU shares (cpus, slow) need a cgroup that we may write to" in " ".join(shares.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,14 @@ def megabytes(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:.2f}"
 
 
+def size_text(num_bytes: float) -> str:
+    """Bytes for a reader, with a unit that leaves something before the point."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes / 1e3:,.1f} kB"
+
+
 def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     """A plain table; the first column is a name, the others are figures, but for those named as text."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
