@@ -238,7 +238,8 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
     if len(results) < 2:
         return []
     fastest = next((r for r in results if r["versus_fastest"]["verdict"] == "fastest"), results[0])
-    lines = [f"Fastest of those that agree: [bold]{escape(fastest['label'])}[/bold]."]
+    when = " in every step" if fastest["guarantee"] in ("EXACT", "LOSSY") else ""
+    lines = [f"Fastest of those that agree{when}: [bold]{escape(fastest['label'])}[/bold]."]
     ties = [r["label"] for r in results if r["versus_fastest"]["verdict"] == "no difference"]
     if ties:
         lines.append(f"No difference from it within 95 %: {escape(', '.join(ties))}.")
