@@ -15,7 +15,7 @@ from paceline.cluster.tools import PACKAGES, find_tool
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
-WITHOUT = "everything without emulated nodes still works, on real hosts too (--nnodes)"
+WITHOUT = "everything without emulated nodes still works, on real hosts too (--hosts)"
 WITHOUT_SHARES = "--without-cpu-shares"
 TRIAL_S = 30.0
 
