@@ -160,6 +160,8 @@ def test_show_prints_tables_again(out: Path, width: int) -> None:
         assert word in study.out.replace("\n", " ").replace("  ", " ")
     one = run_command("runs", "show", "c-ring", "--out", str(out), width=width)
     assert "p90 10.20" in one.out
+    assert run_command("runs", "show", "c-r", "--out", str(out), width=width).out == one.out  # its beginning will do
+    assert "lenet5 on mnist-mini, global batch 100, 4 workers" in one.out
     assert "samples/s" in one.out
     assert max(len(line) for line in (study.out + one.out).splitlines()) <= width
 

@@ -16,7 +16,9 @@ runs = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Name = Annotated[str, typer.Argument(help="A name in --out, a folder, or last, last~1, ...", metavar="NAME")]
+Name = Annotated[
+    str, typer.Argument(help="A name in --out or its beginning, a folder, or last, last~1, ...", metavar="NAME")
+]
 OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder that results are in.", show_default=False)]
 DEFAULT_OUT = Path("runs")
 Model = Annotated[str, typer.Option("--model", help="Only of this model; * and ? stand for anything.")]

@@ -191,6 +191,10 @@ def _store(
     rows = [values for values in measured.values() if values]
     common = min((len(values) for values in rows), default=0)
     results = [combine(values[:common]) for values in rows]
+    judged = study["rungs"][-1]["rows"] if study["rungs"] else []
+    within = {row["label"]: row.get("is_within", True) for row in judged}
+    for result in results:
+        result["is_within"] = within.get(result["label"], True)
     if results:
         add_comparisons(results)
     for result in results:

@@ -243,6 +243,9 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
     ties = [r["label"] for r in results if r["versus_fastest"]["verdict"] == "no difference"]
     if ties:
         lines.append(f"No difference from it within 95 %: {escape(', '.join(ties))}.")
+    speedup = fastest.get("speedup")
+    if speedup is not None and speedup < 1:
+        lines.append(f"One worker is faster here: {escape(fastest['label'])} takes {1 / speedup:.2f} times as long.")
     if study["repeats"] == 1:
         lines.append("One repeat cannot tell small differences from noise: --repeats 3 gives intervals.")
     return lines
