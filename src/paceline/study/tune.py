@@ -16,7 +16,7 @@ from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
+from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.advice import BEST_FILE, command_for, library_call
 from paceline.study.candidates import Candidates, Space, make_candidates, sync_period
 from paceline.study.entries import Entry
@@ -200,10 +200,4 @@ def _store(
     for result in results:
         result["measuring"] = None
     study = {**study, "wall_s": wall_s, "results": results}
-    try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
-        folder.write_json(STUDY_FILE, study)
-        return study, folder.commit()
-    except BaseException:
-        folder.discard()
-        raise
+    return study, store_study(folder, study)
