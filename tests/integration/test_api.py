@@ -123,7 +123,9 @@ def test_tune_ends_in_a_strategy_and_how_to_use_it(tmp_path: Path) -> None:
     found = paceline.tune(
         "lenet5-mnist", strategies=["ring", "all-reduce"], codecs=["fp32"], repeats=1, out=tmp_path, **SHORT
     )
-    assert found["best"]["label"] in {"ring", "all-reduce"}
+    # The recipe's own strategy is the reference, and may win as well: which one does is a matter of two steps' time.
+    assert {row["label"] for row in found["rungs"][0]["rows"]} == {"ring", "all-reduce", found["reference"]}
+    assert found["best"]["label"] in {"ring", "all-reduce", found["reference"]}
     assert found["best"]["command"].startswith("paceline run")
     with pytest.raises(UsageError, match="tuning needs --workers 2"):
         paceline.tune("lenet5-mnist", workers=1, out=tmp_path)
