@@ -176,3 +176,8 @@ class RandomNetwork:
     def _linear_op(self, inputs: int, outputs: int, *, relu: bool) -> Linear:
         weight, bias = self._random(outputs, inputs), self._random(outputs)
         return Linear(name=next(self.names), inputs=(self.name,), weight=weight, bias=bias, relu=relu)
+
+
+def odd_model() -> nn.Module:
+    """A user's model with an operation that has no integer form."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Sigmoid(), nn.Linear(16, 10))
