@@ -107,6 +107,18 @@ def test_batchnorm_is_not_folded_into_what_others_use() -> None:
         torch.testing.assert_close(graph.run(images), model(images))
 
 
+class InPlace(nn.Module):
+    """Adds up what an operation in place has changed meanwhile: a trace of pure operations cannot see that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(1, 3, 3), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return self.relu(x) + x
+
+
 class Chooses(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
@@ -122,9 +134,10 @@ class Two(nn.Module):
     [
         (Chooses(), "cannot be traced"),
         (Two(), "several inputs|cannot be traced"),
+        (InPlace(), "other scores than the model itself"),
         (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "no running statistics"),
     ],
-    ids=["control flow", "two inputs", "no statistics"],
+    ids=["control flow", "two inputs", "in place", "no statistics"],
 )
 def test_what_cannot_be_traced_is_said(model: nn.Module, message: str) -> None:
     with pytest.raises(UsageError, match=message):

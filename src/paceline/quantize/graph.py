@@ -25,13 +25,22 @@ class Graph:
 
     def run(self, images: Tensor, seen: Seen | None = None) -> Tensor:
         """The network in floating point; `seen` is told every tensor by its name, the input first."""
-        values: dict[str, Any] = {self.input: images}
+        return self.walk(images, lambda op, inputs: op.apply(*inputs), seen)
+
+    def walk(self, first: Tensor, make: Callable[[Op, list[Any]], Any], seen: Seen | None = None) -> Tensor:
+        """Every operation in turn, as `make` does it; what nobody needs any more is let go."""
+        values: dict[str, Any] = {self.input: first}
+        uses = _users(self)
         if seen is not None:
-            seen(self.input, images)
+            seen(self.input, first)
         for op in self.ops:
-            values[op.name] = op.apply(*(values[name] for name in op.inputs))
+            values[op.name] = make(op, [values[name] for name in op.inputs])
             if seen is not None and isinstance(values[op.name], Tensor):
                 seen(op.name, values[op.name])
+            for name in op.inputs:
+                uses[name] -= 1
+                if not uses[name]:
+                    del values[name]
         output: Tensor = values[self.output]
         return output
 
@@ -49,6 +58,15 @@ class Graph:
         while name in by_name and by_name[name].keeps_grid:
             name = by_name[name].inputs[0]
         return name
+
+    def has_grid(self, name: str) -> bool:
+        """Whether a tensor has a grid of its own; what is only passed on between operations in float needs none."""
+        if self.grid_owner(name) != name:
+            return False
+        maker = next((op for op in self.ops if op.name == name), None)
+        if not isinstance(maker, FloatOp):
+            return True
+        return any(name in op.inputs and not isinstance(op, FloatOp) for op in self.ops)
 
     def with_layers(self, weights: dict[str, tuple[Tensor, Tensor]]) -> Graph:
         """The same network with other weights and biases, by the names of layers."""

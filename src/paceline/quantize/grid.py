@@ -10,6 +10,7 @@ from torch import Tensor
 from paceline.codecs.rounding import LARGEST, symmetric_scale, to_integers, to_numbers
 
 LOWEST = -128
+NOTHING = 2.0**-100  # a scale below which numbers count as zeros: a float32 has fewer and fewer digits there
 LARGEST_BIAS = 2**30  # as int32, with room for what is added to it
 
 
@@ -52,7 +53,7 @@ def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
 
 def _scale(value: float) -> float:
     """As a float32; where everything is zero any scale will do."""
-    return float(torch.tensor(value, dtype=torch.float32)) or 1.0
+    return float(torch.tensor(value, dtype=torch.float32)) if value > NOTHING else 1.0
 
 
 def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = None, input_scale: float = 1.0) -> Tensor:
@@ -68,7 +69,7 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
     if bias is not None:
         least = (bias.detach().abs().double() / (input_scale * LARGEST_BIAS)).to(torch.float32)
         scales = torch.maximum(scales, least if per_channel else least.amax().expand(len(least)))
-    return torch.where(scales > 0, scales, 1.0)
+    return torch.where(scales > NOTHING, scales, 1.0)
 
 
 def along_channels(scales: Tensor, weight: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
     limits: dict[str, tuple[float, float]] = {}
 
     def widen(name: str, values: Tensor) -> None:
-        if graph.grid_owner(name) != name or not values.is_floating_point():
+        if not graph.has_grid(name) or not values.is_floating_point():
             return
         low, high = (float(value) for value in torch.aminmax(values))
         if not (math.isfinite(low) and math.isfinite(high)):

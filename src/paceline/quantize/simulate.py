@@ -43,19 +43,14 @@ class Simulated(nn.Module):
             self.register_parameter(f"{op.name}_bias", nn.Parameter(op.bias.clone()))
 
     def forward(self, images: Tensor, seen: Seen | None = None) -> Tensor:
-        values: dict[str, Any] = {self.graph.input: self._on_grid(self.graph.input, images)}
-        if seen is not None:
-            seen(self.graph.input, values[self.graph.input])
-        for op in self.graph.ops:
-            inputs = [values[name] for name in op.inputs]
-            values[op.name] = self._layer(op, inputs[0]) if isinstance(op, Layer) else op.apply(*inputs)
-            # What keeps its input's grid is on it already, but for a ceiling that lies between two steps.
-            if not is_wide(self.graph, op) and (not op.keeps_grid or isinstance(op, Relu)):
-                values[op.name] = self._on_grid(self.graph.grid_owner(op.name), values[op.name])
-            if seen is not None and isinstance(values[op.name], Tensor):
-                seen(op.name, values[op.name])
-        output: Tensor = values[self.graph.output]
-        return output
+        return self.graph.walk(self._on_grid(self.graph.input, images), self._make, seen)
+
+    def _make(self, op: Op, inputs: list[Any]) -> Any:
+        value = self._layer(op, inputs[0]) if isinstance(op, Layer) else op.apply(*inputs)
+        # What keeps its input's grid is on it already, but for a ceiling that lies between two steps.
+        if is_wide(self.graph, op) or (op.keeps_grid and not isinstance(op, Relu)):
+            return value
+        return self._on_grid(self.graph.grid_owner(op.name), value)
 
     def trained(self) -> Graph:
         """The graph with the weights that this has now."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.report.chart import LEGEND_ABOVE, Chart, Choice, Figure, Table, new_figure, plain
-from paceline.report.numbers import DASH, accuracy, milliseconds, significant
+from paceline.report.numbers import DASH, accuracy, listed, milliseconds, significant
 from paceline.report.styles import PALETTE, REFERENCES
 from paceline.report.sweep import COLOURS
 from paceline.study.quantize.words import latency_tables, points
@@ -239,7 +239,7 @@ def _latency(study: Study) -> Chart | None:
         for row in rows
     ]
     choice = Choice("batch", tuple(f"batch of {size}" for size in tables))
-    caption = f"{' , '.join(runners).replace(' ,', ',')} in turn, on {study['deployed']['threads']} threads."
+    caption = f"{listed(runners)} in turn, on {study['deployed']['threads']} threads."
     table = Table(["Runner", "Batch", "p50, ms", "p95, ms"], cells)
     return Chart("quantize-latency", "Time of a batch", caption, views, table, choices=[choice])
 

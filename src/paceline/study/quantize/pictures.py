@@ -54,7 +54,7 @@ def activation_pictures(
 ) -> list[dict[str, Any]]:
     """Every tensor with the range that each method chose, and the signal over the noise of the chosen one."""
     rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
-    noise = activation_noise(graph, Simulated(graph, rounding), images.split(100))
+    noise = activation_noise(graph, Simulated(graph, rounding), images.split(25))
     kinds = {op.name: op.kind for op in graph.ops}
     return [
         {

@@ -100,7 +100,8 @@ def activation_stages(
 @torch.no_grad()
 def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
     """How far scores are from the float model's, as a mean square over images of the training data."""
-    return float((model(images) - graph.run(images)).double().square().mean())
+    parts = [(model(part) - graph.run(part)).double().square().flatten() for part in images.split(50)]
+    return float(torch.cat(parts).mean())
 
 
 def best_of(calibrated: list[Calibrated]) -> Calibrated:
