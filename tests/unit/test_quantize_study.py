@@ -73,6 +73,9 @@ def test_what_was_stored_is_listed_shown_and_reported(done: tuple[Said, dict[str
         assert "fully integer" in text
         assert "Most noise" in text
         assert headline(study) in " ".join(text.split())
+    differing = run_command("runs", "diff", "last", "last", "--out", str(out))
+    assert differing.code == 2
+    assert "no steps to compare" in differing.err
     page = tmp_path / "page.html"
     reported = run_command(
         "report", "last", "--runs", str(out), "-o", str(page), "--markdown", str(tmp_path / "table.md")
