@@ -120,6 +120,16 @@ def test_products_are_exact_where_they_are_largest() -> None:
     assert multiply(a, b).unique().tolist() == [300 * (128 * 127 + 127 * 127)]
 
 
+@given(rows=st.integers(1, 40), inner=st.integers(1, 70), columns=st.integers(1, 40), seed=st.integers(0, 999))
+def test_products_are_exact_however_a_matrix_lies_in_memory(rows: int, inner: int, columns: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randint(-128, 128, (inner, rows), generator=generator).to(torch.int8).t()
+    b = torch.randint(-127, 128, (columns, inner), generator=generator).to(torch.int8).t()
+    expected = a.to(torch.int64) @ b.to(torch.int64)
+    assert torch.equal(multiply(a, b).to(torch.int64), expected)
+    assert torch.equal(multiply(a.contiguous(), b.contiguous()).to(torch.int64), expected)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_integers_and_their_simulation_differ_by_rounding_alone(seed: int) -> None:
     network = RandomNetwork(seed, symmetric=False, per_channel=True, length=0)

@@ -53,7 +53,7 @@ class IntegerNetwork:
     def scores(self, images: Tensor) -> Tensor:
         """As the float model: images in, one number per class out."""
         integers = self.run(self.input_grid.quantize(images))
-        return (integers - self.output_zero_point).to(torch.float32) * self.output_scale
+        return (integers.to(torch.int32) - self.output_zero_point).to(torch.float32) * self.output_scale
 
 
 def integer_network(model: Quantized) -> IntegerNetwork:

@@ -164,8 +164,13 @@ class Flattened(Step):
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """The product of two int8 matrices as int32."""
     if int_mm_is_exact():
-        return torch._int_mm(a, b)
+        return torch._int_mm(_row_by_row(a), _row_by_row(b))
     return a.to(torch.int32) @ b.to(torch.int32)
+
+
+def _row_by_row(matrix: Tensor) -> Tensor:
+    """With the strides that its shape implies: of a matrix of one row or column torch allows any, and misreads them."""
+    return matrix.contiguous().as_strided(matrix.shape, (matrix.shape[1], 1))
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from paceline.quantize.graph import Graph
@@ -26,12 +27,14 @@ MOVED = 128  # what int8 is moved by to be uint8
 def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantized | None = None) -> Path:
     """Write a graph in float32 or, with its quantized form, in integers; `shape` is that of one input."""
     writer = _Writer(graph, model)
+    with torch.no_grad():
+        made_shape = graph.run(torch.zeros(1, *shape)).shape[1:]
     nodes, weights = writer.nodes_and_weights()
     made = helper.make_graph(
         nodes,
         "paceline",
         [helper.make_tensor_value_info(graph.input, TensorProto.FLOAT, ["N", *shape])],
-        [helper.make_tensor_value_info(writer.output, TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info(writer.output, TensorProto.FLOAT, ["N", *made_shape])],
         weights,
     )
     file = helper.make_model(made, producer_name="paceline", opset_imports=[helper.make_opsetid("", OPSET)])
@@ -68,14 +71,14 @@ class _Writer:
         return output
 
     def constant(self, name: str, values: Any) -> str:
-        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        self._weights.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
         return name
 
     def layer(self, op: Layer) -> tuple[str, str]:
         """The names of a layer's weight and bias."""
         if self._model is None:
-            weight, bias = (tensor.detach().numpy().astype(np.float32) for tensor in (op.weight, op.bias))
-            return self.constant(f"{op.name}_weight", weight), self.constant(f"{op.name}_bias", bias)
+            weight = self.constant(f"{op.name}_weight", op.weight.detach().numpy().astype(np.float32))
+            return weight, self.constant(f"{op.name}_bias", op.bias.detach().numpy().astype(np.float32))
         integers = self._model.weights[op.name]
         scales = integers.scales.numpy().astype(np.float32)
         input_scale = np.float32(self._model.grid(op.inputs[0]).scale)

@@ -48,7 +48,7 @@ class Reading:
 
     def shape(self, node: Any = None) -> tuple[int, ...] | None:
         """Of the tensor that it makes, or that another node makes."""
-        meta = (node or self.node).meta.get("tensor_meta")
+        meta: Any = (node or self.node).meta.get("tensor_meta")
         return tuple(meta.shape) if isinstance(getattr(meta, "shape", None), torch.Size) else None
 
     def one(self, make: Callable[..., Op], **facts: Any) -> list[Op]:

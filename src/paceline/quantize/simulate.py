@@ -61,7 +61,8 @@ class Simulated(nn.Module):
         return weight.detach().clone(), bias.detach().clone()
 
     def _layer(self, op: Layer, x: Tensor) -> Tensor:
-        weight, bias = self.get_parameter(f"{op.name}_weight"), self.get_parameter(f"{op.name}_bias")
+        weight: Tensor = self.get_parameter(f"{op.name}_weight")
+        bias: Tensor = self.get_parameter(f"{op.name}_bias")
         grid = self._grid_of(op.inputs[0]) if self.rounding.biases else None
         known = {} if grid is None else {"bias": bias, "input_scale": grid.scale}
         scales = weight_scales(weight, per_channel=self.rounding.per_channel, **known)  # type: ignore[arg-type]

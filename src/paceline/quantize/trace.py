@@ -30,8 +30,6 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
     input_name, output_name = "", ""
     for node in traced.graph.nodes:
         if node.op == "placeholder":
-            if input_name:
-                raise UsageError("the model takes several inputs; only models with one tensor as input are quantized")
             input_name = node.name
         elif node.op == "output":
             if not isinstance(node.args[0], fx.Node):
@@ -67,6 +65,8 @@ def _traced(model: nn.Module, example: Tensor) -> fx.GraphModule:
             f"the model cannot be traced ({type(error).__name__}: {reason}); its forward must not decide by the "
             "values of tensors"
         ) from error
+    if len(traced.graph.find_nodes(op="placeholder")) != 1:
+        raise UsageError("the model takes several inputs; only models with one tensor as input are quantized")
     ShapeProp(traced).propagate(example)
     return traced
 
