@@ -26,6 +26,8 @@ class OnnxModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads  # 0: as many as there are cores
         options.log_severity_level = 3
+        # Threads that wait by spinning would take the cores from whoever is timed next.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = onnxruntime.InferenceSession(
             str(path), sess_options=options, providers=["CPUExecutionProvider"]
         )

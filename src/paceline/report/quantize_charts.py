@@ -112,9 +112,10 @@ def _activations(study: Study) -> Chart | None:
         "How many activations of the calibration images have which size, on a log scale, and where each method of "
         f"calibration ends its range. The chosen one is {tensors[0]['chosen']}."
     )
-    return Chart(
-        "quantize-activations", "Activations and ranges", caption, views, Table(heads, cells), choices=[choice]
-    )
+    first = min(1, len(views) - 1)  # of the input nothing can be learnt about the model
+    table = Table(heads, cells)
+    title = "Activations and ranges"
+    return Chart("quantize-activations", title, caption, views, table, choices=[choice], initial=first)
 
 
 def _activation_figure(tensor: Row) -> Figure:
