@@ -87,6 +87,54 @@ def test_what_has_no_integer_form_is_named_and_stays() -> None:
         torch.testing.assert_close(graph.run(images), model(images))
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.AvgPool2d(3, padding=1, count_include_pad=False),
+        nn.AvgPool2d(2, ceil_mode=True),
+        nn.AvgPool2d(2, divisor_override=3),
+        nn.MaxPool2d(2, dilation=2),
+        nn.MaxPool2d(2, ceil_mode=True),
+        nn.AdaptiveAvgPool2d(2),
+        pytest.param(
+            nn.Conv2d(2, 2, 2, padding="same"), marks=pytest.mark.filterwarnings("ignore:Using padding='same'")
+        ),
+        nn.Hardtanh(-1.0, 1.0),
+        nn.Linear(7, 3),
+        nn.ConvTranspose2d(2, 2, 3),
+    ],
+    ids=str,
+)
+def test_forms_that_integers_do_not_have_are_left_in_float(module: nn.Module) -> None:
+    images = torch.randn(2, 2, 7, 7)
+    graph = trace(nn.Sequential(module), images)
+    assert [op.what for op in graph.left_in_float] == [type(module).__name__]
+    with torch.no_grad():
+        torch.testing.assert_close(graph.run(images), module(images))
+
+
+@pytest.mark.parametrize(
+    "module, kind",
+    [
+        (nn.AvgPool2d(3, stride=2, padding=1), "average pooling"),
+        (nn.AdaptiveAvgPool2d((2, 4)), "average pooling"),
+        (nn.MaxPool2d((2, 3), stride=1, padding=1), "max pooling"),
+        (nn.Conv2d(2, 4, (3, 5), padding="same", dilation=2), "convolution"),
+        (nn.Conv2d(2, 4, 3, stride=2, groups=2, padding="valid"), "convolution"),
+        (nn.Hardtanh(0.0, 2.0), "relu"),
+        (nn.ReLU6(), "relu"),
+        (nn.BatchNorm2d(2), "convolution"),
+    ],
+    ids=str,
+)
+def test_forms_that_integers_have_keep_their_numbers(module: nn.Module, kind: str) -> None:
+    module, images = with_statistics(module), torch.randn(2, 2, 8, 8) * 5
+    graph = trace(nn.Sequential(module), images)
+    assert [op.kind for op in graph.ops] == [kind]
+    with torch.no_grad():
+        torch.testing.assert_close(graph.run(images), module(images))
+
+
 class BranchedNorm(nn.Module):
     """The layer before the BatchNorm is used twice: folding it would change the other use."""
 
