@@ -101,8 +101,10 @@ def quantize(
         folder.write_text("recipe.toml", loaded.recipe.to_toml())
         folder.write_json(STUDY_FILE, study)
         if output is not None:
+            beside = output.with_name(f".{output.name}.part")
             with disk_errors(output):
-                shutil.copyfile(folder.path / INT8_FILE, output)
+                shutil.copyfile(folder.path / INT8_FILE, beside)
+                beside.replace(output)
         return study, folder.commit()
     except BaseException:
         folder.discard()
@@ -110,6 +112,8 @@ def quantize(
 
 
 class _Work:
+    """One quantization under way: the judge of its stages, and the images that it calibrates on."""
+
     def __init__(
         self, loaded: Loaded, request: Request, graph: Graph, folder: Folder, tell: Callable[[Row], None]
     ) -> None:
