@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from paceline.api import compare, run, sweep
+    from paceline.api import compare, run, scale, sweep, tune
     from paceline.codecs import Codec, TensorSpec
     from paceline.comm import Comm, Operation
     from paceline.data import Data, Dataset
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _HOME = {
     "compare": "api",
     "run": "api",
+    "scale": "api",
     "sweep": "api",
+    "tune": "api",
     "Codec": "codecs",
     "TensorSpec": "codecs",
     "Comm": "comm",
@@ -133,8 +135,10 @@ __all__ = [
     "parallel",
     "rank",
     "run",
+    "scale",
     "shard",
     "state_dict",
     "sweep",
+    "tune",
     "world_size",
 ]

@@ -107,3 +107,25 @@ def test_sweep_is_a_table_with_what_was_varied(tmp_path: Path) -> None:
     assert "batch_size 50, lr 0.001" in repr(found)
     assert found["failures"] == []
     assert (Path(found["folder"]) / "study.json").exists()
+
+
+def test_scale_is_a_table_with_a_row_per_point(tmp_path: Path) -> None:
+    found = paceline.scale("lenet5-mnist", workers=[1, 2], strategies="ring", out=tmp_path, train__iterations=4)
+    assert [(row["strategy"], row["workers"], row["mode"]) for row in found.rows] == [
+        ("one-worker", 1, "strong"),
+        ("ring", 2, "strong"),
+    ]
+    assert found["results"][1]["scaling"]["speedup"] > 0
+    assert found["failed"] == []
+
+
+def test_tune_ends_in_a_strategy_and_how_to_use_it(tmp_path: Path) -> None:
+    found = paceline.tune(
+        "lenet5-mnist", strategies=["ring", "all-reduce"], codecs=["fp32"], repeats=1, out=tmp_path, **SHORT
+    )
+    # The recipe's own strategy is the reference, and may win as well: which one does is a matter of two steps' time.
+    assert {row["label"] for row in found["rungs"][0]["rows"]} == {"ring", "all-reduce", found["reference"]}
+    assert found["best"]["label"] in {"ring", "all-reduce", found["reference"]}
+    assert found["best"]["command"].startswith("paceline run")
+    with pytest.raises(UsageError, match="tuning needs --workers 2"):
+        paceline.tune("lenet5-mnist", workers=1, out=tmp_path)

@@ -14,10 +14,13 @@ import pytest
 
 import jobs
 import node_jobs
-from clusters import need
+from clusters import entered_as, need
 from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
+from paceline.api import run
+from paceline.cluster import opening
 from paceline.cluster.living import living_keepers
+from paceline.cluster.plan import USER
 from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
 from paceline.launch.base import Task
@@ -164,6 +167,13 @@ def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     judged = paceline("verify", *words, cwd=tmp_path)
     assert judged.returncode == 0, judged.stdout + judged.stderr
     assert "All 2 meet their guarantee on comm torch." in judged.stdout
+
+
+def test_workers_run_in_a_user_namespace_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(opening, "examine", lambda: entered_as(USER))
+    found = run("lenet5-mnist", workers=2, train__iterations=3, strategy="ring", cluster__nodes=2, out=tmp_path)
+    assert len({worker["parameter_digest"] for worker in found["per_worker"]}) == 1
+    assert all(row["node_sent_bytes"] > 0 for row in found["network"]["per_worker"])
 
 
 @pytest.mark.parametrize(

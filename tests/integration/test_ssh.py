@@ -152,6 +152,26 @@ def test_compare_on_two_hosts(site: Site) -> None:
     assert [result["label"] for result in load(site.folder / "s.json")["results"]] == ["none", "ring", "ddp"]
 
 
+def test_studies_on_two_hosts(site: Site) -> None:
+    common = ["--iterations", "3", "--no-report", "--out", "more", "--json", "s.json", *site.options]
+    code, out, err = finish(site.start("scale", "--workers", "1,2", "--strategies", "ring", *common))
+    assert code == 0, out + err
+    assert [result["workers"] for result in load(site.folder / "s.json")["results"]] == [1, 2]
+    code, out, err = finish(site.start("sweep", "--workers", "2", "--vary", "batch-size=20,40", *common))
+    assert code == 0, out + err
+    assert [result["point"] for result in load(site.folder / "s.json")["results"]] == [
+        {"train.batch_size": 20},
+        {"train.batch_size": 40},
+    ]
+
+
+def test_verify_on_two_hosts(site: Site) -> None:
+    words = ["verify", "--strategies", "ring", "--workers", "2", "--models", "lenet5"]
+    code, out, err = finish(site.start(*words, *site.options))
+    assert code == 0, out + err
+    assert "All 1 meet their guarantee" in out
+
+
 def wait_for_workers(site: Site, process: subprocess.Popen[str], number: int) -> list[int]:
     """Workers, as soon as they have made a step."""
     assert process.stdout is not None

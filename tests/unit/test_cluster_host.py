@@ -39,7 +39,7 @@ def test_a_host_with_everything() -> None:
 def test_a_host_without_namespaces() -> None:
     said = refused(Host(no_network="this host refuses network namespaces (unshare: Operation not permitted)"))
     assert "emulated nodes are not possible here: this host refuses network namespaces (unshare: Operation" in said
-    assert "everything without emulated nodes still works, on real hosts too (--nnodes)" in said
+    assert "everything without emulated nodes still works, on real hosts too (--hosts)" in said
 
 
 def test_a_host_without_tc() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from made_up import made_up_worker
 from paceline.recipe import Recipe
+from paceline.report.points import with_roles
 from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
-from paceline.study.results import add_comparisons, combine, run_result
+from paceline.study.results import add_comparisons, combine, fastest_of, run_result
 
 RECIPE = Recipe().replace({"workers": 2})
 
@@ -188,6 +189,15 @@ def test_how_far_each_is_from_no_agreement_at_all() -> None:
     alone = [repeats_of("ring", [3.0])]
     add_comparisons(alone)
     assert "versus_none" not in alone[0]
+
+
+def test_who_learns_less_than_was_asked_for_is_not_the_fastest() -> None:
+    quick = {**repeats_of("quick", [1.0, 1.0, 1.0]), "is_within": False}
+    results = [quick, {**repeats_of("sound", [2.0, 2.0, 2.0]), "is_within": True}]
+    add_comparisons(results)
+    assert [result["versus_fastest"]["verdict"] for result in results] == ["faster", "fastest"]
+    assert [result["role"] for result in with_roles(results)] == ["less accurate", None]
+    assert fastest_of([quick])["label"] == "quick"
 
 
 def test_the_limit_is_the_slowest_worker_of_those_that_do_not_agree() -> None:

@@ -160,6 +160,8 @@ def test_show_prints_tables_again(out: Path, width: int) -> None:
         assert word in study.out.replace("\n", " ").replace("  ", " ")
     one = run_command("runs", "show", "c-ring", "--out", str(out), width=width)
     assert "p90 10.20" in one.out
+    assert run_command("runs", "show", "c-r", "--out", str(out), width=width).out == one.out  # its beginning will do
+    assert "lenet5 on mnist-mini, global batch 100, 4 workers" in one.out
     assert "samples/s" in one.out
     assert max(len(line) for line in (study.out + one.out).splitlines()) <= width
 
@@ -199,6 +201,9 @@ def test_what_was_done_on_purpose_is_said(out: Path) -> None:
     assert "Worker 1 was slowed down on purpose (--inject slow:rank=1,ms=20,phase=backward)." in shown
     assert "Steps 2:4 were profiled" in shown
     assert "on purpose" not in run_command("runs", "show", "c-ring", "--out", str(out)).out
+    compared = run_command("runs", "diff", "c-ring", "f-slowed", "--out", str(out)).out.replace("\n", " ")
+    assert "B: Worker 1 was slowed down on purpose" in compared
+    assert "A: " not in compared
 
 
 def test_who_has_no_such_worker_is_not_touched() -> None:

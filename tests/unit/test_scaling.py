@@ -129,6 +129,15 @@ class TestWhereItStops:
         shaky["iteration_mean_s_repeats"] = [0.015, 0.021, 0.027]
         assert until(scaled(found)) == {"ring": 2}
 
+    def test_a_shaky_point_hides_none_of_those_after_it(self) -> None:
+        found = rows("strong", costs={"ring": {2: 2.0, 3: 2.0, 4: 2.0}})
+        point(found, "ring", 2)["iteration_mean_s_repeats"] = [0.015, 0.022, 0.045]
+        scaled(found)
+        assert point(found, "ring", 2)["scaling"]["gain"]["verdict"] == "no difference"
+        assert until(found) == {"ring": 4}
+        (line,) = paying_lines(found, "strong")
+        assert line.startswith("ring pays up to 4 workers, the most tried: they give 1.28 times the throughput of 3")
+
     def test_more_than_one_worker_within_noise_is_called_that(self) -> None:
         found = rows("strong", costs={"ring": {2: 18.0}})
         point(found, "ring", 2)["iteration_mean_s_repeats"] = [0.030, 0.038, 0.046]
@@ -180,7 +189,7 @@ class TestWords:
         assert first.endswith("%: 0.92 to 0.95).")
         assert second.startswith("all-reduce stops paying after 3 workers: 4 give 1.00 times the throughput of 3")
         assert second.endswith("), which is noise.")
-        assert third.startswith("overlap pays up to 4 workers, the most tried: 4 give 1.26 times the throughput of 3")
+        assert third.startswith("overlap pays up to 4 workers, the most tried: they give 1.26 times the throughput")
 
     def test_limits_are_not_judged(self) -> None:
         found = scaled(rows("strong", costs={"none": {2: 0.0}, "ring": {2: 2.0}}))

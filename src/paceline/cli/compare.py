@@ -24,6 +24,7 @@ def compare(
 ) -> None:
     """Train one recipe under several strategies and compare them."""
     from paceline.cli.parts.conditions import show_conditions
+    from paceline.cli.parts.ending import tell_where
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
@@ -63,12 +64,7 @@ def compare(
     study, folder = outcome
     show_study(console, study)
     show_conditions(console, recipe.to_dict(), study["results"])
-    console.print(f"study   {folder}", markup=False, soft_wrap=True)
-    if report:
-        from paceline.report import write_report
-
-        page = write_report([folder], folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+    tell_where(console, folder, with_page=report)
     write_json(study, json_target)
 
 

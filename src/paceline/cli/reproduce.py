@@ -24,6 +24,7 @@ def reproduce(
     json_target: Json = "",
 ) -> None:
     """Run a published experiment here, and show its figures beside ours."""
+    from paceline.cli.parts.ending import tell_where
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.reproduced import show_experiments, show_reproduced
@@ -52,12 +53,7 @@ def reproduce(
             repeats=repeats,
         )
     show_reproduced(console, study)
-    console.print(f"study   {folder}", markup=False, soft_wrap=True)
-    if report:
-        from paceline.report import write_report
-
-        page = write_report([folder], folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+    tell_where(console, folder, with_page=report)
     write_json(study, json_target)
 
 

@@ -16,7 +16,9 @@ runs = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Name = Annotated[str, typer.Argument(help="A name in --out, a folder, or last, last~1, ...", metavar="NAME")]
+Name = Annotated[
+    str, typer.Argument(help="A name in --out or its beginning, a folder, or last, last~1, ...", metavar="NAME")
+]
 OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder that results are in.", show_default=False)]
 DEFAULT_OUT = Path("runs")
 Model = Annotated[str, typer.Option("--model", help="Only of this model; * and ? stand for anything.")]
@@ -114,10 +116,11 @@ def diff(
     json_target: Json = "",
 ) -> None:
     """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
+    from paceline.cli.parts.conditions import show_conditions
     from paceline.cli.parts.differences import gate_lines, show_diff
     from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
-    from paceline.runs import find
+    from paceline.runs import find, recipe_of
     from paceline.study.diff import CANNOT_TELL, FAILED
     from paceline.study.diff import diff as compare_stored
 
@@ -126,9 +129,12 @@ def diff(
     if strict and most_percent is None:
         raise UsageError("--strict says what --fail-if-slower does: give that as well")
     place = out or context.obj
-    found = compare_stored(find(a, place), find(b, place), most_percent=most_percent)
+    items = {"A": find(a, place), "B": find(b, place)}
+    found = compare_stored(items["A"], items["B"], most_percent=most_percent)
     console = console_for(json_target)
     show_diff(console, found)
+    for side, item in items.items():
+        show_conditions(console, recipe_of(item), [], of=side)
     write_json(found, json_target)
     if most_percent is None:
         return
@@ -154,6 +160,7 @@ def delete(
 ) -> None:
     """Delete runs and studies, after asking."""
     from paceline.cli.parts.options import console_for
+    from paceline.cli.parts.view import size_text
     from paceline.errors import UsageError
     from paceline.runs import delete as delete_folder
     from paceline.runs import size_bytes
@@ -166,7 +173,7 @@ def delete(
         console.print("No match: nothing was deleted.")
         return
     for folder in folders:
-        console.print(f"{folder}  {size_bytes(folder) / 1e6:,.1f} MB", markup=False, soft_wrap=True)
+        console.print(f"{folder}  {size_text(size_bytes(folder))}", markup=False, soft_wrap=True)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("there is no terminal to ask at, so nothing was deleted; --yes deletes without asking")

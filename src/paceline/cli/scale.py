@@ -48,6 +48,7 @@ def scale(
     metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     from paceline.cli.parts.conditions import show_conditions
+    from paceline.cli.parts.ending import tell_where
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
@@ -80,12 +81,7 @@ def scale(
     if study["results"]:
         show_study(console, study)
         show_conditions(console, recipe.to_dict(), study["results"])
-    console.print(f"study   {folder}", markup=False, soft_wrap=True)
-    if report and study["results"]:
-        from paceline.report import write_report
-
-        page = write_report([folder], folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+    tell_where(console, folder, with_page=report and bool(study["results"]))
     write_json(study, json_target)
     if study["failed"]:
         first = study["failed"][0]

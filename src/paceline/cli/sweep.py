@@ -55,6 +55,7 @@ def sweep(
     metrics_host: MetricsHost = "127.0.0.1",
 ) -> None:
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
+    from paceline.cli.parts.ending import tell_where
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.points import follow_points
@@ -87,12 +88,7 @@ def sweep(
         ):
             study = run_sweep(opened, partial(launch, nodes=nodes), Together([bars, *followers]))
     show_sweep(console, study)
-    console.print(f"study   {opened.folder}", markup=False, soft_wrap=True)
-    if report and study["results"]:
-        from paceline.report import write_report
-
-        page = write_report([opened.folder], opened.folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+    tell_where(console, opened.folder, with_page=report and bool(study["results"]))
     write_json(study, json_target)
     if study["status"] != "done":
         raise typer.Exit(1)

@@ -49,6 +49,7 @@ def tune(
 ) -> None:
     """Find the bucket size, sync period, codec and strategy that suit a recipe."""
     from paceline.cli.parts.conditions import show_conditions
+    from paceline.cli.parts.ending import tell_where
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.points import follow_points
@@ -87,12 +88,7 @@ def tune(
         )
     show_tuning(console, study, folder)
     show_conditions(console, recipe.to_dict(), study["results"])
-    console.print(f"study   {folder}", markup=False, soft_wrap=True)
-    if report:
-        from paceline.report import write_report
-
-        page = write_report([folder], folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+    tell_where(console, folder, with_page=report)
     write_json(study, json_target)
 
 

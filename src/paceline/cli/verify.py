@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Cluster, Json
+from paceline.cli.parts.options import Cluster, Json, host_options
 
 ORDER = 3
 
 
+@host_options
 def verify(
+    nodes: Any,
     strategies: Annotated[
         str | None, typer.Option("--strategies", help="Which to verify, separated by commas (default: all).")
     ] = None,
@@ -24,7 +26,7 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.session import launched
+    from paceline.cli.parts.session import count_nodes, launched
     from paceline.cli.parts.view import make_table
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
@@ -44,8 +46,10 @@ def verify(
     names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
+    if isinstance(nodes, Nodes) and nodes.num_nodes > 1:
+        raise UsageError("verify starts all workers itself; run it once, without --nnodes, or with --hosts")
     cluster = cluster_of(cluster_text)
-    num_nodes = max(cluster.nodes, 1)
+    num_nodes = max(cluster.nodes, count_nodes(nodes))
     if comm == AUTO:
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
     todo = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
@@ -54,7 +58,7 @@ def verify(
         console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        launched(num_processes(todo), Nodes(), cluster) as launcher,
+        launched(num_processes(todo), nodes, cluster) as launcher,
         Progress(*columns, console=console) as progress,
     ):
         bar = progress.add_task("verifying", total=len(todo))

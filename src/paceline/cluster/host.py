@@ -15,7 +15,7 @@ from paceline.cluster.tools import PACKAGES, find_tool
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
-WITHOUT = "everything without emulated nodes still works, on real hosts too (--nnodes)"
+WITHOUT = "everything without emulated nodes still works, on real hosts too (--hosts)"
 WITHOUT_SHARES = "--without-cpu-shares"
 TRIAL_S = 30.0
 
@@ -93,7 +93,7 @@ def _no_shaper(host: Host, words: str, shaper: str) -> str:
         why = f"this kernel has no {shaper} (module sch_{shaper})"
     else:
         why = "links are shaped with tc (package iproute2) and the kernel's tbf, htb and netem, and none works here"
-    return f"{words} cannot be set: {why}; {works} still work without"
+    return f"{words} cannot be set: {why}; leave {'it' if words == 'bandwidth' else 'them'} out: {works} still work"
 
 
 def _try(entry: str) -> dict[str, Any]:

@@ -32,7 +32,9 @@ class ClusterConfig(Section):
         super().__post_init__()
         given = [item.name for item in dataclasses.fields(self) if getattr(self, item.name) != _default(item)]
         if given and not self.nodes:
-            raise UsageError(f"cluster.{given[0]} is set, but cluster.nodes is 0: say how many nodes to emulate")
+            raise UsageError(
+                f"cluster.{given[0]} is set, but cluster.nodes is 0: how many are there? (--cluster nodes=N)"
+            )
         # Reading each quantity checks it.
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness
 

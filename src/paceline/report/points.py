@@ -26,12 +26,19 @@ def fastest_row(results: Sequence[Result]) -> Result | None:
 
 
 def rivals(results: Sequence[Result]) -> list[Result]:
-    """Who can be the fastest: those that synchronise, or all where none does."""
-    return [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"] or list(results)
+    """Who can be the fastest: those that synchronise and were not found to learn less, or all where none does."""
+    synchronised = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"]
+    return [r for r in synchronised if r.get("is_within", True)] or synchronised or list(results)
 
 
 def with_roles(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Results with the `role` of those that are no rivals: the one worker, and the limit without any agreement."""
+    """Results with the `role` of those that are no rivals: one worker, the limit without agreement, who learnt less."""
     racing = [id(result) for result in rivals(results)]
-    roles = [None if id(r) in racing else "one worker" if r["workers"] == 1 else "limit" for r in results]
+    roles = [None if id(result) in racing else _role(result) for result in results]
     return [{**result, "role": role} for result, role in zip(results, roles, strict=True)]
+
+
+def _role(result: Result) -> str:
+    if result["workers"] == 1:
+        return "one worker"
+    return "limit" if result.get("is_within", True) else "less accurate"

@@ -16,7 +16,7 @@ from paceline.runs.select import (
     status_of,
     strategies_of,
 )
-from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, write_run
+from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, store_study, write_run
 
 __all__ = [
     "SCHEMA",
@@ -41,6 +41,7 @@ __all__ = [
     "stamped",
     "started_at",
     "status_of",
+    "store_study",
     "strategies_of",
     "worker_files",
     "worker_lines",

@@ -33,13 +33,22 @@ def find(name: str, out: Path) -> dict[str, Any]:
         if back >= len(found):
             raise UsageError(f"{name!r} is not there: {str(out)!r} holds {len(found)} runs and studies")
         return found[-1 - back]
-    return read(place(name, out))
+    return read(place(_completed(name, out), out))
 
 
 def folder_of(name: str, out: Path) -> Path:
     """As `find`, for who reads the folder itself; it may also be a folder of several runs."""
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
-    return Path(find(name, out)["folder"]) if is_last else place(name, out)
+    return Path(find(name, out)["folder"]) if is_last else place(_completed(name, out), out)
+
+
+def _completed(name: str, out: Path) -> str:
+    """The one name below `out` that begins so; as it is, where there is none or are several."""
+    if not name or (out / name).exists() or Path(name).exists():
+        return name
+    known = [Path(item["folder"]).name for item in list_runs(out)]
+    begun = [one for one in known if one.startswith(name)]
+    return begun[0] if len(begun) == 1 else name
 
 
 def place(name: str, out: Path) -> Path:

@@ -128,6 +128,17 @@ def write_run(
     folder.write_json(RUN_FILE, {"schema": SCHEMA, "kind": "run", **summary})
 
 
+def store_study(folder: Folder, study: Mapping[str, Any]) -> Path:
+    """A study with its recipe, whole or not at all; where it lies from now on."""
+    try:
+        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
+        folder.write_json(STUDY_FILE, study)
+        return folder.commit()
+    except BaseException:
+        folder.discard()
+        raise
+
+
 def _step_lines(worker: dict[str, Any]) -> Iterator[str]:
     """One JSON object per step."""
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")

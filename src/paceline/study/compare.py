@@ -10,7 +10,7 @@ from paceline.errors import UsageError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
+from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.entries import Entry, make_entries
 from paceline.study.measuring import cost_of_measuring
 from paceline.study.preflight import Facts, preflight
@@ -114,13 +114,7 @@ def _store(
     for result in results:
         result["measuring"] = cost[1] if cost is not None and cost[0] == result["label"] else None
     study = {**study, "wall_s": wall_s, "results": results}
-    try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
-        folder.write_json(STUDY_FILE, study)
-        return study, folder.commit()
-    except BaseException:
-        folder.discard()
-        raise
+    return study, store_study(folder, study)
 
 
 def _file_name(label: str) -> str:

@@ -142,9 +142,10 @@ def _slowest_repeats(result: Result) -> list[float]:
 def fastest_of(results: list[Result]) -> Result:
     """The fastest way to agree: one worker and workers that never agree are limits, not rivals.
 
-    Ways that keep every replica on the same step are preferred: what is late or apart trains another model.
+    Ways that keep every replica on the same step are preferred: what is late or apart trains another model. So is who
+    was found to learn as much as was asked for, where a study judged that (`is_within`).
     """
-    several = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE"]
+    several = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE" and r.get("is_within", True)]
     rivals = [r for r in several if r["guarantee"] in ("EXACT", "LOSSY")] or several or results
     return min(rivals, key=lambda r: r["iteration_s"]["mean"])
 

@@ -9,8 +9,7 @@ from typing import Any
 from paceline.errors import WorkerError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
-from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
+from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.compare import Listener
 from paceline.study.measuring import cost_of_measuring
 from paceline.study.results import Result, combine
@@ -140,13 +139,7 @@ def _head(plan: Plan, repeats: int) -> Study:
 def _store(folder: Folder, study: Study, rounds: Rounds) -> tuple[Study, Path]:
     results = rounds.rows()
     study = {**study, "failed": rounds.failed, "results": results, "paying": paying(results)}
-    try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
-        folder.write_json(STUDY_FILE, study)
-        return study, folder.commit()
-    except BaseException:
-        folder.discard()
-        raise
+    return study, store_study(folder, study)
 
 
 def _failure(label: str, point: dict[str, Any], repeat: int, error: WorkerError) -> dict[str, Any]:

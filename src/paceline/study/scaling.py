@@ -62,34 +62,50 @@ def best_of(results: Sequence[Result]) -> Result:
 
 
 def paying(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """For every mode and strategy: up to how many workers each further one pays.
+    """For every mode and strategy: up to how many workers more of them pay.
 
-    `pays_until` is the last number whose throughput is above that of the number before it, and above one worker's,
-    both beyond noise; 1 where there is none, null where nothing tells noise (one repeat, or no reference).
+    From one worker on, a number pays when its throughput is above that of the last number that did, beyond noise.
+    `pays_until` is the last of them; 1 where none does, null where nothing tells noise (one repeat, or no reference).
     """
     found = []
     for mode in modes_of(results):
         reference = reference_of(results, mode)
         for label, line in lines_of(results, mode).items():
-            gains = [row["scaling"]["gain"] for row in line]
             speedups = {1: 1.0, **{_num_workers(row): row["scaling"]["speedup"] or 0.0 for row in line}}
             is_known = any(row["scaling"]["speedup_interval95"] for row in line)
-            paid = [_num_workers(row) for row in line if _pays(row)]
             best = max(line, key=lambda row: row["scaling"]["speedup"] or 0.0)["scaling"]
+            until, reached, next_gain = _climb(line, reference)
             found.append(
                 {
                     "mode": mode,
                     "label": label,
                     "guarantee": line[0]["guarantee"],
                     "workers": [_num_workers(row) for row in line],
-                    "pays_until": max(paid, default=1) if is_known else None,
+                    "pays_until": until if is_known else None,
+                    "last_gain": reached,
+                    "next_gain": next_gain,
                     "best_workers": max(speedups, key=lambda n: speedups[n]) if reference is not None else None,
                     "best_speedup": best["speedup"],
                     "best_speedup_interval95": best["speedup_interval95"],
-                    "gains": gains,
                 }
             )
     return found
+
+
+def _climb(
+    line: Sequence[Result], reference: Result | None
+) -> tuple[int, dict[str, Any] | None, dict[str, Any] | None]:
+    """The last number of workers that pays, its gain over the one before that did, and that of the next over it."""
+    last, reached, missed = reference, None, None
+    if last is None:
+        return 1, None, None
+    for row in line:
+        gain = _gain(row, last)
+        if gain["verdict"] == MORE:
+            last, reached, missed = row, gain, None
+        else:
+            missed = missed or gain
+    return _num_workers(last), reached, missed
 
 
 def _scaling(row: Result, reference: Result | None, before: Result | None) -> dict[str, Any]:
@@ -121,7 +137,8 @@ def _gain(row: Result, before: Result) -> dict[str, Any]:
         verdict = UNKNOWN
     else:
         verdict = SAME if bounds[0] <= 1 <= bounds[1] else MORE if bounds[0] > 1 else LESS
-    return {"over_workers": _num_workers(before), "ratio": ratio, "interval95": bounds, "verdict": verdict}
+    where = {"workers": _num_workers(row), "over_workers": _num_workers(before)}
+    return {**where, "ratio": ratio, "interval95": bounds, "verdict": verdict}
 
 
 def _throughput(row: Result, other: Result) -> tuple[float, list[float] | None]:
@@ -145,11 +162,6 @@ def _parts(row: Result) -> dict[str, Any]:
     step = mean.get("step_s")
     share = (mean.get("communication_s") or 0.0) / step if step else None
     return {**{f"{part}_s": mean.get(f"{part}_s") for part in PARTS}, "communication_share": share}
-
-
-def _pays(row: Result) -> bool:
-    gain, bounds = row["scaling"]["gain"], row["scaling"]["speedup_interval95"]
-    return bool(gain and gain["verdict"] == MORE and bounds and bounds[0] > 1)
 
 
 def _compare(rows: list[Result]) -> None:

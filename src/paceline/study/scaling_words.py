@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scaling import MORE, SAME, WEAK, best_of, lines_of, modes_of, paying
+from paceline.study.scaling import SAME, WEAK, best_of, lines_of, modes_of, paying
 
 Row = Mapping[str, Any]
 TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
@@ -102,12 +102,10 @@ def _paying(row: Row) -> str:
     if until == 1:
         return _unpaid(row)
     if until == numbers[-1]:
-        last = row["gains"][-1]
-        return f"{label} pays up to {until} workers, the most tried: {until} give {_gain(last)}."
-    after = numbers.index(until) + 1
-    gain = row["gains"][after]
-    reason = {SAME: ", which is noise", MORE: ", but not surely more than one worker"}.get(gain["verdict"], "")
-    return f"{label} stops paying after {until} workers: {numbers[after]} give {_gain(gain)}{reason}."
+        return f"{label} pays up to {until} workers, the most tried: they give {_gain(row['last_gain'])}."
+    gain = row["next_gain"]
+    noise = ", which is noise" if gain["verdict"] == SAME else ""
+    return f"{label} stops paying after {until} workers: {gain['workers']} give {_gain(gain)}{noise}."
 
 
 def _unpaid(row: Row) -> str:

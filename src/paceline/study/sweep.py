@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.host import check_host, examine
 from paceline.errors import PacelineError, UsageError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
@@ -91,9 +93,12 @@ class Sweep:
 def prepare(request: Request) -> list[Point]:
     """Every point, with a reason where it cannot be run; mistakes are found before anything starts."""
     points = []
+    host = functools.cache(examine)  # only if somebody asks for nodes
     for point in make_points(request.recipe, request.axes, request.remedies, num_hosts=request.num_hosts):
         if point.entry is not None:
             try:
+                if point.recipe.cluster.nodes:
+                    check_host(host(), point.recipe.cluster)
                 preflight(point.recipe, [point.entry])
             except UsageError as error:
                 point = Point(point.choice, point.remedy, point.recipe, None, str(error))

@@ -16,7 +16,7 @@ from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
+from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.advice import BEST_FILE, command_for, library_call
 from paceline.study.candidates import Candidates, Space, make_candidates, sync_period
 from paceline.study.entries import Entry
@@ -191,15 +191,13 @@ def _store(
     rows = [values for values in measured.values() if values]
     common = min((len(values) for values in rows), default=0)
     results = [combine(values[:common]) for values in rows]
+    judged = study["rungs"][-1]["rows"] if study["rungs"] else []
+    within = {row["label"]: row.get("is_within", True) for row in judged}
+    for result in results:
+        result["is_within"] = within.get(result["label"], True)
     if results:
         add_comparisons(results)
     for result in results:
         result["measuring"] = None
     study = {**study, "wall_s": wall_s, "results": results}
-    try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
-        folder.write_json(STUDY_FILE, study)
-        return study, folder.commit()
-    except BaseException:
-        folder.discard()
-        raise
+    return study, store_study(folder, study)

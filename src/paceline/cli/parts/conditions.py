@@ -12,9 +12,12 @@ from paceline.measure.inject import Injection
 from paceline.runs import name_of
 
 
-def show_conditions(console: Console, recipe: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
+def show_conditions(
+    console: Console, recipe: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, of: str = ""
+) -> None:
+    """Say them, of one of several by its name."""
     for line in condition_lines(recipe, results):
-        console.print(line, style="yellow", markup=False)
+        console.print(f"{of}: {line}" if of else line, style="yellow", markup=False)
 
 
 def condition_lines(recipe: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> list[str]:

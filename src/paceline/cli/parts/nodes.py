@@ -14,8 +14,6 @@ from paceline.cluster.plan import Plan
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, parse_cluster
 
-NOTHING = "\N{EN DASH}"  # was asked for
-
 
 def read_config(words: str) -> ClusterConfig:
     changes = parse_cluster(words)
@@ -87,11 +85,11 @@ def busy_machine(load: float | None = None, num_cores: int | None = None) -> str
 
 def figure_line(figure: Figure) -> str:
     """One figure, its request and the verdict."""
-    asked = NOTHING if figure.asked is None else _quantity(figure, figure.asked)
-    percent = "" if figure.asked is None else f"{100 * figure.measured / figure.asked:5.1f} %"
-    verdict = "" if figure.asked is None else "as asked" if figure.is_met else "NOT as asked"
-    measured = _quantity(figure, figure.measured)
-    return f"{figure.what:10} {figure.where:10} {measured:>14} of {asked:14} {percent}  {verdict}".rstrip()
+    line = f"{figure.what:10} {figure.where:10} {_quantity(figure, figure.measured):>14}"
+    if figure.asked is None:
+        return f"{line} (nothing was asked for)"
+    percent = f"{100 * figure.measured / figure.asked:5.1f} %"
+    return f"{line} of {_quantity(figure, figure.asked):14} {percent}  {'' if figure.is_met else 'NOT '}as asked"
 
 
 def missed(wrong: list[Figure]) -> str:

@@ -38,7 +38,7 @@ def show_plan(console: Console, plan: Plan, repeats: int) -> None:
     recipe, facts = plan.recipe, plan.facts
     numbers = ", ".join(map(str, (1, *plan.workers)))
     times = "" if repeats == 1 else f", {repeats} times each"
-    where = f" on {recipe.cluster.nodes} emulated nodes" if recipe.cluster.nodes else ""
+    where = f" on emulated nodes ({recipe.cluster})" if recipe.cluster.nodes else ""
     console.print(
         f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
         f"({facts.num_train_samples:,} samples), {numbers} workers{where}, comm {recipe.comm}; "

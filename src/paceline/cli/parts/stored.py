@@ -31,6 +31,8 @@ from paceline.cli.parts.view import (
     verdict_lines,
     worker_table,
 )
+from paceline.errors import UsageError
+from paceline.recipe import Recipe
 from paceline.runs import model_of, recipe_of, results_of, status_of, strategies_of
 from paceline.study.quantize.words import last_integer
 from paceline.study.results import fastest_of
@@ -80,6 +82,8 @@ def show_stored(console: Console, item: dict[str, Any]) -> None:
     """A stored run or study, again."""
     parts = [Path(item["folder"]).name, item["kind"], item.get("status", ""), item.get("started", "")]
     console.print(", ".join(part for part in parts if part), markup=False, soft_wrap=True)
+    if words := _what_ran(recipe_of(item)):
+        console.print(words, markup=False)
     if item.get("error"):
         console.print(item["error"], style="yellow", markup=False)
     if item.get("study") == "sweep":
@@ -95,6 +99,17 @@ def show_stored(console: Console, item: dict[str, Any]) -> None:
     show_conditions(console, recipe_of(item), results_of(item))
 
 
+def _what_ran(recipe: Mapping[str, Any]) -> str:
+    """Model, data, batch and place of a stored recipe, in words; empty where it has none that we know."""
+    try:
+        known = Recipe.from_dict(recipe)
+    except UsageError:  # of a newer version, perhaps
+        return ""
+    where = f", on emulated nodes ({known.cluster})" if known.cluster.nodes else ""
+    workers = "1 worker" if known.workers == 1 else f"{known.workers} workers"
+    return f"{known.model.name} on {known.data.name}, global batch {known.batch_size}, {workers}{where}"
+
+
 def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
     """One row per run or study."""
     return fitted(
@@ -102,7 +117,7 @@ def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
         width,
         dispensable=("workers", "kind", "model", "test"),
         text=("kind", "status", "model", "strategy"),
-        name_share=0.5,
+        name_share=1.0,  # a name that is broken over two lines cannot be copied
     )
 
 

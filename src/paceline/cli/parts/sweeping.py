@@ -110,8 +110,10 @@ def introduce(console: Console, sweep: Sweep) -> None:
     """What will be run, and how much memory it is predicted to need."""
     recipe, num_runs = sweep.request.recipe, len(sweep.points) * sweep.request.repeats
     axes = ", ".join(f"{axis.key} ({len(axis.values)} values)" for axis in sweep.request.axes)
+    where = f", on emulated nodes ({recipe.cluster})" if recipe.cluster.nodes else ""
     console.print(
-        f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {len(sweep.points)} points over {axes}, "
+        f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {recipe.workers} workers{where}, "
+        f"{len(sweep.points)} points over {axes}, "
         f"{num_runs} runs" + (f"; points done before: {sweep.num_finished}" if sweep.num_finished else ""),
         markup=False,
     )

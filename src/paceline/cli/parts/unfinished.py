@@ -30,7 +30,7 @@ def show_unfinished(console: Console, item: Mapping[str, Any]) -> None:
     console.print("No result; what workers had written until then:")
     console.print(fitted(rows, console.width, name_share=0.5))
     shown = folder.name if item["kind"] == "run" else "RUN"
-    console.print(f"`paceline trace {shown}` and `paceline export {shown}` show more of it.", markup=False)
+    console.print(f"`paceline trace {shown}` and `paceline export {shown} --to csv` show more of it.", markup=False)
 
 
 def _cells(file: Path) -> dict[str, str]:

@@ -37,6 +37,14 @@ def megabytes(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:.2f}"
 
 
+def size_text(num_bytes: float) -> str:
+    """Bytes for a reader, with a unit that leaves something before the point."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes / 1e3:,.1f} kB"
+
+
 def make_table(*columns: str, text: tuple[str, ...] = ()) -> Table:
     """A plain table; the first column is a name, the others are figures, but for those named as text."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
@@ -230,10 +238,14 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
     if len(results) < 2:
         return []
     fastest = next((r for r in results if r["versus_fastest"]["verdict"] == "fastest"), results[0])
-    lines = [f"Fastest of those that agree: [bold]{escape(fastest['label'])}[/bold]."]
+    when = " in every step" if fastest["guarantee"] in ("EXACT", "LOSSY") else ""
+    lines = [f"Fastest of those that agree{when}: [bold]{escape(fastest['label'])}[/bold]."]
     ties = [r["label"] for r in results if r["versus_fastest"]["verdict"] == "no difference"]
     if ties:
         lines.append(f"No difference from it within 95 %: {escape(', '.join(ties))}.")
+    speedup = fastest.get("speedup")
+    if speedup is not None and speedup < 1:
+        lines.append(f"One worker is faster here: {escape(fastest['label'])} takes {1 / speedup:.2f} times as long.")
     if study["repeats"] == 1:
         lines.append("One repeat cannot tell small differences from noise: --repeats 3 gives intervals.")
     return lines

@@ -9,8 +9,7 @@ from typing import Any
 
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
-from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
+from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.entries import Entry
 from paceline.study.reproduce.beside import columns, side_by_side
 from paceline.study.reproduce.figures import Scope, our_figures
@@ -137,10 +136,4 @@ def _store(
     rows += stages
     study |= {"wall_s": wall_s, "results": results, "ours": rows}
     study["published"] = side_by_side(plan.experiment, rows)
-    try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
-        folder.write_json(STUDY_FILE, study)
-        return study, folder.commit()
-    except BaseException:
-        folder.discard()
-        raise
+    return study, store_study(folder, study)

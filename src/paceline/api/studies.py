@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from paceline.api.shown import Comparison, RunResult
 from paceline.data.user import train_and_test
 from paceline.errors import UsageError
 from paceline.launch.base import Launcher, Task
@@ -17,7 +18,12 @@ from paceline.launch.local import LocalLauncher
 from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
 from paceline.study import compare as study
+from paceline.study import scale as scaling
+from paceline.study import scale_plan
+from paceline.study import tune as tuning
+from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
 from paceline.study.entries import Entry, make_entry, settle_comm
+from paceline.study.halving import Margins
 from paceline.study.points import Point
 from paceline.study.preflight import preflight
 from paceline.study.remedies import parse_remedies
@@ -27,8 +33,6 @@ from paceline.study.sweep import Request, open_sweep, run_sweep, unfinished
 from paceline.study.vary import make_axes
 from paceline.train.context import Event
 from paceline.train.given import Constant, as_factory, give, packed, train_given
-
-DASH = "\N{EN DASH}"
 
 
 def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **changes: Any) -> RunResult:
@@ -65,7 +69,7 @@ def compare(
     worker processes, so their classes must be importable there: in a file, not in a notebook's cells.
     """
     if strategies:
-        changes["strategies"] = strategies.split(",") if isinstance(strategies, str) else list(strategies)
+        changes["strategies"] = _names(strategies)
     given: list[str] = []
     if callable(loss):
         changes["train__loss"] = _give("loss", loss, given)
@@ -111,6 +115,79 @@ def sweep(
     request = Request(base, make_axes(vary), parse_remedies(remedies), repeats)
     opened = open_sweep(request, out=Path(out), resume=unfinished(request, Path(out)))
     return Comparison(run_sweep(opened, _workers_for, _Quiet()), opened.folder)
+
+
+def scale(
+    recipe: str | Recipe = DEFAULT_RECIPE,
+    *,
+    workers: str | Sequence[int] = (1, 2, 3, 4),
+    mode: str = "strong",
+    strategies: str | Sequence[str] = (),
+    repeats: int = 1,
+    out: str | Path = "runs",
+    **changes: Any,
+) -> Comparison:
+    """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
+
+    `mode` is strong (the global batch is kept), weak (each worker's is), or both. Each of `results` has `scaling`;
+    `paying` says where a further worker stops paying. A point that fails is in `failed`, and the rest goes on.
+    """
+    numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
+    counts = scale_plan.parse_workers(numbers)
+    if strategies:
+        changes["strategies"] = _names(strategies)
+    settled = _recipe(recipe, {**changes, "workers": max(counts)})
+    plan = scale_plan.prepare(settled, counts, scale_plan.parse_mode(mode))
+    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
+        outcome = scaling.scale(plan, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
+    assert outcome is not None
+    return Comparison(outcome[0], outcome[1])
+
+
+def tune(
+    recipe: str | Recipe = DEFAULT_RECIPE,
+    *,
+    strategies: str | Sequence[str] = (),
+    buckets_mb: Sequence[float] = (),
+    codecs: Sequence[str] = CODECS,
+    periods: Sequence[int] = PERIODS,
+    within: float = 0.5,
+    within_loss: float = 2.0,
+    eta: int = 3,
+    repeats: int = 3,
+    out: str | Path = "runs",
+    **changes: Any,
+) -> Comparison:
+    """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
+
+    The best loses at most `within` points of accuracy against exact (or `within_loss` percent of loss, where accuracy
+    says nothing); `best` has its label, how much faster it is, and the command and the library's call to use it.
+    """
+    settled = _recipe(recipe, changes)
+    space = Space(
+        strategies=tuple(_names(strategies)) or STRATEGIES,
+        buckets_mb=tuple(buckets_mb),
+        codecs=tuple(codecs),
+        periods=tuple(periods),
+    )
+    margins = Margins(points=within, loss_percent=within_loss)
+    plan = tuning.prepare(settled, space, margins=margins, eta=eta, repeats=repeats)
+    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
+        found, folder = tuning.tune(
+            settled,
+            plan,
+            launcher,
+            out=Path(out),
+            follow=lambda *_: contextlib.nullcontext(_Quiet()),
+            on_rung=_ignore,
+        )
+    return Comparison(found, folder)
+
+
+def _names(strategies: str | Sequence[str]) -> list[str]:
+    if isinstance(strategies, str):
+        return [name for name in strategies.split(",") if name]
+    return list(strategies)
 
 
 def _workers_for(point: Point) -> Launcher:
@@ -161,136 +238,7 @@ class _Giving(Launcher):
         self._inner.close()
 
 
-class Comparison(Mapping[str, Any]):
-    """A study as a table: shown as one in a terminal and in a notebook, and everything in it by key.
-
-    `rows` are plain values for a data frame, `study` is all that was measured, `folder` is where it is stored.
-    """
-
-    def __init__(self, study: dict[str, Any], folder: Path) -> None:
-        self.study = study
-        self.folder = folder
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """One per strategy, with what most people look at first."""
-        return [
-            {
-                **result.get("point", {}),
-                "strategy": result["label"],
-                "workers": result["workers"],
-                "iteration_s": result["iteration_s"]["mean"],
-                "samples_per_s": result["samples_per_s"],
-                "sent_bytes": max((worker["sent_bytes"] for worker in result["per_worker"]), default=None),
-                **{key: result["final"][key] for key in ("train_loss", "test_loss", "test_accuracy")},
-                "replica_drift": result["replica_drift"],
-                "guarantee": result["guarantee"],
-            }
-            for result in self.study["results"]
-        ]
-
-    def __getitem__(self, key: str) -> Any:
-        return str(self.folder) if key == "folder" else self.study[key]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.study
-        yield "folder"
-
-    def __len__(self) -> int:
-        return len(self.study) + 1
-
-    def __repr__(self) -> str:
-        return as_text(*self._cells(), foot=f"study {self.folder}")
-
-    def _repr_html_(self) -> str:
-        head, body, _ = self._cells()
-        return as_html(head, body, foot=str(self.folder))
-
-    def _cells(self) -> tuple[list[str], list[list[str]], list[bool]]:
-        from paceline.report.table import COLUMNS
-
-        shown = [column for column in COLUMNS if column.full_name in _SHOWN]
-        results = self.study["results"]
-        body = [[*(column.text(result) for column in shown), *_split_cells(result)] for result in results]
-        head = [*(column.full_name for column in shown), "Overlap", "Waiting"]
-        return head, body, [*(column.is_number for column in shown), True, True]
-
-
-class RunResult(dict[str, Any]):
-    """A run's result: a plain dict whose text is a short table of its workers, not thousands of numbers."""
-
-    def __repr__(self) -> str:
-        head, body = self._cells()
-        return as_text(head, body, [True] * len(head), foot=self._foot())
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._cells(), foot=self._foot())
-
-    def _foot(self) -> str:
-        return f"{self['label']}, {self['steps']} steps, run {self['folder']}"
-
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        splits = {row["rank"]: row for row in (self.get("split") or {}).get("per_worker", [])}
-        head = ["Worker", "Iteration, ms", "Sent, MB", "Loss test", "Accuracy test", "Overlap", "Waiting"]
-        body = []
-        for worker in self["per_worker"]:
-            own = {"split": {"mean": splits[worker["rank"]]}} if worker["rank"] in splits else {}
-            figures = [f"{1000 * worker['iteration_s']:.2f}", f"{worker['sent_bytes'] / 1e6:.2f}"]
-            scores = [DASH if value is None else f"{value:.4g}" for value in (worker["test_loss"],)]
-            scores.append(_share(worker["test_accuracy"], digits=1))
-            body.append([str(worker["rank"]), *figures, *scores, *_split_cells(own)])
-        return head, body
-
-
-def _split_cells(result: Mapping[str, Any]) -> list[str]:
-    """How much of its communication was hidden, and how much of a step was spent waiting for others."""
-    mean = (result.get("split") or {}).get("mean")
-    if not mean:
-        return [DASH, DASH]
-    return [_share(mean["overlap_fraction"]), _share(mean["waiting_s"] / mean["step_s"])]
-
-
-def _share(value: float | None, digits: int = 0) -> str:
-    return DASH if value is None else f"{100 * value:.{digits}f} %"
-
-
-def as_text(head: list[str], body: list[list[str]], is_number: list[bool], *, foot: str) -> str:
-    widths = [max(len(row[index]) for row in [head, *body]) for index in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, is_number, strict=True)
-        ).rstrip()
-        for row in [head, *body]
-    ]
-    return "\n".join([*lines, foot])
-
-
-def as_html(head: list[str], body: list[list[str]], *, foot: str) -> str:
-    rows = [("th", head), *(("td", row) for row in body)]
-    text = "".join(
-        "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>" for tag, cells in rows
-    )
-    return f"<table>{text}</table><p>{html.escape(foot)}</p>"
-
-
-_SHOWN = {
-    "Strategy",
-    "Workers",
-    "Iteration, ms mean",
-    "To fastest",
-    "Samples/s",
-    "Sent, MB",
-    "Accuracy test",
-    "Loss test",
-    "Replica drift",
-    "Guarantee",
-}
-
-
-def _ignore(event: Event) -> None:
+def _ignore(event: Mapping[str, Any]) -> None:
     del event
 
 
