@@ -250,7 +250,7 @@ def aborted() -> list[str]:
 def wait_in_callback() -> str:
     """A collective that is waited for inside a callback of another one."""
     begun = dist.all_reduce(torch.ones(1 << 20), async_op=True)
-    slow = [dist.all_reduce(torch.ones(1 << 20), async_op=True) for _ in range(5)]
+    slow = [dist.all_reduce(torch.ones(1 << 20), async_op=True) for _ in range(50)]
     last = slow[-1].get_future().then(lambda _: dist.all_reduce(torch.ones(1)))
     try:
         last.wait()

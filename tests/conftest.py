@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import jobs
 import library_uses
@@ -19,13 +20,16 @@ from paceline.comm import mailbox
 from paceline.launch.local import LocalLauncher
 
 # Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
-_UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis"}
+_UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis", "runs"}
 _UNWATCHED |= {".mypy_cache", ".ruff_cache", "build", "dist"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.reportchars += "s"  # a skipped test says why
     torch.set_num_threads(1)
+    # No test asserts a time: an example may meet a moment in which the machine does something else.
+    settings.register_profile("paceline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("paceline")
     # Started in the background, a shell lets its commands ignore Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -37,7 +41,7 @@ def leaves_nothing_behind() -> Iterator[None]:
     yield
     leaked = [process for pid, process in child_processes().items() if pid not in children]
     _, alive = psutil.wait_procs(leaked, timeout=3.0)
-    names = [f"{process.pid} {' '.join(process.cmdline())}" for process in alive if process.is_running()]
+    names = [_named(process) for process in alive if process.is_running()]
     for process in alive:
         process.kill()
     assert not names, f"child processes left behind: {names}"
@@ -70,6 +74,13 @@ def small_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "PIECE_BYTES", 1024)
     monkeypatch.setattr(mailbox, "ENTRIES", 8)
     monkeypatch.setattr(mailbox, "ROOM_BYTES", 16 * 4 * 1024)
+
+
+def _named(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())}"
+    except psutil.Error:  # it ends in this moment
+        return str(process.pid)
 
 
 def _environment() -> dict[str, str]:

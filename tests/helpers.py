@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
+PATIENCE_S = 60.0  # for workers that are well, on a machine that may be busy with something else
 
 # Pools that outlive a test: their processes are no leak.
 SHARED_POOLS: list[LocalLauncher] = []
@@ -39,7 +41,9 @@ def ignore_event(event: dict[str, Any]) -> None:  # noqa: ARG001
     return None
 
 
-def on_threads(world_size: int, function: Callable[..., Any], *, timeout_s: float = 20.0, **arguments: Any) -> list:
+def on_threads(
+    world_size: int, function: Callable[..., Any], *, timeout_s: float = PATIENCE_S, **arguments: Any
+) -> list:
     """`function(context, **arguments)` on one thread per worker; the first error that is a cause is raised.
 
     A strategy among the arguments gets the servers that it asks for, on threads of their own.
@@ -55,7 +59,7 @@ def on_threads(world_size: int, function: Callable[..., Any], *, timeout_s: floa
 class Meeting:
     """A store for workers that are threads."""
 
-    def __init__(self, timeout_s: float = 20.0) -> None:
+    def __init__(self, timeout_s: float = PATIENCE_S) -> None:
         self._timeout_s = timeout_s
         self._values: dict[str, bytes] = {}
         self._arrival = threading.Condition()
@@ -75,15 +79,16 @@ def on_shm_threads(
     world_size: int,
     function: Callable[..., Any],
     *,
-    timeout_s: float = 20.0,
+    timeout_s: float = PATIENCE_S,
     meet_at_end: bool = True,
     **arguments: Any,
 ) -> list:
     """The same on shared memory: every thread maps it for itself, as a process would."""
-    store = Meeting(timeout_s)
+    store = Meeting(PATIENCE_S)
 
     def work(rank: int) -> Any:
-        comm = ShmComm(rank, world_size, store, timeout_s=timeout_s)
+        comm = ShmComm(rank, world_size, store, timeout_s=PATIENCE_S)
+        comm._bells.timeout_s = comm._helper_bells.timeout_s = timeout_s  # of what is waited for, not of the meeting
         result = function(Context(comm), **arguments)
         if meet_at_end:
             comm.barrier()
@@ -107,7 +112,7 @@ def _together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> lis
     threads = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(len(results))]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + timeout_s + 5
+    deadline = time.monotonic() + timeout_s + PATIENCE_S
     while any(thread.is_alive() for thread in threads) and not errors:
         assert time.monotonic() < deadline, f"workers did not finish within {timeout_s:g} s"
         for thread in threads:
@@ -128,7 +133,7 @@ def on_pool(
         num_servers=num_servers_of(world_size, arguments),
         serve=jobs.serve,
         comm=comm,
-        timeout_s=20.0,
+        timeout_s=PATIENCE_S,
     )
     return pool.run(task, ignore_event)
 
@@ -172,9 +177,12 @@ def build_for(text: str, comm: Comm) -> Strategy:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has, below those that the system hands out: nobody gets it before whoever was promised it."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def child_processes() -> dict[int, psutil.Process]:

@@ -201,6 +201,8 @@ def sampled(context: Context, what: str, folder: str = "") -> list[dict[str, Any
         torch.ones(50_000_000).sum()
     if what == "send" and context.rank == 0:
         context.comm.recv(torch.zeros(5_000_000), 1)
+    if what == "send":
+        context.comm.barrier()  # all of it has arrived, so that nothing of it is left in a kernel
     sampler.stop()
     context.comm.barrier()
     return rows

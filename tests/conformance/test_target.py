@@ -37,7 +37,7 @@ def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict
 
     def evaluate() -> Score:
         if context.rank and built.is_asynchronous:
-            time.sleep(0.002)  # slower than rank 0, so that there is something to stop
+            time.sleep(0.02)  # slower than rank 0, so that there is something to stop
         return Score(1.0, next(mine, scores[context.rank][-1]))
 
     trainer._evaluate_amid_the_run = evaluate  # type: ignore[method-assign]

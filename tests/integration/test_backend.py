@@ -131,9 +131,9 @@ def test_stock_ddp(pool: LocalLauncher, options: dict[str, Any]) -> None:
 
 
 def test_one_that_does_not_come_is_named(pool: LocalLauncher) -> None:
-    heard = run(pool, 3, "paceline", "wait_in_vain", timeout_s=1.0, silent=2)
+    heard = run(pool, 3, "paceline", "wait_in_vain", timeout_s=5.0, silent=2)
     for rank in (0, 1):
-        expected = f"all_reduce failed: worker {rank} heard nothing from worker 2 in 1 s (the time limit)"
+        expected = f"all_reduce failed: worker {rank} heard nothing from worker 2 in 5 s (the time limit)"
         assert heard[rank] == expected
 
 
@@ -174,7 +174,7 @@ def test_one_that_died_is_named_long_before_the_time_limit() -> None:
     environments = [{**place, "RANK": str(rank)} for rank in range(3)]
     with python_processes(*[["-c", LOSES_A_PEER]] * 3, environments=environments) as processes:
         for rank in (0, 1):
-            out, err = processes[rank].communicate(timeout=60)  # the group's own limit is half an hour
+            out, err = processes[rank].communicate(timeout=150)  # the group's own limit is half an hour
             expected = f"DistBackendError all_reduce failed: worker {rank} lost worker 2: its process is gone"
             assert out.strip() == str([expected, expected]), err
 
@@ -193,13 +193,13 @@ ORDERS = {
 def test_both_imports_in_any_order_make_it_known(order: str) -> None:
     check = "import torch.distributed as dist; print(dist.Backend.backend_list.count('paceline'))"
     command = [sys.executable, "-W", "error::ImportWarning", "-c", f"{ORDERS[order]}\n{check}"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert ended.stdout.strip() == "1", ended.stderr
 
 
 def test_importing_paceline_does_not_import_torch() -> None:
     script = "import paceline, sys; print('torch' in sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     assert ended.stdout.strip() == "False"
 
 
@@ -222,5 +222,5 @@ def test_the_example_learns_as_on_gloo() -> None:
 
 def test_a_host_has_one_name() -> None:
     script = "from paceline.comm.host import host_identity; print(host_identity())"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     assert ended.stdout.strip() == host_identity().strip()

@@ -100,7 +100,7 @@ def test_ctrl_c_during_a_check_takes_the_cluster_down() -> None:
         keeper = mine()[0]
         wait_for(lambda: bool(processes_inside(keeper.plan.name, but=keeper.pid)), "it measures")
         popen.send_signal(signal.SIGINT)
-        _, error = popen.communicate(timeout=60)
+        _, error = popen.communicate(timeout=150)
         assert popen.returncode == 1, error
         assert "interrupted: the cluster is down" in error
         assert is_gone(keeper.plan.name)

@@ -182,7 +182,7 @@ def test_started_by_hand_it_says_what_it_is_for() -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
         env=node_jobs.environment_for_workers(),
     )

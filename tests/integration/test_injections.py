@@ -131,7 +131,7 @@ def test_a_worker_that_kills_itself_is_named(comm: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("strategy", "comm"), [("all-reduce", "torch"), ("ring", "shm")])
 def test_a_worker_that_hangs_is_named_when_the_time_is_up(strategy: str, comm: str, tmp_path: Path) -> None:
-    recipe = recipe_of(strategy, "hang:rank=1,step=3", comm=comm, workers=3, train__batch_size=9, timeout_s=2)
+    recipe = recipe_of(strategy, "hang:rank=1,step=3", comm=comm, workers=3, train__batch_size=9, timeout_s=8)
     with LocalLauncher(3) as launcher, pytest.raises(WorkerError, match="worker 1 did not answer in time") as caught:
         run_on(launcher, recipe, tmp_path)
     assert caught.value.rank == 1

@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
 def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
     with LocalLauncher(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 2 did not answer in time; waiting for it: worker ") as caught:
-            launcher.run(Task(jobs.hang_on, {"rank": 2}, num_workers=3, timeout_s=3.0), ignore_event)
+            launcher.run(Task(jobs.hang_on, {"rank": 2}, num_workers=3, timeout_s=8.0), ignore_event)
         assert caught.value.rank == 2
         assert child_processes() == {}
 
@@ -77,7 +77,7 @@ def test_a_worker_that_hangs_in_torchs_own_training_is_named(comm: str) -> None:
     if comms.get(comm).unavailable():
         pytest.skip(f"comm {comm}: {comms.get(comm).unavailable()}")
     with LocalLauncher(2) as launcher:
-        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": "ddp"}, num_workers=2, comm=comm, timeout_s=3.0)
+        task = Task(jobs.hang_in_training, {"rank": 0, "strategy": "ddp"}, num_workers=2, comm=comm, timeout_s=8.0)
         with pytest.raises(WorkerError, match="worker 0 did not answer in time; waiting for it: worker 1"):
             launcher.run(task, ignore_event)
 

@@ -24,7 +24,7 @@ def answers(commands: list[list[str]], environments: list[dict[str, str]] | None
     found = []
     with python_processes(*([SCRIPT, *words] for words in commands), environments=environments) as processes:
         for process in processes:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=150)
             assert process.returncode == 0, err
             found.append(json.loads(out))
     return found
@@ -48,7 +48,7 @@ def test_auto_on_two_nodes_is_hierarchical(tmp_path: Path) -> None:
     nodes = [[*request, "--node-rank", str(rank), *(["--json", str(report)] if rank == 0 else [])] for rank in (0, 1)]
     with python_processes(*nodes) as processes:
         for process in processes:
-            _, err = process.communicate(timeout=90)
+            _, err = process.communicate(timeout=150)
             assert process.returncode == 0, err
     found = json.loads(report.read_text())
     assert found["recipe"]["comm"] == choose_comm(num_workers=4, num_nodes=2)

@@ -18,7 +18,7 @@ def workers(what: str, num_workers: int = 2, started: int | None = None) -> list
     found = []
     with python_processes(*([SCRIPT, what] for _ in ranks), environments=environments) as processes:
         for process in processes:
-            out, err = process.communicate(timeout=90)
+            out, err = process.communicate(timeout=150)
             found.append({"code": process.returncode, "err": err, **(json.loads(out) if out else {})})
     return found
 

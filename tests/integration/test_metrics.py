@@ -63,7 +63,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path, name: st
             [sys.executable, "-m", "paceline", name, "--metrics-port", str(port), "--out", str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             check=False,
             env={**os.environ, "COLUMNS": "100"},
         )

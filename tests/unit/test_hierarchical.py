@@ -130,8 +130,17 @@ def test_what_was_asked_for_by_name_is_nobody_elses(pool: LocalLauncher, layout:
         assert [values for who, values in found if who == peer] == [mine(peer, turn).tolist() for turn in turns]
 
 
+def limit_waits(comm: HierarchicalComm, timeout_s: float) -> None:
+    """Of what is waited for from here on: workers may take their time to find each other."""
+    comm._local._bells.timeout_s = timeout_s
+    if comm._world is not None:
+        comm._world._timeout_s = timeout_s
+
+
 def wait_in_vain(context: Context, layout: str, port: int, how: str) -> str:
-    comm = connect(context, layout, port, timeout_s=1.0)
+    comm = connect(context, layout, port)
+    comm.barrier()
+    limit_waits(comm, 1.0)
     message = ""
     if context.rank == 0:
         try:

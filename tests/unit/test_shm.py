@@ -305,16 +305,16 @@ def test_an_error_in_a_thread_is_raised_by_its_worker(monkeypatch: pytest.Monkey
     force_crew(monkeypatch, crew)
     if what == "fill" and not crew:
         with pytest.raises(LookupError, match="no such number"):
-            on_shm_threads(2, fail_to_fill, what=what, timeout_s=1)
+            on_shm_threads(2, fail_to_fill, what=what, timeout_s=3)
         return
     peer, culprit = on_shm_threads_without_end(2, fail_to_fill, what=what)
     assert culprit == {"fill": "LookupError: no such number", "add": "LookupError: no such sum of 2"}[what]
-    assert peer.startswith("CommError: worker 0 heard nothing from worker 1 in 1 s")
+    assert peer.startswith("CommError: worker 0 heard nothing from worker 1 in 3 s")
 
 
 def on_shm_threads_without_end(world_size: int, function: Any, **arguments: Any) -> list[str]:
     """As workers that failed: they do not meet at the end."""
-    return on_shm_threads(world_size, function, timeout_s=1, meet_at_end=False, **arguments)
+    return on_shm_threads(world_size, function, timeout_s=3, meet_at_end=False, **arguments)
 
 
 def test_parts_cover_a_vector_in_whole_lines() -> None:

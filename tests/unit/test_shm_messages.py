@@ -207,7 +207,7 @@ def ping_pong(context: Context, rounds: int) -> int:
     comm: Any = context.comm
     bells, words = comm._bells, comm._counters._words
     assert not bells.can_spin
-    mine, theirs = 8 * comm.rank + 7, 8 * (1 - comm.rank) + 7  # words of the counters' lines that nothing else uses
+    mine, theirs = 8 * comm.rank + 3, 8 * (1 - comm.rank) + 3  # words of the counters' lines that nothing else uses
     bells.num_expired = 0
     for number in range(1, rounds + 1):
         if comm.rank == 0:
@@ -242,7 +242,7 @@ def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bell, "_wait_semaphore", count)
     rounds = 20_000
     expired = on_shm_threads(2, ping_pong, rounds=rounds, timeout_s=120)
-    assert len(slept) > rounds
+    assert len(slept) > rounds // 2  # whoever is woken may run at once, and find the next word said
     # A slice may pass because the machine is busy elsewhere; one that was lost would be one per round.
     assert sum(expired) < rounds // 200
 

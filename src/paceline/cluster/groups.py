@@ -113,9 +113,9 @@ def try_to_join(plan: Plan) -> None:
 def members(folder: Path) -> set[int]:
     """Processes in a cgroup and in those below it."""
     found: set[int] = set()
-    for file in folder.rglob("cgroup.procs"):
+    for group in _groups_in(folder):
         try:
-            found |= {int(word) for word in file.read_text(encoding="ascii").split()}
+            found |= {int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()}
         except FileNotFoundError:
             continue  # removed while we looked
     return found
@@ -124,7 +124,7 @@ def members(folder: Path) -> set[int]:
 def remove_group(top: Path) -> None:
     """Remove a cluster's cgroup and those below it, once nothing runs in them."""
     deadline = time.monotonic() + REMOVE_S
-    for folder in [*sorted((entry for entry in top.rglob("*") if entry.is_dir()), reverse=True), top]:
+    for folder in _groups_in(top):
         while True:
             try:
                 folder.rmdir()
@@ -136,6 +136,11 @@ def remove_group(top: Path) -> None:
                 time.sleep(0.01)
             else:
                 break
+
+
+def _groups_in(top: Path) -> list[Path]:
+    """A cgroup and those below it, the innermost first; what is removed meanwhile is not among them."""
+    return [Path(parent) for parent, _, _ in os.walk(top, topdown=False)]
 
 
 def labelled_groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, list[Path]]:

@@ -7,6 +7,7 @@ a cluster when its network has the cluster's interface, or its cgroup the cluste
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -65,8 +66,9 @@ def end_processes(name: str, *, but: int = 0) -> int:
     """End what runs inside a cluster, one by one; how many there were. OSError names those that do not end."""
     ended: set[int] = set()
     asked: set[int] = set()
-    started = time.monotonic()
+    started = math.inf  # counts from when they were found: looking takes its time on a busy machine
     while inside := processes_inside(name, but=but):
+        started = min(started, time.monotonic())
         is_polite = time.monotonic() < started + GRACE_S
         if time.monotonic() > started + END_S:
             raise OSError(f"processes {', '.join(map(str, sorted(inside)))} of cluster {name} do not end")

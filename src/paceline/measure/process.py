@@ -17,6 +17,7 @@ class Usage:
     """One reading; bytes of files count from the process's start. None: this system does not say."""
 
     cpu_s: float  # of all threads
+    at_s: float  # when that was read, on the clock of `time.perf_counter`
     rss_bytes: int
     peak_rss_bytes: int  # since the meter was opened
     disk_read_bytes: int | None = None
@@ -28,10 +29,11 @@ class Meter(ABC):
     """Reads this process's usage."""
 
     def read(self) -> Usage:
-        return self._read(time.process_time())
+        # Both clocks at once: whatever else is read takes its time, in which other threads go on.
+        return self._read(time.process_time(), time.perf_counter())
 
     @abstractmethod
-    def _read(self, cpu_s: float) -> Usage: ...
+    def _read(self, cpu_s: float, at_s: float) -> Usage: ...
 
     def close(self) -> None: ...
 
@@ -50,15 +52,15 @@ class LinuxMeter(Meter):
         self._peak = 0
         self._is_peak_of_run = _forget_peak()
 
-    def _read(self, cpu_s: float) -> Usage:
+    def _read(self, cpu_s: float, at_s: float) -> Usage:
         kibibytes = numbers_of(os.pread(self._status, 8192, 0), (b"VmHWM", b"VmRSS"))
         rss = kibibytes[b"VmRSS"] * 1024
         # A kernel that cannot forget knows the peak of all the process's life: then the largest that was seen must do.
         self._peak = max(self._peak, kibibytes[b"VmHWM"] * 1024 if self._is_peak_of_run else rss)
         if self._io is None:
-            return Usage(cpu_s, rss, self._peak)
+            return Usage(cpu_s, at_s, rss, self._peak)
         counts = numbers_of(os.pread(self._io, 1024, 0), (b"wchar", b"read_bytes", b"write_bytes"))
-        return Usage(cpu_s, rss, self._peak, counts[b"read_bytes"], counts[b"write_bytes"], counts[b"wchar"])
+        return Usage(cpu_s, at_s, rss, self._peak, counts[b"read_bytes"], counts[b"write_bytes"], counts[b"wchar"])
 
     def close(self) -> None:
         for fd in (self._status, self._io):
@@ -75,13 +77,13 @@ class PortableMeter(Meter):
         self._process: Any = psutil.Process()
         self._peak = 0
 
-    def _read(self, cpu_s: float) -> Usage:
+    def _read(self, cpu_s: float, at_s: float) -> Usage:
         rss = int(self._process.memory_info().rss)
         self._peak = max(self._peak, rss)
         if not hasattr(self._process, "io_counters"):  # macOS
-            return Usage(cpu_s, rss, self._peak)
+            return Usage(cpu_s, at_s, rss, self._peak)
         counts = self._process.io_counters()
-        return Usage(cpu_s, rss, self._peak, int(counts.read_bytes), int(counts.write_bytes))
+        return Usage(cpu_s, at_s, rss, self._peak, int(counts.read_bytes), int(counts.write_bytes))
 
 
 def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:

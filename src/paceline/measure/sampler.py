@@ -32,15 +32,14 @@ class Probe:
         self._first = self._meter.read()
         self._first_traffic = self._connections.read() if self._connections else None
         self._first_interfaces = interface_bytes() if self._has_interfaces else (0, 0)
-        self._last_at, self._last_cpu_s = time.perf_counter(), self._first.cpu_s
+        self._last_at, self._last_cpu_s = self._first.at_s, self._first.cpu_s
         self._percent: float | None = None
 
     def read(self) -> Row:
         # Files before the network: what is sent in between then makes them look smaller, never larger.
         usage = self._meter.read()
-        now = time.perf_counter()
         row = {
-            "cpu_percent": self._cpu_percent(usage.cpu_s, now),
+            "cpu_percent": self._cpu_percent(usage.cpu_s, usage.at_s),
             "rss_bytes": usage.rss_bytes,
             "peak_rss_bytes": usage.peak_rss_bytes,
         }
