@@ -79,6 +79,8 @@ def test_the_command_writes_files_and_measures_them(tmp_path: Path) -> None:
     assert {(row["runner"], row["batch"]) for row in deployed["latency"]} == {
         (runner, batch) for runner in ("torch fp32", "ONNX Runtime fp32", "ONNX Runtime int8") for batch in (1, 32)
     }
+    for one in deployed["speedups"]:
+        assert 0 < one["interval95"][0] <= one["ratio"] <= one["interval95"][1]
     assert "ONNX Runtime int8 answers as the integer executor" in " ".join(said.out.split())
     (page,) = (tmp_path / "out").glob("*/report.html")
     assert 'id="quantize-latency"' in page.read_text()

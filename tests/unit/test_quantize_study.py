@@ -17,6 +17,7 @@ from paceline.errors import UsageError
 from paceline.quantize.ranges import METHODS
 from paceline.study.quantize import Request, find_source, load_source, quantize
 from paceline.study.quantize.scoring import Score, calibration_batches, confusion
+from paceline.study.quantize.stages import Listener
 from paceline.study.quantize.words import headline, last_integer
 from trained_samples import LENET, trained_run, trained_state
 
@@ -232,7 +233,7 @@ def test_nothing_is_left_of_a_study_that_fails(run: Path, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(loaded, Request(onnx=False), out=tmp_path / "out", tell=stop)
+        quantize(loaded, Request(onnx=False), out=tmp_path / "out", listener=Listener(stage_ends=stop))
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -85,9 +85,10 @@ def quantize(
     json_target: Json = "",
 ) -> None:
     """Take a trained model to int8: every stage measured, down to integers alone."""
+    from paceline.cli.parts.ending import tell_where
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
-    from paceline.cli.parts.quantized import show_quantized, stage_line
+    from paceline.cli.parts.quantized import following, show_quantized
     from paceline.cli.parts.tuning_on import make_tuning
     from paceline.errors import RunError
     from paceline.study.quantize import Request, find_source, load_source
@@ -120,23 +121,12 @@ def quantize(
         markup=False,
     )
     try:
-        study, folder = run_study(
-            loaded,
-            request,
-            out=out,
-            tell=lambda row: console.print(stage_line(row), style="dim", markup=False),
-            output=output,
-            tuning=tuning,
-        )
+        with following(console) as listener:
+            study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
     except KeyboardInterrupt:
         raise RunError("interrupted: nothing was written") from None
     show_quantized(console, study)
-    console.print(f"study   {folder}", markup=False, soft_wrap=True)
-    if report:
-        from paceline.report import write_report
-
-        page = write_report([folder], folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+    tell_where(console, folder, with_page=report)
     write_json(study, json_target)
 
 

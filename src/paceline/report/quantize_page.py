@@ -22,7 +22,6 @@ from paceline.study.quantize.words import (
     deployed_lines,
     headline,
     last_integer,
-    latency_tables,
     points,
     tuned_line,
 )
@@ -92,11 +91,9 @@ def tiles(study: Study) -> list[Tile]:
         found.append(Tile("Against float", f"{points(last['change_points'])} points", "of test accuracy"))
     share = f"{100 * sizes['int8_bytes'] / sizes['float_bytes']:.0f} %"
     found.append(Tile("Weights", amount(sizes["int8_bytes"]), f"{share} of float's {amount(sizes['float_bytes'])}"))
-    for batch, rows in latency_tables(study).items():
-        times = {row["runner"]: row["p50_s"] for row in rows}
-        ratio = times["ONNX Runtime fp32"] / times["ONNX Runtime int8"]
-        note = f"ONNX Runtime int8 over its fp32, batch of {batch}"
-        found.append(Tile("Speed-up", f"{ratio:.2f} \N{MULTIPLICATION SIGN}", note))
+    for one in (study["deployed"] or {"speedups": []})["speedups"]:
+        note = f"ONNX Runtime int8 over its fp32, batch of {one['batch']}"
+        found.append(Tile("Speed-up", f"{one['ratio']:.2f} \N{MULTIPLICATION SIGN}", note))
     return found
 
 

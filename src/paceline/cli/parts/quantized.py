@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from paceline.cli.parts.view import DASH, fitted, number
+from paceline.study.quantize.stages import Listener
 from paceline.study.quantize.words import calibration_words, deployed_lines, headline, percents, points, tuned_line
 
 Study = Mapping[str, Any]
@@ -40,7 +43,24 @@ def show_quantized(console: Console, study: Study) -> None:
     console.print(f"{headline(study)}.", style="bold", markup=False)
 
 
-def stage_line(row: Mapping[str, Any]) -> str:
+@contextmanager
+def following(console: Console) -> Iterator[Listener]:
+    """A bar for the stage that is judged, and a line for each that is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("test samples"))
+    with Progress(*columns, console=console, refresh_per_second=4, transient=True) as progress:
+        bar = progress.add_task("", total=None, visible=False)
+
+        def move(name: str, done: int, total: int) -> None:
+            progress.update(bar, description=escape(name), completed=done, total=total, visible=True)
+
+        def end(row: Mapping[str, Any]) -> None:
+            progress.update(bar, visible=False)
+            progress.console.print(_stage_line(row), style="dim", markup=False)
+
+        yield Listener(move, end)
+
+
+def _stage_line(row: Mapping[str, Any]) -> str:
     """Said as soon as a stage is judged."""
     accuracy = "" if row["test_accuracy"] is None else f"{percents(row['test_accuracy'])} "
     return f"{row['name']}: {accuracy}in {row['evaluation_s']:.1f} s"

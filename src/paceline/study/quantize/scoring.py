@@ -29,8 +29,8 @@ class Score:
 
 
 @torch.no_grad()
-def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[], None] | None = None) -> Score:
-    """Judge a model on all of a data set."""
+def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> Score:
+    """Judge a model on all of a data set; `on_batch` hears how many samples are done."""
     loss, right, answers, samples = 0.0, 0, 0, 0
     classes: list[Tensor] = []
     for indices in torch.arange(len(data)).split(BATCH):
@@ -43,8 +43,7 @@ def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Calla
         if output.dim() == 2:
             classes.append(output.argmax(1))
         samples += len(indices)
-        if on_batch is not None:
-            on_batch()
+        on_batch(samples)
     found = torch.cat(classes) if classes else torch.empty(0, dtype=torch.int64)
     return Score(loss / samples, right / answers if answers else None, found)
 

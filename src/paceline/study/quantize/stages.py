@@ -27,20 +27,34 @@ ACTIVATIONS, BIASES, INTEGER = "activations", "biases", "integer"
 TUNED, ONNX_FLOAT, ONNX_INT8 = "fine-tuned", "onnx-fp32", "onnx-int8"
 
 
+def _ignore(*said: Any) -> None:
+    del said
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who follows stages as they are judged."""
+
+    stage_moves: Callable[[str, int, int], None] = _ignore  # a stage's name, samples done, samples in all
+    stage_ends: Callable[[Row], None] = _ignore
+
+
 @dataclass(eq=False)
 class Judge:
     """Scores models on the test set, and keeps the table."""
 
     data: Dataset
     objective: Objective
-    tell: Callable[[Row], None]
+    listener: Listener
     rows: list[Row] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)
 
     def stage(self, key: str, name: str, predict: Predict, **facts: Any) -> Score:
         """Judge a stage; everything is compared with the first one, the float model."""
         started = time.perf_counter()
-        found = score(predict, self.data, self.objective)
+        found = score(
+            predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))
+        )
         first = self.scores.setdefault(FLOAT, found)
         change = None if found.accuracy is None or first.accuracy is None else 100 * (found.accuracy - first.accuracy)
         row = {
@@ -57,7 +71,7 @@ class Judge:
         label = f"{key}:{row['calibration']}" if key == ACTIVATIONS else key
         self.scores[label] = found
         self.rows.append(row)
-        self.tell(row)
+        self.listener.stage_ends(row)
         return found
 
 

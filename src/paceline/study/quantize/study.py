@@ -22,7 +22,7 @@ from paceline.quantize.quantized import Quantized
 from paceline.quantize.runtime import missing_packages
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, STUDY_FILE, Folder, stamped
+from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
 from paceline.study.quantize.deploy import INT8_FILE, deploy
@@ -37,7 +37,7 @@ from paceline.study.quantize.stages import (
     TUNED,
     Calibrated,
     Judge,
-    Row,
+    Listener,
     activation_stages,
     best_of,
     integer_stages,
@@ -83,7 +83,7 @@ def quantize(
     request: Request,
     *,
     out: Path,
-    tell: Callable[[Row], None],
+    listener: Listener,
     output: Path | None = None,
     tuning: Tuning | None = None,
 ) -> tuple[dict[str, Any], Path]:
@@ -96,29 +96,25 @@ def quantize(
     folder = Folder(out, stamped(f"quantize-{loaded.source.name}"))
     try:
         study = _head(loaded, request, graph, stamp, facts)
-        study |= _Work(loaded, request, graph, folder, tell).all_of_it(tuning)
+        study |= _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
         study["wall_s"] = time.perf_counter() - started
-        folder.write_text("recipe.toml", loaded.recipe.to_toml())
-        folder.write_json(STUDY_FILE, study)
         if output is not None:
             beside = output.with_name(f".{output.name}.part")
             with disk_errors(output):
                 shutil.copyfile(folder.path / INT8_FILE, beside)
                 beside.replace(output)
-        return study, folder.commit()
     except BaseException:
         folder.discard()
         raise
+    return study, store_study(folder, study)
 
 
 class _Work:
     """One quantization under way: the judge of its stages, and the images that it calibrates on."""
 
-    def __init__(
-        self, loaded: Loaded, request: Request, graph: Graph, folder: Folder, tell: Callable[[Row], None]
-    ) -> None:
+    def __init__(self, loaded: Loaded, request: Request, graph: Graph, folder: Folder, listener: Listener) -> None:
         self._loaded, self._request, self._graph, self._folder = loaded, request, graph, folder
-        self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), tell)
+        self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
         self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
         self._images = torch.cat(list(self._batches()))[:200]  # for what is only compared, not judged
 

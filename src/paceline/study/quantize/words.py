@@ -72,11 +72,14 @@ def deployed_lines(study: Study) -> list[str]:
             f"ONNX Runtime int8 answers as the integer executor does on {percents(found['agreement_with_integer'])} of "
             "the test set."
         )
-    for batch, rows in latency_tables(study).items():
-        times = {row["runner"]: row["p50_s"] for row in rows}
-        words = ", ".join(f"{name} {1e3 * value:.3g} ms" for name, value in times.items())
-        ratio = times["ONNX Runtime fp32"] / times["ONNX Runtime int8"]
-        lines.append(f"Batch of {batch}: {words}; int8 is {ratio:.2f} times as fast as ONNX Runtime's fp32.")
+    tables = latency_tables(study)
+    for one in found["speedups"]:
+        words = ", ".join(f"{row['runner']} {1e3 * row['p50_s']:.3g} ms" for row in tables[one["batch"]])
+        low, high = one["interval95"]
+        lines.append(
+            f"Batch of {one['batch']}: {words}; int8 is {one['ratio']:.2f} times as fast as ONNX Runtime's fp32 "
+            f"({low:.2f} to {high:.2f})."
+        )
     return lines
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.study.quantize import Request, find_source, load_source, quantize
-from paceline.study.quantize.stages import ACTIVATIONS
+from paceline.study.quantize.stages import ACTIVATIONS, Listener
 from paceline.study.reproduce.plan import Plan
 
 Row = dict[str, Any]
@@ -17,7 +17,7 @@ def integer_rows(plan: Plan, folder: Path) -> list[Row]:
     part = plan.parts[0]
     (run,) = (path.parent for path in sorted((folder / "runs").glob("*-1/summary.json"))[:1])
     loaded = load_source(find_source(str(run), folder, {}))
-    study, _ = quantize(loaded, Request(), out=folder / "quantize", tell=_ignore)
+    study, _ = quantize(loaded, Request(), out=folder / "quantize", listener=Listener())
     return [_row(plan, stage, study, part.total_steps) for stage in study["stages"]]
 
 
@@ -41,7 +41,3 @@ def stage_key(stage: Row, chosen: str) -> str:
     if stage["stage"] != ACTIVATIONS or stage["calibration"] == chosen:
         return str(stage["stage"])
     return f"{stage['stage']}:{stage['calibration']}"
-
-
-def _ignore(row: Row) -> None:
-    del row
