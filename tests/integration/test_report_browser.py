@@ -13,12 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+from command import run_command
 from made_up import made_up_bench
 from measured_samples import KINDS, measured, measured_study
+from paceline.quantize.runtime import missing_packages
 from paceline.report import write_figures, write_report
 from paceline.report.bench import write_bench_page
 from report_samples import result, usual_study, write_run, write_study
 from scale_samples import scale_study
+from trained_samples import trained_run
 
 CHROMIUM = os.environ.get("PACELINE_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -258,6 +261,30 @@ def test_the_page_of_a_scaling_study(tmp_path: Path) -> None:
         seen.page.locator('figure[data-chart="time-workers"] button', has_text="weak scaling").click()
         assert seen.page.evaluate(ends) == pytest.approx(40.0)
         assert seen.page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quantized")
+    words = ["--samples", "64", "--test-samples", "100", "--calibration", "minmax,mse", "--out", str(folder / "out")]
+    said = run_command("quantize", str(trained_run(folder / "run")), *words)
+    assert said.code == 0, said.err
+    (page,) = folder.glob("out/*/report.html")
+    return page
+
+
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
+def test_the_page_of_a_quantization(quantized: Path, width: int, theme: str) -> None:
+    charts = ["stages", "weights", "activations", "noise", "confusion"]
+    charts += [] if missing_packages() else ["latency"]
+    with opened(quantized, width=width, theme=theme) as seen:
+        drawn = [chart.get_attribute("id") for chart in seen.page.locator(".chart").all()]
+        assert drawn == [f"quantize-{name}" for name in charts]
+        for name in drawn:
+            assert seen.page.locator(f"#{name} svg.main-svg .trace, #{name} svg.main-svg .hm").count() >= 1, name
+        first = "document.querySelector('#quantize-weights').data[0].y.reduce((sum, count) => sum + count, 0)"
+        assert seen.page.evaluate(first) == 150  # of the first convolution: 6 channels of 5 x 5
+        assert seen.page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def _point_at(page: Any, target: Any) -> None:

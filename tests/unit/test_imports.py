@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [
     {"codecs"},
     {"strategies"},
     {"train"},
+    {"quantize"},
     {"launch"},
     {"runs"},
     {"study", "dataflow"},
@@ -35,6 +36,7 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "errors"}}
 # What may import a foreign package, by the package.
 HOMES = {"torch.distributed": "comm", "plotly": "report", "jinja2": "report", "playwright": "report", "typer": "cli"}
+HOMES |= {"onnx": "quantize", "onnxruntime": "quantize"}
 HOMES |= {"pyarrow": "export", "torch.utils.tensorboard": "export", "mlflow": "export"}
 ENTRANCES = {"__init__", "__main__"}  # the public names and the command: they look everything up, nobody needs them
 
@@ -104,7 +106,7 @@ def test_training_needs_neither_the_reports_nor_the_command_lines_packages() -> 
     loaded = loaded_by("import paceline.train.job, paceline.launch.local")
     assert "torch" in loaded
     elsewhere = {"plotly", "jinja2", "playwright", "typer", "rich", "pandas", "matplotlib"}
-    assert not loaded & (elsewhere | {"pyarrow", "mlflow", "tensorboard"})
+    assert not loaded & (elsewhere | {"pyarrow", "mlflow", "tensorboard", "onnx", "onnxruntime"})
 
 
 def test_the_accelerator_needs_torch_for_users_models_alone() -> None:

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from made_up import MadeUpLauncher, Silent, made_up_worker
 from paceline.cli.parts.stored import show_stored
+from paceline.data import load_data
 from paceline.errors import UsageError
 from paceline.launch.base import Task
+from paceline.models import build_model
 from paceline.report import write_report
 from paceline.runs import list_runs, read
 from paceline.study.reproduce import Plan, experiment_names, load_experiment, prepare, reproduce
@@ -25,6 +27,8 @@ from paceline.study.reproduce.proof import compare_digests
 from paceline.study.reproduce.words import figure_text, proof_words
 
 NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-four-nodes"]
+INTEGERS = "int8-small-cnn"  # one worker, and stages of its model instead of strategies
+STAGES = {"float", "weights-per-tensor", "weights-per-channel", "activations", "biases", "integer"}
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +70,13 @@ def row_of(study: dict[str, Any], key: str) -> dict[str, Any]:
     return next(row for row in study["ours"] if row["key"] == key)
 
 
-def test_the_four_experiments_are_there() -> None:
-    assert list(experiment_names()) == NAMES
+def test_the_experiments_are_there() -> None:
+    assert list(experiment_names()) == [INTEGERS, *NAMES]
     with pytest.raises(UsageError, match="did you mean 'vgg11-four-nodes'"):
         load_experiment("vgg11-four-node")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [INTEGERS, *NAMES])
 def test_files_name_what_exists(name: str) -> None:
     experiment = load_experiment(name)
     assert set(experiment.quantities) <= set(QUANTITIES)
@@ -82,7 +86,7 @@ def test_files_name_what_exists(name: str) -> None:
             assert set(row.figures) <= set(experiment.quantities), row.name
             for length in (experiment.short, experiment.full):
                 names = {*length.strategies, *(s for point in length.points for s in point.get("strategies", ()))}
-                assert row.ours in names
+                assert row.ours in (STAGES if experiment.quantizes else names)
 
 
 def test_published_figures_are_as_published() -> None:
@@ -91,6 +95,8 @@ def test_published_figures_are_as_published() -> None:
     assert [row.figures["test_accuracy"] for row in vgg.published[0].rows] == [0.1633, 0.1818, 0.1820, 0.1875]
     epochs = {tuple(row.point.values()): row.figures["epoch_s"] for row in resnet.published[0].rows}
     assert [epochs[4, batch] for batch in (32, 128, 512, 2048, 8192)] == [28.45, 9.34, 6.66, 6.60, 5.02]
+    small = load_experiment(INTEGERS)
+    assert [row.figures["test_accuracy"] for row in small.published[0].rows] == [0.5862, 0.3561, 0.3353]
     lenet = load_experiment("lenet5-two-reduces")
     assert [row.figures["train_s"] for row in lenet.published[0].rows] == [161.53, 127.10]
 
@@ -108,6 +114,13 @@ def test_every_experiment_can_be_planned_with_no_other_argument(name: str, full:
     assert ("A subset" in told) == (not plan.length.is_whole)
     if load_experiment(name).cluster:
         assert "plain processes of this host" in told
+
+
+def test_the_small_cnn_is_the_published_one(tmp_path: Path) -> None:
+    plan = plan_of(INTEGERS, tmp_path)
+    assert plan.num_processes == 1
+    model = build_model(plan.recipe.model.name, load_data(plan.recipe.data, seed=0))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 62_006
 
 
 def test_a_subset_is_marked_and_its_accuracy_is_not_compared(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from torch.nn.functional import pad
 
 from paceline.codecs.base import Key, TensorSpec
 from paceline.codecs.gathered import Gathered, pack
+from paceline.codecs.rounding import LARGEST, as_int8, symmetric_scale, to_numbers
 from paceline.comm import Comm
 from paceline.errors import UsageError
 
-LARGEST = 127  # -128 is left out, so that a number and its opposite are encoded alike
 SCALE = torch.float32
 
 
@@ -36,16 +36,16 @@ class Int8(Gathered):
 
     def encode(self, tensor: Tensor, key: Key) -> Tensor:  # noqa: ARG002
         chunks = self._chunks(tensor.to(_arithmetic(tensor.dtype)))
-        scales = (chunks.abs().amax(1, keepdim=True) / LARGEST).to(SCALE)
-        # 0 / 0 for a chunk of zeros; what is not finite makes its scale so, and the scale travels.
-        whole = (chunks / scales).nan_to_num_(0.0).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+        # What is not finite makes its scale so, and the scale travels.
+        scales = symmetric_scale(chunks.abs().amax(1, keepdim=True)).to(SCALE)
+        whole = as_int8(chunks, scales)
         return pack([scales.view(-1), whole.view(-1)[: tensor.numel()]])
 
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
         scale_bytes = message.numel() - total.numel()
         scales = message[:scale_bytes].view(SCALE)
         whole = message[scale_bytes:].view(torch.int8)
-        decoded = self._chunks(whole.to(_arithmetic(total.dtype))) * scales.view(-1, 1)
+        decoded = to_numbers(self._chunks(whole.to(_arithmetic(total.dtype))), scales.view(-1, 1))
         comm.add(total, decoded.view(-1)[: total.numel()])
 
     def message_bytes(self, spec: TensorSpec) -> int:

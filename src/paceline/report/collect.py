@@ -81,7 +81,9 @@ def collect(paths: Sequence[Path]) -> Material:
                 raise
             left_out.append(f"{name} is left out: {error}.")
             continue
-        if source.results:
+        if source.study == "quantize" and len(values) > 1:
+            left_out.append(f"{name} is left out: a quantization has a page of its own, with no steps to compare.")
+        elif source.results or source.study == "quantize":
             sources.append(source)
         else:
             left_out.append(f"{name} is left out: it {_ending(source)} {_reached(value)}.")

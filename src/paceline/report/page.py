@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from paceline.errors import UsageError
-from paceline.report import facts, scale_page, sweep, words
+from paceline.report import facts, quantize_page, scale_page, sweep, words
 from paceline.report.chart import Chart, compact
 from paceline.report.collect import Material, collect, notices
 from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
@@ -31,11 +31,15 @@ def write_report(paths: Sequence[Path], output: Path) -> Path:
 def markdown_of(paths: Sequence[Path]) -> str:
     """The table of one or several runs and studies in Markdown."""
     material = collect(paths)
+    if quantize_page.is_quantize(material):
+        return quantize_page.markdown(material)
     return scale_page.markdown(material) if scale_page.is_scale(material) else markdown_table(material.results)
 
 
 def charts_of(material: Material) -> list[Chart]:
     """Every chart of the page, in its order."""
+    if quantize_page.is_quantize(material):
+        return quantize_page.charts_of(material)
     if scale_page.is_scale(material):
         return scale_page.charts_of(material)
     return all_charts(_sections(material))
@@ -43,6 +47,8 @@ def charts_of(material: Material) -> list[Chart]:
 
 def render(material: Material) -> str:
     """The page as text."""
+    if quantize_page.is_quantize(material):
+        return quantize_page.render(material)
     if scale_page.is_scale(material):
         return scale_page.render(material)
     recipe, environment, results = material.recipe, material.environment, material.results

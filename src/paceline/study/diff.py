@@ -32,6 +32,8 @@ class Side:
     stored: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        if self.stored.get("study") == "quantize":
+            raise UsageError(f"{self.name!r} is a quantization: it has stages, and no steps to compare")
         if not self.results:
             ending = self.stored.get("status", "unfinished")
             raise UsageError(f"{self.name!r} has nothing to compare: it is {ending} and measured nothing")

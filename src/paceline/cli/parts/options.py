@@ -255,6 +255,10 @@ def check_json_target(target: str) -> None:
         _check_target("--json", target)
 
 
+def check_output_target(target: str) -> None:
+    _check_target("--output", target)
+
+
 def check_page_target(target: str) -> None:
     if target and not target.endswith((".html", ".htm")):
         raise UsageError(f"--plot {target!r}: a plot is an HTML page; name a file that ends in .html")

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from paceline.cli.parts.conditions import is_disturbed, show_conditions
 from paceline.cli.parts.limits import limit_lines, target_lines, target_words
+from paceline.cli.parts.quantized import show_quantized
 from paceline.cli.parts.reproduced import show_reproduced
 from paceline.cli.parts.scaling import show_scaling
 from paceline.cli.parts.sweep_view import show_sweep
@@ -33,6 +34,7 @@ from paceline.cli.parts.view import (
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.runs import model_of, recipe_of, results_of, status_of, strategies_of
+from paceline.study.quantize.words import last_integer
 from paceline.study.results import fastest_of
 from paceline.study.scaling import best_of
 
@@ -86,6 +88,8 @@ def show_stored(console: Console, item: dict[str, Any]) -> None:
         console.print(item["error"], style="yellow", markup=False)
     if item.get("study") == "sweep":
         show_sweep(console, item)
+    elif item.get("study") == "quantize":
+        show_quantized(console, item)
     elif not results_of(item):
         show_unfinished(console, item)
     elif item["kind"] == "study":
@@ -118,6 +122,8 @@ def stored_table(found: Sequence[Mapping[str, Any]], width: int) -> Table:
 
 
 def _stored_row(item: Mapping[str, Any]) -> dict[str, str]:
+    if item.get("study") == "quantize":
+        return _quantized_row(item)
     results = results_of(item)
     best = (best_of if item.get("study") == "scale" else fastest_of)(results) if results else None
     return {
@@ -129,6 +135,21 @@ def _stored_row(item: Mapping[str, Any]) -> dict[str, str]:
         "workers": str(best["workers"]) if best else DASH,
         "ms/step": milliseconds(best["iteration_s"]["mean"]) if best else DASH,
         "test": percent(best["final"]["test_accuracy"]) if best else DASH,
+    }
+
+
+def _quantized_row(item: Mapping[str, Any]) -> dict[str, str]:
+    """Of a model in integers there is an accuracy, and no step."""
+    row = last_integer(item) or item["stages"][-1]
+    return {
+        "folder": escape(Path(item["folder"]).name),
+        "kind": escape(str(item["kind"])),
+        "status": escape(status_of(item)),
+        "model": escape(model_of(item)) or DASH,
+        "strategy": escape(row["name"]),
+        "workers": DASH,
+        "ms/step": DASH,
+        "test": percent(row["test_accuracy"]),
     }
 
 

@@ -63,6 +63,7 @@ class Experiment:
     proof: tuple[str, ...] = ()  # strategies whose replicas are looked at after every synchronisation
     target_accuracy: float | None = None  # when training counts as converged
     shows_load: bool = False  # whether each worker's resources are part of the study
+    quantizes: bool = False  # whether the model of the first run is taken to integers, each stage a row
 
     def length(self, *, full: bool) -> Length:
         return self.full if full else self.short

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.entries import Entry
 from paceline.study.reproduce.beside import columns, side_by_side
 from paceline.study.reproduce.figures import Scope, our_figures
+from paceline.study.reproduce.integers import integer_rows
 from paceline.study.reproduce.load import load_of
 from paceline.study.reproduce.plan import Part, Plan
 from paceline.study.reproduce.proof import prove
@@ -43,6 +45,7 @@ def reproduce(
                     folder=folder.path / "runs",
                     name=_prefix(part),
                 )
+        stages = integer_rows(plan, folder.path) if plan.experiment.quantizes else []
     except BaseException as error:
         study["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         study["error"] = str(error)
@@ -50,7 +53,7 @@ def reproduce(
         _, path = _store(folder, study, plan, measured, time.perf_counter() - started)
         error.add_note(f"what was measured until then is kept: {path}")
         raise
-    return _store(folder, study, plan, measured, time.perf_counter() - started)
+    return _store(folder, study, plan, measured, time.perf_counter() - started, stages)
 
 
 def _prefix(part: Part) -> str:
@@ -117,7 +120,12 @@ def key_of(part: Part, entry: Entry) -> str:
 
 
 def _store(
-    folder: Folder, study: dict[str, Any], plan: Plan, measured: list[Measured], wall_s: float
+    folder: Folder,
+    study: dict[str, Any],
+    plan: Plan,
+    measured: list[Measured],
+    wall_s: float,
+    stages: Sequence[dict[str, Any]] = (),
 ) -> tuple[dict[str, Any], Path]:
     # Repeats are compared in pairs: as many of each as all of a point have.
     for found in measured:
@@ -125,6 +133,7 @@ def _store(
         for label in found:
             found[label] = found[label][:common]
     results, rows = results_of_parts(plan, measured)
+    rows += stages
     study |= {"wall_s": wall_s, "results": results, "ours": rows}
     study["published"] = side_by_side(plan.experiment, rows)
     return study, store_study(folder, study)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli.parts.options import Json, Out
+
+ORDER = 3
+
+SOURCE, INTEGERS, TUNING = "Model and data", "Integers", "Fine-tuning"
+
+
+def quantize(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A run (a name in --out, a folder, last), or a .safetensors file.", metavar="RUN|CHECKPOINT"
+        ),
+    ],
+    data: Annotated[str, typer.Option(help="Other data than the run's, by name.", rich_help_panel=SOURCE)] = "",
+    data_dir: Annotated[str, typer.Option(help="Where the data files are.", rich_help_panel=SOURCE)] = "",
+    download: Annotated[
+        bool, typer.Option("--download/--no-download", help="Fetch missing files.", rich_help_panel=SOURCE)
+    ] = True,
+    model: Annotated[str, typer.Option(help="What a checkpoint outside a run is of.", rich_help_panel=SOURCE)] = "",
+    test_samples: Annotated[
+        int | None, typer.Option(help="Judge on the first N test samples only.", rich_help_panel=SOURCE, min=1)
+    ] = None,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            help="How activations get ranges: minmax, percentile, entropy, mse, several of them, or auto for all; "
+            "of several the one that moves scores of training images least goes on.",
+            rich_help_panel=INTEGERS,
+        ),
+    ] = "auto",
+    percentile: Annotated[float, typer.Option(help="Of the percentile method.", rich_help_panel=INTEGERS)] = 99.99,
+    symmetric: Annotated[
+        bool,
+        typer.Option("--symmetric/--asymmetric", help="Activations with zero in the middle.", rich_help_panel=INTEGERS),
+    ] = False,
+    per_channel: Annotated[
+        bool,
+        typer.Option(
+            "--per-channel/--per-tensor", help="A scale for every output channel of weights.", rich_help_panel=INTEGERS
+        ),
+    ] = True,
+    samples: Annotated[int, typer.Option(help="Training samples to calibrate on.", rich_help_panel=INTEGERS)] = 512,
+    keep_float: Annotated[
+        bool,
+        typer.Option(
+            "--keep-float", help="Leave operations without an integer form in float.", rich_help_panel=INTEGERS
+        ),
+    ] = False,
+    onnx: Annotated[
+        bool | None,
+        typer.Option(
+            "--onnx/--no-onnx",
+            help="Write ONNX files and run them; unless said, where the extra int8 is installed.",
+            rich_help_panel=INTEGERS,
+            show_default=False,
+        ),
+    ] = None,
+    finetune: Annotated[
+        int, typer.Option(help="Train on for N steps with rounding in the way.", rich_help_panel=TUNING, metavar="N")
+    ] = 0,
+    strategy: Annotated[
+        str, typer.Option(help="How workers agree meanwhile; the run's unless given.", rich_help_panel=TUNING)
+    ] = "",
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that train; as many as the run's unless given.", rich_help_panel=TUNING, min=1),
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate; a tenth of the run's unless given.", rich_help_panel=TUNING, min=0),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write the int8 ONNX file here.", metavar="FILE")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
+    out: Out = Path("runs"),
+    json_target: Json = "",
+) -> None:
+    """Take a trained model to int8: every stage measured, down to integers alone."""
+    from paceline.cli.parts.ending import tell_where
+    from paceline.cli.parts.fetching import fetch_if_needed
+    from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
+    from paceline.cli.parts.quantized import following, show_quantized
+    from paceline.cli.parts.tuning_on import make_tuning
+    from paceline.errors import RunError
+    from paceline.study.quantize import Request, find_source, load_source
+    from paceline.study.quantize import quantize as run_study
+
+    check_json_target(json_target)
+    check_output_target(str(output or ""))
+    request = Request(
+        calibration=calibration,
+        symmetric=symmetric,
+        percentile=percentile,
+        per_channel=per_channel,
+        samples=samples,
+        keep_float=keep_float,
+        onnx=True if output is not None else onnx,
+        finetune=finetune,
+    )
+    given = {"data.name": data, "data.dir": data_dir, "model.name": model, "data.test_samples": test_samples}
+    changes = {key: value for key, value in given.items() if value}
+    if not download:
+        changes["data.download"] = False
+    source = find_source(target, out, changes)
+    console = console_for(json_target)
+    fetch_if_needed(source.recipe.data, console)
+    loaded = load_source(source)
+    tuning = make_tuning(source.recipe, steps=finetune, strategy=strategy, workers=workers, lr=lr) if finetune else None
+    console.print(
+        f"{source.name}: {source.recipe.model.name} on {source.recipe.data.name}, {len(loaded.data.test):,} test "
+        f"samples, calibrated on {min(samples, len(loaded.data.train)):,} training samples",
+        markup=False,
+    )
+    try:
+        with following(console) as listener:
+            study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
+    except KeyboardInterrupt:
+        raise RunError("interrupted: nothing was written") from None
+    show_quantized(console, study)
+    tell_where(console, folder, with_page=report)
+    write_json(study, json_target)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(quantize)

@@ -1,0 +1,1 @@
+"""A trained model in integers: traced, calibrated, simulated, and run without a single float."""

@@ -1,0 +1,195 @@
+"""The network in integers alone: int8 between operations, int32 inside them, a multiplier and a shift to rescale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.quantize.fixed import Rescale
+from paceline.quantize.graph import named
+from paceline.quantize.grid import Grid
+from paceline.quantize.integer_ops import (
+    HEADROOM,
+    AddUp,
+    Average,
+    Clip,
+    Convolve,
+    Flattened,
+    Maximum,
+    Multiply,
+    Narrow,
+    Step,
+    int_mm_is_exact,
+)
+from paceline.quantize.ops import Add, AveragePool, Conv, Flatten, Layer, Linear, MaxPool, Op, Relu
+from paceline.quantize.quantized import Quantized
+from paceline.quantize.simulate import is_wide
+
+PIECE = 16  # images
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerNetwork:
+    """Runs on integers; floats are only what goes in and what the scores are read as."""
+
+    input_grid: Grid
+    steps: tuple[Step, ...]
+    input: str
+    output: str
+    output_scale: float
+    output_zero_point: int
+
+    def run(self, integers: Tensor) -> Tensor:
+        """int8 in (channels first, as images come), int8 or, where a layer makes the scores, int32 out."""
+        values = {self.input: integers.movedim(1, -1).contiguous() if integers.dim() == 4 else integers}
+        for step in self.steps:
+            values[step.name] = step.run(*(values[name] for name in step.inputs))
+        output = values[self.output]
+        return output.movedim(-1, 1) if output.dim() == 4 else output
+
+    def scores(self, images: Tensor) -> Tensor:
+        """As the float model: images in, one number per class out."""
+        # A few images at a time: sums of many would not fit into the processor's caches.
+        integers = torch.cat([self.run(part) for part in self.input_grid.quantize(images).split(PIECE)])
+        return (integers.to(torch.int32) - self.output_zero_point).to(torch.float32) * self.output_scale
+
+
+def integer_network(model: Quantized) -> IntegerNetwork:
+    """The executor of a network; what has no integer form is refused by name."""
+    graph = model.graph
+    check_has_integer_form(model)
+    int_mm_is_exact()  # found out once, before anything runs
+    steps = tuple(_BUILDERS[type(op)](model, op) for op in graph.ops)
+    last = next((op for op in graph.ops if op.name == graph.output), None)
+    if isinstance(last, Layer) and is_wide(graph, last):
+        scale, zero_point = float(_wide_scale(model, last)), 0
+    else:
+        grid = model.grid(graph.output)
+        scale, zero_point = grid.scale, grid.zero_point
+    return IntegerNetwork(model.grid(graph.input), steps, graph.input, graph.output, scale, zero_point)
+
+
+def check_has_integer_form(model: Quantized) -> None:
+    floats = model.graph.left_in_float
+    if floats:
+        raise UsageError(f"there is no integer form of {named(floats)}")
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(value)
+
+
+def _sum_scales(model: Quantized, op: Layer) -> list[Fraction]:
+    """What one step of an output channel's sum is worth."""
+    input_scale = _exact(model.grid(op.inputs[0]).scale)
+    return [input_scale * _exact(scale) for scale in model.weights[op.name].scales.tolist()]
+
+
+def _wide_scale(model: Quantized, op: Layer) -> Fraction:
+    """The coarsest of the channels' scales: in it no score is larger than the sum that it comes from."""
+    return max(_sum_scales(model, op))
+
+
+def _finish_layer(model: Quantized, op: Layer) -> Callable[[Tensor], Tensor]:
+    if is_wide(model.graph, op):
+        return Rescale([scale / _wide_scale(model, op) for scale in _sum_scales(model, op)])
+    return _narrow(model.grid(op.name), _sum_scales(model, op), relu=op.relu)
+
+
+def _narrow(grid: Grid, scales: list[Fraction], *, relu: bool = False) -> Narrow:
+    rescale = Rescale([scale / _exact(grid.scale) for scale in scales])
+    low = max(grid.low, grid.zero_point) if relu else grid.low
+    return Narrow(rescale=rescale, zero_point=grid.zero_point, low=low, high=grid.high)
+
+
+def _bias_without_zero_point(model: Quantized, op: Layer) -> Tensor:
+    """Sums of (x - zero point) x weight are sums of x x weight, less what the zero point adds up to."""
+    weights = model.weights[op.name]
+    sums = weights.weight.flatten(1).sum(1, dtype=torch.int32)
+    return weights.bias - model.grid(op.inputs[0]).zero_point * sums
+
+
+def _convolve(model: Quantized, op: Conv) -> Step:
+    weight = model.weights[op.name].weight
+    outputs, inputs, *kernel = weight.shape
+    by_group = weight.view(op.groups, outputs // op.groups, inputs, *kernel)
+    matrices = by_group.permute(0, 3, 4, 2, 1).reshape(op.groups, -1, outputs // op.groups).contiguous()
+    return Convolve(
+        name=op.name,
+        inputs=op.inputs,
+        weight=matrices,
+        bias=_bias_without_zero_point(model, op),
+        kernel=(kernel[0], kernel[1]),
+        stride=op.stride,
+        padding=op.padding,
+        dilation=op.dilation,
+        zero_point=model.grid(op.inputs[0]).zero_point,
+        finish=_finish_layer(model, op),
+    )
+
+
+def _multiply(model: Quantized, op: Linear) -> Step:
+    return Multiply(
+        name=op.name,
+        inputs=op.inputs,
+        weight=model.weights[op.name].weight.t().contiguous(),
+        bias=_bias_without_zero_point(model, op),
+        finish=_finish_layer(model, op),
+    )
+
+
+def _add(model: Quantized, op: Add) -> Step:
+    first, second = (model.grid(name) for name in op.inputs)
+    common = 2 * max(_exact(first.scale), _exact(second.scale))
+    return AddUp(
+        name=op.name,
+        inputs=op.inputs,
+        zero_points=(first.zero_point, second.zero_point),
+        rescales=(Rescale([_exact(first.scale) / common]), Rescale([_exact(second.scale) / common])),
+        finish=_narrow(model.grid(op.name), [common / 2**HEADROOM], relu=op.relu),
+    )
+
+
+def _average(model: Quantized, op: AveragePool) -> Step:
+    grid = model.grid(op.inputs[0])
+    return Average(
+        name=op.name,
+        inputs=op.inputs,
+        kernel=op.kernel,
+        stride=op.stride,
+        padding=op.padding,
+        zero_point=grid.zero_point,
+        finish=_narrow(model.grid(op.name), [_exact(grid.scale) / (op.kernel[0] * op.kernel[1])]),
+    )
+
+
+def _maximum(model: Quantized, op: MaxPool) -> Step:
+    del model
+    return Maximum(name=op.name, inputs=op.inputs, kernel=op.kernel, stride=op.stride, padding=op.padding)
+
+
+def _clip(model: Quantized, op: Relu) -> Step:
+    grid = model.grid(op.name)
+    high = grid.high if op.most is None else int(grid.quantize(torch.tensor(op.most)))
+    return Clip(name=op.name, inputs=op.inputs, low=max(grid.low, grid.zero_point), high=high)
+
+
+def _flatten(model: Quantized, op: Flatten) -> Step:
+    del model
+    return Flattened(name=op.name, inputs=op.inputs)
+
+
+_BUILDERS: dict[type[Op], Callable[[Quantized, Op], Step]] = {
+    Conv: _convolve,  # type: ignore[dict-item]
+    Linear: _multiply,  # type: ignore[dict-item]
+    Add: _add,  # type: ignore[dict-item]
+    AveragePool: _average,  # type: ignore[dict-item]
+    MaxPool: _maximum,  # type: ignore[dict-item]
+    Relu: _clip,  # type: ignore[dict-item]
+    Flatten: _flatten,  # type: ignore[dict-item]
+}

@@ -1,0 +1,213 @@
+"""Operations on integers alone: int8 tensors between them, int32 sums inside them, channels last.
+
+No float, and no integer wider than int32, is made anywhere here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from paceline.quantize.fixed import Rescale
+from paceline.quantize.ops import Pair
+
+HEADROOM = 20  # bits by which what is added is made finer, so that adding rounds once
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Step(ABC):
+    """One operation of the executor."""
+
+    name: str
+    inputs: tuple[str, ...]
+
+    @abstractmethod
+    def run(self, *inputs: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Narrow:
+    """From an int32 sum to an int8: rescaled, moved to the zero point, clipped."""
+
+    rescale: Rescale
+    zero_point: int
+    low: int
+    high: int
+
+    def __call__(self, total: Tensor) -> Tensor:
+        return self.rescale(total).add_(self.zero_point).clamp_(self.low, self.high).to(torch.int8)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Multiply(Step):
+    """A linear layer. The bias holds what the input's zero point adds up to, taken away once instead of everywhere."""
+
+    weight: Tensor  # int8 (inputs, outputs)
+    bias: Tensor  # int32
+    finish: Callable[[Tensor], Tensor]  # to int8, or, for scores, to an int32 in one scale for all of them
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        return self.finish(multiply(inputs[0], self.weight).add_(self.bias))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Convolve(Step):
+    """A convolution as products of matrices, a group of channels at a time."""
+
+    weight: Tensor  # int8 (groups, kernel height x kernel width x inputs of a group, outputs of a group)
+    bias: Tensor
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    zero_point: int  # of the input: what padding is made of
+    finish: Callable[[Tensor], Tensor]
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        x = _padded(inputs[0], self.padding, self.zero_point)
+        if self.is_channelwise:
+            return self.finish(self._channelwise(x).add_(self.bias))
+        windows = _windows(x, self.kernel, self.stride, self.dilation)
+        groups = windows.chunk(len(self.weight), -1)
+        parts = [multiply(w.reshape(-1, len(weight)), weight) for w, weight in zip(groups, self.weight, strict=True)]
+        total = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return self.finish(total.add_(self.bias)).view(*windows.shape[:3], -1)
+
+    @property
+    def is_channelwise(self) -> bool:
+        """Whether every output has one input channel, and every channel one output."""
+        return len(self.weight) > 1 and self.weight.shape[1:] == (self.kernel[0] * self.kernel[1], 1)
+
+    def _channelwise(self, x: Tensor) -> Tensor:
+        slices = _slices(x, self.kernel, self.stride, self.dilation)
+        weight = self.weight.squeeze(2).t().to(torch.int32)
+        total = slices[0] * weight[0]
+        for part, row in zip(slices[1:], weight[1:], strict=True):
+            total += part * row
+        return total
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AddUp(Step):
+    """Both brought to one fine scale, added, brought to the output's."""
+
+    zero_points: Pair
+    rescales: tuple[Rescale, Rescale]
+    finish: Callable[[Tensor], Tensor]
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        first, second = (
+            rescale((x.to(torch.int32) - zero_point) << HEADROOM)
+            for x, zero_point, rescale in zip(inputs, self.zero_points, self.rescales, strict=True)
+        )
+        return self.finish(first.add_(second))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Average(Step):
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    zero_point: int
+    finish: Callable[[Tensor], Tensor]
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        x = _padded(inputs[0], self.padding, self.zero_point)
+        if tuple(x.shape[1:3]) == self.kernel:
+            total = x.sum((1, 2), keepdim=True, dtype=torch.int32)
+        else:
+            slices = _slices(x, self.kernel, self.stride, (1, 1))
+            total = slices[0].to(torch.int32)
+            for part in slices[1:]:
+                total += part
+        return self.finish(total.sub_(self.kernel[0] * self.kernel[1] * self.zero_point))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Maximum(Step):
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        slices = _slices(_padded(inputs[0], self.padding, -128), self.kernel, self.stride, (1, 1))
+        largest = slices[0].contiguous()
+        for part in slices[1:]:
+            largest = torch.maximum(largest, part)
+        return largest
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Clip(Step):
+    low: int
+    high: int
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].clamp(self.low, self.high)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Flattened(Step):
+    """Channel by channel, as the layer that follows was trained."""
+
+    def run(self, *inputs: Tensor) -> Tensor:
+        x = inputs[0]
+        return x.movedim(-1, 1).flatten(1) if x.dim() == 4 else x.flatten(1)
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two int8 matrices as int32."""
+    if int_mm_is_exact():
+        return torch._int_mm(_row_by_row(a), _row_by_row(b))
+    return a.to(torch.int32) @ b.to(torch.int32)
+
+
+def _row_by_row(matrix: Tensor) -> Tensor:
+    """With the strides that its shape implies: of a matrix of one row or column torch allows any, and misreads them."""
+    return matrix.contiguous().as_strided(matrix.shape, (matrix.shape[1], 1))
+
+
+@lru_cache(maxsize=1)
+def int_mm_is_exact() -> bool:
+    """Whether torch's product of int8 matrices adds up in 32 bits here.
+
+    Processors without an instruction for it add pairs of products in 16 bits, which the largest numbers overflow.
+    """
+    for rows, inner, columns in ((1, 4, 1), (3, 64, 5), (64, 576, 64), (33, 100, 17)):
+        for left in (-128, 127):
+            for right in (-127, 127):
+                a = torch.full((rows, inner), left, dtype=torch.int8)
+                b = torch.full((inner, columns), right, dtype=torch.int8)
+                if not bool((torch._int_mm(a, b) == left * right * inner).all()):
+                    return False
+    return True
+
+
+def _padded(x: Tensor, padding: Pair, value: int) -> Tensor:
+    if padding == (0, 0):
+        return x
+    return pad(x, (0, 0, padding[1], padding[1], padding[0], padding[0]), value=value)
+
+
+def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
+    """What every output sees, as a view: (samples, rows, columns, kernel rows, kernel columns, channels)."""
+    sample, row, column, channel = x.stride()
+    height, width = (
+        (side - step * (size - 1) - 1) // jump + 1
+        for side, size, jump, step in zip(x.shape[1:3], kernel, stride, dilation, strict=True)
+    )
+    shape = (len(x), height, width, *kernel, x.shape[3])
+    inside = (row * dilation[0], column * dilation[1])
+    return x.as_strided(shape, (sample, row * stride[0], column * stride[1], *inside, channel))
+
+
+def _slices(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> list[Tensor]:
+    """One view of the input for every place in the kernel."""
+    windows = _windows(x, kernel, stride, dilation)
+    return [windows[:, :, :, row, column] for row in range(kernel[0]) for column in range(kernel[1])]

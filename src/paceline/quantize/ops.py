@@ -1,0 +1,141 @@
+"""The few operations that a network is made of here, each with what it does in floating point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Op:
+    """One operation; `name` is also that of the tensor that it makes."""
+
+    kind: ClassVar[str] = ""
+    keeps_grid: ClassVar[bool] = False  # whether its output is some of its input's numbers, and so on the same grid
+    name: str
+    inputs: tuple[str, ...]
+
+    def apply(self, *inputs: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layer(Op):
+    """What has weights: the first dimension of `weight` counts output channels."""
+
+    weight: Tensor
+    bias: Tensor
+    relu: bool = False
+
+    def apply(self, *inputs: Any) -> Any:
+        return self.finish(self.multiply(inputs[0], self.weight, self.bias))
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The operation with other weights than its own."""
+        raise NotImplementedError
+
+    def finish(self, x: Tensor) -> Tensor:
+        return F.relu(x) if self.relu else x
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Conv(Layer):
+    kind: ClassVar[str] = "convolution"
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Linear(Layer):
+    kind: ClassVar[str] = "linear"
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BatchNorm(Op):
+    """Only while a graph is made: it becomes part of the layer before it, or a layer of its own."""
+
+    kind: ClassVar[str] = "batch normalisation"
+    factor: Tensor
+    offset: Tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Relu(Op):
+    kind: ClassVar[str] = "relu"
+    keeps_grid: ClassVar[bool] = True
+    most: float | None = None  # 6 for ReLU6
+
+    def apply(self, *inputs: Any) -> Any:
+        return inputs[0].clamp(0.0, self.most)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MaxPool(Op):
+    kind: ClassVar[str] = "max pooling"
+    keeps_grid: ClassVar[bool] = True
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+
+    def apply(self, *inputs: Any) -> Any:
+        return F.max_pool2d(inputs[0], self.kernel, self.stride, self.padding)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AveragePool(Op):
+    """Padding counts as zeros."""
+
+    kind: ClassVar[str] = "average pooling"
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+
+    def apply(self, *inputs: Any) -> Any:
+        return F.avg_pool2d(inputs[0], self.kernel, self.stride, self.padding)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Flatten(Op):
+    """Everything but the samples in one dimension."""
+
+    kind: ClassVar[str] = "flatten"
+    keeps_grid: ClassVar[bool] = True
+
+    def apply(self, *inputs: Any) -> Any:
+        return inputs[0].flatten(1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Add(Op):
+    kind: ClassVar[str] = "addition"
+    relu: bool = False
+
+    def apply(self, *inputs: Any) -> Any:
+        total = inputs[0] + inputs[1]
+        return F.relu(total) if self.relu else total
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FloatOp(Op):
+    """What has no integer form here; `what` names it for people."""
+
+    kind: ClassVar[str] = "float"
+    what: str
+    call: Callable[..., Any]
+
+    def apply(self, *inputs: Any) -> Any:
+        return self.call(*inputs)

@@ -1,0 +1,61 @@
+"""A network as integers and the scales that say what they mean: what is run, and what is written to files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.codecs.rounding import as_int8
+from paceline.errors import UsageError
+from paceline.quantize.graph import Graph
+from paceline.quantize.grid import Grid, along_channels, weight_scales
+from paceline.quantize.ops import Layer
+
+LARGEST_SUM = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerWeights:
+    """Of one layer."""
+
+    weight: Tensor  # int8, as the layer's own
+    scales: Tensor  # float32, one for every output channel
+    bias: Tensor  # int32, in steps of the input's scale times the channel's
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    graph: Graph
+    grids: Mapping[str, Grid]
+    weights: Mapping[str, IntegerWeights]
+
+    def grid(self, name: str) -> Grid:
+        return self.grids[self.graph.grid_owner(name)]
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the integers take: a byte for a weight, four for a bias and for a scale."""
+        return sum(w.weight.numel() + 4 * (w.bias.numel() + w.scales.numel()) for w in self.weights.values())
+
+
+@torch.no_grad()
+def quantized(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> Quantized:
+    """Weights as int8 and biases as int32, in a network whose activations have grids."""
+    weights = {}
+    for op in graph.layers:
+        input_scale = grids[graph.grid_owner(op.inputs[0])].scale
+        weights[op.name] = _integers(op, input_scale, per_channel=per_channel)
+    return Quantized(graph, grids, weights)
+
+
+def _integers(op: Layer, input_scale: float, *, per_channel: bool) -> IntegerWeights:
+    scales = weight_scales(op.weight, per_channel=per_channel, bias=op.bias, input_scale=input_scale)
+    weight = as_int8(op.weight, along_channels(scales, op.weight))
+    bias = (op.bias.double() / (scales.double() * input_scale)).round().to(torch.int64)
+    largest = 255 * weight.flatten(1).long().abs().sum(1) + bias.abs()
+    if int(largest.max()) > LARGEST_SUM:
+        raise UsageError(f"layer {op.name!r} adds up so many products that an int32 could overflow")
+    return IntegerWeights(weight, scales, bias.to(torch.int32))

@@ -1,0 +1,263 @@
+"""What each module, function and method of torch is among the operations here.
+
+A reader answers with operations, with the name of the tensor that is passed on as it is, or with None: no integer form.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from paceline.errors import UsageError
+from paceline.quantize.ops import Add, AveragePool, BatchNorm, Conv, Flatten, Linear, MaxPool, Op, Pair, Relu
+
+Found = list[Op] | str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A node of the trace, and how to ask it."""
+
+    node: fx.Node
+    same: dict[str, str]
+    module: Any = None
+
+    def name_of(self, node: Any) -> str:
+        name: str = node.name
+        return self.same.get(name, name)
+
+    @property
+    def source(self) -> str:
+        """The tensor that it takes."""
+        return self.name_of(self.node.args[0])
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """An argument by its place or its name, behind the tensor; that of a module is its attribute."""
+        if self.module is not None:
+            return getattr(self.module, name, default)
+        if len(self.node.args) > place:
+            return self.node.args[place]
+        return self.node.kwargs.get(name, default)
+
+    def shape(self, node: Any = None) -> tuple[int, ...] | None:
+        """Of the tensor that it makes, or that another node makes."""
+        meta: Any = (node or self.node).meta.get("tensor_meta")
+        return tuple(meta.shape) if isinstance(getattr(meta, "shape", None), torch.Size) else None
+
+    def one(self, make: Callable[..., Op], **facts: Any) -> list[Op]:
+        return [make(name=self.node.name, inputs=(self.source,), **facts)]
+
+
+def _pair(value: Any) -> Pair:
+    return (int(value[0]), int(value[-1])) if isinstance(value, tuple | list) else (int(value), int(value))
+
+
+def _floats(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().to(torch.float32)
+
+
+def _bias(module: Any, num_outputs: int) -> Tensor:
+    return _floats(module.bias) if module.bias is not None else torch.zeros(num_outputs)
+
+
+def _conv(reading: Reading) -> Found:
+    module = reading.module
+    padding = _conv_padding(module)
+    if module.padding_mode != "zeros" or padding is None:
+        return None
+    return reading.one(
+        Conv,
+        weight=_floats(module.weight),
+        bias=_bias(module, module.out_channels),
+        stride=_pair(module.stride),
+        padding=padding,
+        dilation=_pair(module.dilation),
+        groups=module.groups,
+    )
+
+
+def _conv_padding(module: nn.Conv2d) -> Pair | None:
+    """None where "same" means another padding on one side than on the other."""
+    if module.padding == "valid":
+        return (0, 0)
+    if module.padding != "same":
+        return _pair(module.padding)
+    totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+    return None if any(total % 2 for total in totals) else (totals[0] // 2, totals[1] // 2)
+
+
+def _linear(reading: Reading) -> Found:
+    module = reading.module
+    shape = reading.shape()
+    if shape is None or len(shape) != 2:
+        return None
+    return reading.one(Linear, weight=_floats(module.weight), bias=_bias(module, module.out_features))
+
+
+def _batchnorm(reading: Reading) -> Found:
+    module, shape = reading.module, reading.shape()
+    if module.running_mean is None or module.running_var is None:
+        raise UsageError(
+            f"BatchNorm {reading.node.target} keeps no running statistics, so that it cannot be folded; train with "
+            "another --batchnorm than off"
+        )
+    if shape is None or len(shape) not in (2, 4):
+        return None
+    if len(shape) == 2 and not _follows_linear(reading):
+        return None
+    size = len(module.running_mean)
+    weight = _floats(module.weight) if module.weight is not None else torch.ones(size)
+    bias = _floats(module.bias) if module.bias is not None else torch.zeros(size)
+    factor = weight / (_floats(module.running_var) + module.eps).sqrt()
+    return reading.one(BatchNorm, factor=factor, offset=bias - _floats(module.running_mean) * factor)
+
+
+def _follows_linear(reading: Reading) -> bool:
+    """Whether a linear layer, used by nobody else, stands before it."""
+    before, owner = reading.node.args[0], reading.node.graph.owning_module
+    if not isinstance(before, fx.Node) or before.op != "call_module" or owner is None:
+        return False
+    return len(before.users) == 1 and type(owner.get_submodule(str(before.target))) is nn.Linear
+
+
+def _relu(reading: Reading) -> Found:
+    return reading.one(Relu)
+
+
+def _relu6(reading: Reading) -> Found:
+    return reading.one(Relu, most=6.0)
+
+
+def _hardtanh(reading: Reading) -> Found:
+    low, high = float(reading.argument(1, "min_val", -1.0)), float(reading.argument(2, "max_val", 1.0))
+    return reading.one(Relu, most=high) if low == 0 else None
+
+
+def _max_pool(reading: Reading) -> Found:
+    kernel = reading.argument(1, "kernel_size")
+    stride = reading.argument(2, "stride") or kernel
+    if reading.argument(5, "ceil_mode", False) or _pair(reading.argument(4, "dilation", 1)) != (1, 1):
+        return None
+    if reading.argument(6, "return_indices", False):
+        return None
+    padding = _pair(reading.argument(3, "padding", 0))
+    return reading.one(MaxPool, kernel=_pair(kernel), stride=_pair(stride), padding=padding)
+
+
+def _average_pool(reading: Reading) -> Found:
+    kernel = reading.argument(1, "kernel_size")
+    stride = reading.argument(2, "stride") or kernel
+    padding = _pair(reading.argument(3, "padding", 0))
+    counts_padding = reading.argument(5, "count_include_pad", True) or padding == (0, 0)
+    if reading.argument(4, "ceil_mode", False) or not counts_padding:
+        return None
+    if reading.argument(6, "divisor_override", None) is not None:
+        return None
+    return reading.one(AveragePool, kernel=_pair(kernel), stride=_pair(stride), padding=padding)
+
+
+def _adaptive_pool(reading: Reading) -> Found:
+    """A plain pooling where every output has as many pixels."""
+    before, after = reading.shape(reading.node.args[0]), reading.shape()
+    if before is None or after is None or len(after) != 4 or before[2] % after[2] or before[3] % after[3]:
+        return None
+    kernel = (before[2] // after[2], before[3] // after[3])
+    return reading.one(AveragePool, kernel=kernel, stride=kernel)
+
+
+def _mean(reading: Reading) -> Found:
+    """A mean over all pixels is a pooling."""
+    before = reading.shape(reading.node.args[0])
+    dims = reading.argument(1, "dim")
+    if before is None or len(before) != 4 or not isinstance(dims, tuple | list):
+        return None
+    if sorted(dim % 4 for dim in dims) != [2, 3] or reading.node.kwargs.get("dtype") is not None:
+        return None
+    kernel = (before[2], before[3])
+    name = reading.node.name
+    if reading.argument(2, "keepdim", False):
+        return reading.one(AveragePool, kernel=kernel, stride=kernel)
+    pool = AveragePool(name=f"{name}_pool", inputs=(reading.source,), kernel=kernel, stride=kernel)
+    return [pool, Flatten(name=name, inputs=(pool.name,))]
+
+
+def _reshape(reading: Reading) -> Found:
+    """Whatever is written, what counts is the shape that comes out."""
+    before, after = reading.shape(reading.node.args[0]), reading.shape()
+    if before is None or after is None:
+        return None
+    if after == before:
+        return reading.source
+    return reading.one(Flatten) if after == (before[0], math.prod(before[1:])) else None
+
+
+def _add(reading: Reading) -> Found:
+    args = [*reading.node.args, *reading.node.kwargs.values()]
+    if len(args) != 2 or not all(isinstance(arg, fx.Node) for arg in args):
+        return None
+    shapes = [reading.shape(arg) for arg in args]
+    if shapes[0] is None or shapes[0] != shapes[1]:
+        return None
+    return [Add(name=reading.node.name, inputs=(reading.name_of(args[0]), reading.name_of(args[1])))]
+
+
+def _nothing(reading: Reading) -> Found:
+    """Dropout in evaluation mode, and what only passes a tensor on."""
+    return reading.source
+
+
+def _dropout(reading: Reading) -> Found:
+    return None if reading.argument(2, "training", True) else reading.source
+
+
+MODULES: dict[type[nn.Module], Callable[[Reading], Found]] = {
+    nn.Conv2d: _conv,
+    nn.Linear: _linear,
+    nn.BatchNorm1d: _batchnorm,
+    nn.BatchNorm2d: _batchnorm,
+    nn.ReLU: _relu,
+    nn.ReLU6: _relu6,
+    nn.Hardtanh: _hardtanh,
+    nn.MaxPool2d: _max_pool,
+    nn.AvgPool2d: _average_pool,
+    nn.AdaptiveAvgPool2d: _adaptive_pool,
+    nn.Flatten: _reshape,
+    nn.Identity: _nothing,
+    nn.Dropout: _nothing,
+    nn.Dropout2d: _nothing,
+}
+FUNCTIONS: dict[Any, Callable[[Reading], Found]] = {
+    F.relu: _relu,
+    torch.relu: _relu,
+    F.relu6: _relu6,
+    F.max_pool2d: _max_pool,
+    torch.max_pool2d: _max_pool,
+    F.avg_pool2d: _average_pool,
+    F.adaptive_avg_pool2d: _adaptive_pool,
+    torch.mean: _mean,
+    torch.flatten: _reshape,
+    torch.reshape: _reshape,
+    operator.add: _add,
+    operator.iadd: _add,
+    torch.add: _add,
+    F.dropout: _dropout,
+    F.dropout2d: _dropout,
+}
+METHODS: dict[str, Callable[[Reading], Found]] = {
+    "relu": _relu,
+    "relu_": _relu,
+    "mean": _mean,
+    "flatten": _reshape,
+    "view": _reshape,
+    "reshape": _reshape,
+    "add": _add,
+    "add_": _add,
+    "contiguous": _nothing,
+}

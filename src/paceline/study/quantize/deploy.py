@@ -1,0 +1,78 @@
+"""The model in files that ONNX Runtime runs: the same answers, what they weigh, and how long they take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.measure.stats import interval95_of_median
+from paceline.quantize.graph import Graph
+from paceline.quantize.quantized import Quantized
+from paceline.quantize.runtime import OnnxModel, version
+from paceline.study.quantize.scoring import Predict
+from paceline.study.quantize.stages import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Judge
+
+FLOAT_FILE, INT8_FILE = "model-fp32.onnx", "model-int8.onnx"
+FLOAT_RUNNER, INT8_RUNNER = "ONNX Runtime fp32", "ONNX Runtime int8"
+BATCHES = (1, 32)
+WARMUP, ROUNDS = 5, 40
+
+
+def deploy(
+    judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
+) -> dict[str, Any]:
+    """Write both files, judge them, and take times in turn."""
+    from paceline.quantize.onnx_file import write_onnx
+
+    shape, threads = tuple(images.shape[1:]), torch.get_num_threads()
+    plain = OnnxModel(write_onnx(folder / FLOAT_FILE, graph, shape), threads=threads)
+    small = OnnxModel(write_onnx(folder / INT8_FILE, graph, shape, integers), threads=threads)
+    judge.stage(ONNX_FLOAT, FLOAT_RUNNER, plain.scores)
+    answered = judge.stage(ONNX_INT8, INT8_RUNNER, small.scores)
+    ours = judge.scores.get(TUNED) or judge.scores.get(INTEGER)
+    float_bytes, int8_bytes = ((folder / name).stat().st_size for name in (FLOAT_FILE, INT8_FILE))
+    runners: dict[str, Predict] = {"torch fp32": model, FLOAT_RUNNER: plain.scores, INT8_RUNNER: small.scores}
+    times = {size: take_times(runners, _batch_of(images, size)) for size in BATCHES}
+    return {
+        "onnxruntime": version(),
+        "agreement_with_integer": None if ours is None else answered.agreement(ours),
+        "fp32_bytes": float_bytes,
+        "int8_bytes": int8_bytes,
+        "size_ratio": int8_bytes / float_bytes,
+        "threads": threads,
+        "latency": [_latency(name, size, values) for size in BATCHES for name, values in times[size].items()],
+        "speedups": [_speedup(size, times[size]) for size in BATCHES],
+    }
+
+
+def _batch_of(images: Tensor, size: int) -> Tensor:
+    return images.repeat(-(-size // len(images)), *[1] * (images.dim() - 1))[:size].contiguous()
+
+
+@torch.no_grad()
+def take_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
+    """Seconds for one batch, all runners in turn, so that a slow moment of the machine meets all of them."""
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for round_ in range(WARMUP + ROUNDS):
+        for name, run in runners.items():
+            started = time.perf_counter()
+            run(images)
+            if round_ >= WARMUP:
+                times[name].append(time.perf_counter() - started)
+    return times
+
+
+def _latency(runner: str, batch: int, values: list[float]) -> dict[str, Any]:
+    p50, p95 = statistics.median(values), statistics.quantiles(values, n=20)[-1]
+    return {"runner": runner, "batch": batch, "p50_s": p50, "p95_s": p95}
+
+
+def _speedup(batch: int, times: dict[str, list[float]]) -> dict[str, Any]:
+    """How many times as fast int8 is as fp32: round by round, since both met the same moment of the machine."""
+    ratios = [slow / quick for slow, quick in zip(times[FLOAT_RUNNER], times[INT8_RUNNER], strict=True)]
+    return {"batch": batch, "ratio": statistics.median(ratios), "interval95": list(interval95_of_median(ratios))}

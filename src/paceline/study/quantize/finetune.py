@@ -1,0 +1,114 @@
+"""Training on with rounding in the way, so that weights learn to bear it: on any workers, under any strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from paceline.data import Data, load_data
+from paceline.launch.base import Launcher, Task
+from paceline.quantize.graph import Graph
+from paceline.quantize.grid import Grid
+from paceline.quantize.simulate import Rounding, Simulated
+from paceline.quantize.trace import trace
+from paceline.recipe import Recipe
+from paceline.strategies import StrategySpec
+from paceline.study.entries import Entry
+from paceline.study.quantize.source import Source, load_source
+from paceline.train.context import Context
+from paceline.train.job import serve
+from paceline.train.replicas import mean_state, save_weights
+from paceline.train.trainer import Trainer
+
+Plain = dict[str, dict[str, Any]]
+
+
+def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
+    """As the model was trained, but for a few steps at a tenth of its learning rate, held where it is."""
+    changes: dict[str, Any] = {"train.iterations": steps, "train.log_every": 0, "train.eval_every": 0}
+    changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
+    changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
+    changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # there is none left to have a mode
+    return recipe.replace({**changes, "optimizer.lr": recipe.optimizer.lr / 10 if lr is None else lr})
+
+
+def finetune(
+    launcher: Launcher,
+    source: Source,
+    recipe: Recipe,
+    entry: Entry,
+    graph: Graph,
+    grids: Mapping[str, Grid],
+    *,
+    per_channel: bool,
+    file: Path,
+) -> tuple[Graph, dict[str, Any]]:
+    """Train the rounded network on; the graph with its new weights, and what the workers say."""
+    task = Task(
+        finetune_job,
+        {
+            "recipe": entry.recipe(recipe),
+            "strategy": entry.spec,
+            "source": source,
+            "grids": {name: dataclasses.asdict(grid) for name, grid in grids.items()},
+            "per_channel": per_channel,
+            "checkpoint": str(file.resolve()),
+        },
+        num_workers=entry.num_workers,
+        num_servers=entry.num_servers,
+        serve=serve_finetune,
+        comm=recipe.comm,
+        device="cpu",
+        threads=recipe.threads,
+        timeout_s=recipe.timeout_s,
+    )
+    workers = launcher.run(task, _ignore)
+    model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids, biases=True))
+    model.load_state_dict(load_file(file))
+    return model.trained(), workers[0]
+
+
+def finetune_job(
+    context: Context, recipe: Recipe, strategy: str, source: Source, grids: Plain, per_channel: bool, checkpoint: str
+) -> dict[str, Any]:
+    """One worker: the rounded network through the usual trainer; rank 0 saves the mean of all replicas."""
+    data, model = _build(recipe, source, grids, per_channel=per_channel)
+    trainer = Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
+    history = trainer.run()
+    trainer.strategy.finish()
+    state = mean_state(trainer.model, context.comm)
+    if context.rank == 0:
+        save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
+    return {
+        "steps": len(history.loss),
+        "first_loss": history.loss[0],
+        "last_loss": history.loss[-1],
+        "train_s": history.train_s,
+    }
+
+
+def serve_finetune(
+    context: Context, recipe: Recipe, strategy: str, source: Source, grids: Plain, per_channel: bool, checkpoint: str
+) -> None:
+    """A server's part: the same network, and no training."""
+    del checkpoint
+    _, model = _build(recipe, source, grids, per_channel=per_channel)
+    serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
+
+
+def _build(recipe: Recipe, source: Source, grids: Plain, *, per_channel: bool) -> tuple[Data, Simulated]:
+    """The rounded network as the parent has it, and the training data as the recipe wants it, augmentation too."""
+    loaded = load_source(source)
+    example, _ = loaded.data.train.batch(torch.arange(min(2, len(loaded.data.train))), 0)
+    known = {name: Grid(**values) for name, values in grids.items()}
+    rounding = Rounding(per_channel=per_channel, grids=known, biases=True)
+    return load_data(recipe.data, seed=recipe.seed), Simulated(trace(loaded.model, example), rounding)
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    del event

@@ -1,0 +1,64 @@
+"""What is asked of a quantization, checked before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import UsageError
+from paceline.quantize.ranges import METHODS, Calibration
+from paceline.quantize.runtime import missing_packages
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    calibration: str = AUTO  # methods separated by commas; auto: all of them, and the best goes on
+    symmetric: bool = False
+    percentile: float = 99.99
+    per_channel: bool = True
+    samples: int = 512  # of the training data, for calibration
+    keep_float: bool = False  # what has no integer form stays in float, and nothing is run in integers alone
+    onnx: bool | None = None  # None: where the packages are there
+    finetune: int = 0  # steps
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UsageError(
+                f"--samples {self.samples}: the calibration set is empty; activations have no range without at least "
+                "one sample"
+            )
+        if self.finetune < 0:
+            raise UsageError(f"--finetune must be a number of steps, not {self.finetune}")
+        self.calibrations()  # finds words that mean nothing
+        if self.onnx and missing_packages():
+            raise UsageError(
+                f"ONNX files need {' and '.join(missing_packages())}, not installed here: pip install 'paceline[int8]'"
+            )
+
+    def calibrations(self) -> list[Calibration]:
+        """The methods that are tried, in their order."""
+        words = [word.strip() for word in self.calibration.split(",") if word.strip()]
+        if words == [AUTO]:
+            words = list(METHODS)
+        if not words:
+            raise UsageError(f"--calibration names none of {', '.join(METHODS)}")
+        return [
+            Calibration(method=word, symmetric=self.symmetric, percentile=self.percentile)
+            for word in dict.fromkeys(words)
+        ]
+
+    @property
+    def writes_onnx(self) -> bool:
+        return not missing_packages() if self.onnx is None else self.onnx
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "calibrations": [calibration.method for calibration in self.calibrations()],
+            "symmetric": self.symmetric,
+            "percentile": self.percentile,
+            "weights": "per channel" if self.per_channel else "per tensor",
+            "samples": self.samples,
+            "finetune_steps": self.finetune,
+        }

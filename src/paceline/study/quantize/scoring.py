@@ -1,0 +1,68 @@
+"""How good a model is, whatever it computes in: loss and accuracy on the test set, and its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.data.base import Dataset
+from paceline.train.losses import Objective
+
+BATCH = 100
+Predict = Callable[[Tensor], Tensor]  # images to scores
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    loss: float
+    accuracy: float | None
+    answers: Tensor  # the class of every sample, int64; empty where scores are not of classes
+
+    def agreement(self, other: Score) -> float | None:
+        """The share of samples that both give the same answer to."""
+        if not len(self.answers) or len(self.answers) != len(other.answers):
+            return None
+        return float((self.answers == other.answers).double().mean())
+
+
+@torch.no_grad()
+def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> Score:
+    """Judge a model on all of a data set; `on_batch` hears how many samples are done."""
+    loss, right, answers, samples = 0.0, 0, 0, 0
+    classes: list[Tensor] = []
+    for indices in torch.arange(len(data)).split(BATCH):
+        images, target = data.batch(indices, 0)
+        output = predict(images)
+        loss += float(objective.loss(output, target)) * len(indices)
+        correct = objective.correct(output, target)
+        if correct is not None:
+            right, answers = right + correct[0], answers + correct[1]
+        if output.dim() == 2:
+            classes.append(output.argmax(1))
+        samples += len(indices)
+        on_batch(samples)
+    found = torch.cat(classes) if classes else torch.empty(0, dtype=torch.int64)
+    return Score(loss / samples, right / answers if answers else None, found)
+
+
+def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[[], Iterator[Tensor]]:
+    """The same random training images every time it is called, in batches."""
+    generator = torch.Generator().manual_seed(seed)
+    indices = torch.randperm(len(data), generator=generator)[:num_samples]
+
+    def batches() -> Iterator[Tensor]:
+        for part in indices.split(BATCH):
+            yield data.batch(part, 0)[0]
+
+    return batches
+
+
+def confusion(first: Score, second: Score, num_classes: int) -> list[list[int]]:
+    """How often the second answers each class where the first answers each: rows are the first's."""
+    if not len(first.answers) or not num_classes:
+        return []
+    places = first.answers * num_classes + second.answers
+    return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes).tolist()

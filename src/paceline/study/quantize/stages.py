@@ -1,0 +1,136 @@
+"""The way from floats to integers, one stage after the other, each judged on the test set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.data.base import Dataset
+from paceline.quantize.graph import Graph
+from paceline.quantize.grid import Grid
+from paceline.quantize.histogram import Histogram
+from paceline.quantize.integer import integer_network
+from paceline.quantize.quantized import Quantized, quantized
+from paceline.quantize.ranges import Calibration, grids_for
+from paceline.quantize.simulate import Rounding, Simulated
+from paceline.study.quantize.scoring import Predict, Score, score
+from paceline.train.losses import Objective
+
+Row = dict[str, Any]
+FLOAT, PER_TENSOR, PER_CHANNEL = "float", "weights-per-tensor", "weights-per-channel"
+ACTIVATIONS, BIASES, INTEGER = "activations", "biases", "integer"
+TUNED, ONNX_FLOAT, ONNX_INT8 = "fine-tuned", "onnx-fp32", "onnx-int8"
+
+
+def _ignore(*said: Any) -> None:
+    del said
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who follows stages as they are judged."""
+
+    stage_moves: Callable[[str, int, int], None] = _ignore  # a stage's name, samples done, samples in all
+    stage_ends: Callable[[Row], None] = _ignore
+
+
+@dataclass(eq=False)
+class Judge:
+    """Scores models on the test set, and keeps the table."""
+
+    data: Dataset
+    objective: Objective
+    listener: Listener
+    rows: list[Row] = field(default_factory=list)
+    scores: dict[str, Score] = field(default_factory=dict)
+
+    def stage(self, key: str, name: str, predict: Predict, **facts: Any) -> Score:
+        """Judge a stage; everything is compared with the first one, the float model."""
+        started = time.perf_counter()
+        found = score(
+            predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))
+        )
+        first = self.scores.setdefault(FLOAT, found)
+        change = None if found.accuracy is None or first.accuracy is None else 100 * (found.accuracy - first.accuracy)
+        row = {
+            "stage": key,
+            "name": name,
+            "calibration": None,
+            "test_loss": found.loss,
+            "test_accuracy": found.accuracy,
+            "change_points": change,
+            "agreement": found.agreement(first),
+            "evaluation_s": time.perf_counter() - started,
+            **facts,
+        }
+        label = f"{key}:{row['calibration']}" if key == ACTIVATIONS else key
+        self.scores[label] = found
+        self.rows.append(row)
+        self.listener.stage_ends(row)
+        return found
+
+
+def weight_stages(judge: Judge, graph: Graph) -> None:
+    """Weights alone, in one scale for each layer and in one for each of its channels."""
+    for key, per_channel in ((PER_TENSOR, False), (PER_CHANNEL, True)):
+        model = Simulated(graph, Rounding(per_channel=per_channel))
+        judge.stage(key, f"weights int8, {key.removeprefix('weights-').replace('-', ' ')}", model)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A method with the grids that it chose, and how far scores on the calibration images moved."""
+
+    calibration: Calibration
+    grids: Mapping[str, Grid]
+    distance: float
+
+
+def activation_stages(
+    judge: Judge,
+    graph: Graph,
+    histograms: dict[str, Histogram],
+    calibrations: list[Calibration],
+    *,
+    per_channel: bool,
+    images: Tensor,
+) -> list[Calibrated]:
+    """Activations too, by every method of calibration."""
+    found = []
+    for calibration in calibrations:
+        grids = grids_for(histograms, calibration)
+        model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids))
+        name = f"activations int8, {calibration.method}"
+        judge.stage(ACTIVATIONS, name, model, calibration=calibration.method)
+        found.append(Calibrated(calibration, grids, _distance(graph, model, images)))
+    return found
+
+
+@torch.no_grad()
+def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
+    """How far scores are from the float model's, as a mean square over images of the training data."""
+    parts = [(model(part) - graph.run(part)).double().square().flatten() for part in images.split(50)]
+    return float(torch.cat(parts).mean())
+
+
+def best_of(calibrated: list[Calibrated]) -> Calibrated:
+    """The one whose scores moved least on training images: the test set judges, and never chooses."""
+    return min(calibrated, key=lambda one: one.distance)
+
+
+def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool, stage: str = "") -> Quantized:
+    """Biases too, then nothing but integers."""
+    facts = {"calibration": chosen.calibration.method}
+    model = quantized(graph, chosen.grids, per_channel=per_channel)
+    if not stage:
+        rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
+        judge.stage(BIASES, "biases int32", Simulated(graph, rounding), **facts)
+    if not graph.left_in_float:
+        name = "fine-tuned, fully integer" if stage else "fully integer"
+        judge.stage(stage or INTEGER, name, integer_network(model).scores, **facts)
+    return model

@@ -1,0 +1,208 @@
+"""A quantization from beginning to end: stages, files, pictures, stored in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.launch.base import Launcher
+from paceline.measure.environment import environment
+from paceline.quantize.graph import Graph, named
+from paceline.quantize.histogram import observe
+from paceline.quantize.quantized import Quantized
+from paceline.quantize.runtime import missing_packages
+from paceline.quantize.trace import trace
+from paceline.recipe import Recipe
+from paceline.runs import SCHEMA, Folder, stamped, store_study
+from paceline.runs.store import disk_errors
+from paceline.study.entries import Entry
+from paceline.study.quantize.deploy import INT8_FILE, deploy
+from paceline.study.quantize.finetune import finetune
+from paceline.study.quantize.pictures import activation_pictures, weight_pictures
+from paceline.study.quantize.request import Request
+from paceline.study.quantize.scoring import calibration_batches, confusion
+from paceline.study.quantize.source import Loaded
+from paceline.study.quantize.stages import (
+    FLOAT,
+    INTEGER,
+    TUNED,
+    Calibrated,
+    Judge,
+    Listener,
+    activation_stages,
+    best_of,
+    integer_stages,
+    weight_stages,
+)
+from paceline.train.losses import build_objective
+from paceline.train.replicas import save_weights
+
+INTEGERS_FILE = "integers.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """Fine-tuning, where it is asked for: by whom, and how."""
+
+    recipe: Recipe
+    entry: Entry
+    launched: Callable[[], AbstractContextManager[Launcher]]
+
+
+def prepare(loaded: Loaded, request: Request) -> Graph:
+    """Trace the model, and refuse before anything is judged what cannot be had in integers."""
+    example, _ = loaded.data.train.batch(torch.arange(min(2, len(loaded.data.train))), 0)
+    if not isinstance(example, Tensor):
+        raise UsageError(
+            f"data {loaded.recipe.data.name!r} has inputs of several tensors; only single tensors are quantized"
+        )
+    graph = trace(loaded.model, example)
+    if not graph.layers:
+        raise UsageError(
+            f"model {loaded.recipe.model.name!r} has no convolution or linear layer that could be quantized"
+        )
+    if graph.left_in_float and not request.keep_float:
+        raise UsageError(
+            f"model {loaded.recipe.model.name!r} has operations without an integer form: {named(graph.left_in_float)}; "
+            "--keep-float leaves them in float and runs nothing in integers alone"
+        )
+    return graph
+
+
+def quantize(
+    loaded: Loaded,
+    request: Request,
+    *,
+    out: Path,
+    listener: Listener,
+    output: Path | None = None,
+    tuning: Tuning | None = None,
+) -> tuple[dict[str, Any], Path]:
+    """Every stage in turn; the study and its folder. Nothing is left of one that fails."""
+    graph = prepare(loaded, request)
+    if output is not None and graph.left_in_float:
+        raise UsageError(f"no ONNX file can be written with {named(graph.left_in_float)} left in float; leave out -o")
+    started, stamp = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    facts = environment()
+    folder = Folder(out, stamped(f"quantize-{loaded.source.name}"))
+    try:
+        study = _head(loaded, request, graph, stamp, facts)
+        study |= _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
+        study["wall_s"] = time.perf_counter() - started
+        if output is not None:
+            beside = output.with_name(f".{output.name}.part")
+            with disk_errors(output):
+                shutil.copyfile(folder.path / INT8_FILE, beside)
+                beside.replace(output)
+    except BaseException:
+        folder.discard()
+        raise
+    return study, store_study(folder, study)
+
+
+class _Work:
+    """One quantization under way: the judge of its stages, and the images that it calibrates on."""
+
+    def __init__(self, loaded: Loaded, request: Request, graph: Graph, folder: Folder, listener: Listener) -> None:
+        self._loaded, self._request, self._graph, self._folder = loaded, request, graph, folder
+        self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
+        self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
+        self._images = torch.cat(list(self._batches()))[:200]  # for what is only compared, not judged
+
+    def all_of_it(self, tuning: Tuning | None) -> dict[str, Any]:
+        loaded, request, graph, judge = self._loaded, self._request, self._graph, self._judge
+        per_channel = request.per_channel
+        judge.stage(FLOAT, "float", loaded.model)
+        weight_stages(judge, graph)
+        histograms = observe(graph, self._batches)
+        calibrated = activation_stages(
+            judge, graph, histograms, request.calibrations(), per_channel=per_channel, images=self._images
+        )
+        chosen = best_of(calibrated)
+        model = integer_stages(judge, graph, chosen, per_channel=per_channel)
+        found: dict[str, Any] = {
+            "chosen_calibration": chosen.calibration.method,
+            "distances": {one.calibration.method: one.distance for one in calibrated},
+            "weights": weight_pictures(graph, per_channel=per_channel),
+            "activations": activation_pictures(
+                graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
+            ),
+        }
+        if tuning is not None:
+            model, found["finetuned"] = self._tune(tuning, chosen)
+        found["deployed"], found["deployed_reason"] = self._deploy(model)
+        save_weights(_tensors(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
+        last = judge.scores.get(TUNED) or judge.scores.get(INTEGER) or next(reversed(judge.scores.values()))
+        found["confusion"] = confusion(judge.scores[FLOAT], last, loaded.data.num_classes)
+        found["sizes"] = {"float_bytes": _float_bytes(graph), "int8_bytes": model.weight_bytes}
+        return {"stages": judge.rows, **found}
+
+    def _tune(self, tuning: Tuning, chosen: Calibrated) -> tuple[Quantized, dict[str, Any]]:
+        """Fine-tuned weights on the grids that calibration chose."""
+        per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
+        with tuning.launched() as launcher:
+            graph, said = finetune(
+                launcher,
+                self._loaded.source,
+                tuning.recipe,
+                tuning.entry,
+                self._graph,
+                chosen.grids,
+                per_channel=per_channel,
+                file=file,
+            )
+        model = integer_stages(self._judge, graph, chosen, per_channel=per_channel, stage=TUNED)
+        entry = tuning.entry
+        facts = {"strategy": entry.label, "workers": entry.num_workers, "lr": tuning.recipe.optimizer.lr}
+        return model, {**facts, **said}
+
+    def _deploy(self, model: Quantized) -> tuple[dict[str, Any] | None, str]:
+        """Files for ONNX Runtime, or the reason why there are none."""
+        if not self._request.writes_onnx:
+            missing = " and ".join(missing_packages())
+            return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not asked for"
+        if self._graph.left_in_float:
+            return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
+        images, _ = self._loaded.data.test.batch(torch.arange(min(32, len(self._loaded.data.test))), 0)
+        return deploy(self._judge, self._loaded.model, model.graph, model, images, self._folder.path), ""
+
+
+def _head(loaded: Loaded, request: Request, graph: Graph, started: str, facts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "kind": "study",
+        "study": "quantize",
+        "name": loaded.recipe.name,
+        "started": started,
+        "status": "done",
+        "source": loaded.source.name,
+        "recipe": loaded.recipe.to_dict(),
+        "environment": facts,
+        "results": [],
+        "request": request.to_dict(),
+        "num_test_samples": len(loaded.data.test),
+        "num_parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
+        "left_in_float": [{"name": op.name, "what": op.what} for op in graph.left_in_float],
+    }
+
+
+def _float_bytes(graph: Graph) -> int:
+    return sum(4 * (op.weight.numel() + op.bias.numel()) for op in graph.layers)
+
+
+def _tensors(model: Quantized) -> dict[str, Tensor]:
+    """Integers and scales by name."""
+    return {
+        f"{name}.{part}": getattr(weights, part).contiguous().clone()
+        for name, weights in model.weights.items()
+        for part in ("weight", "scales", "bias")
+    }
