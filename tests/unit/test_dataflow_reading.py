@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from command import run_command
@@ -16,8 +17,12 @@ from paceline.dataflow.chips import load_chip
 from paceline.dataflow.reading import layers_of, read_layers
 from paceline.errors import UsageError
 from paceline.models import build_model
-from paceline.recipe import load_recipe
-from paceline.runs import Folder, write_run
+from paceline.quantize.grid import stored_grid
+from paceline.quantize.simulate import Rounding, Simulated
+from paceline.quantize.trace import trace
+from paceline.recipe import Recipe, load_recipe
+from paceline.runs import Folder, find, write_run
+from trained_samples import trained_run, trained_state
 
 MODEL = """
 from torch import nn
@@ -35,20 +40,20 @@ def ready():
 
 
 def read(name: str, **changes: object) -> list[object]:
-    given = {"num_images": 2, "input_shape": (3, 16, 16), "with_linear": False, "runs": Path("runs"), **changes}
+    given = {"num_images": 2, "input_shape": None, "with_linear": False, "runs": Path("runs"), **changes}
     return list(read_layers(name, load_chip("eyeriss"), **given))  # type: ignore[arg-type]
 
 
 def test_a_users_model(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text(MODEL)
-    first, second = read(f"{file}:ready")
+    first, second = read(f"{file}:ready", input_shape=(3, 16, 16))
     assert (first.name, first.num_groups, first.shape.stride, first.shape.padding) == ("0", 1, (2, 2), (1, 1))
     assert (second.name, second.num_groups) == ("2", 4)
     assert (second.shape.num_filters, second.shape.num_channels) == (3, 2)
     assert (second.shape.kernel_height, second.shape.kernel_width, second.shape.input_height) == (5, 3, 8)
     assert second.num_macs == 2 * 12 * 4 * 6 * 2 * 15
-    *_, linear = read(f"{file}:ready", with_linear=True)
+    *_, linear = read(f"{file}:ready", input_shape=(3, 16, 16), with_linear=True)
     assert (linear.name, linear.shape.num_channels, linear.shape.num_filters) == ("4", 12 * 4 * 6, 4)
     said = run_command("dataflow", "network", f"{file}:ready", "--input-shape", "3x16x16", "--linear", "--json", "-")
     assert [row["name"] for row in json.loads(said.out)["layers"]] == ["0", "2", "4"]
@@ -106,3 +111,65 @@ def test_a_run_counts_its_own_zeros(tmp_path: Path) -> None:
     (tmp_path / "mine" / "checkpoints" / "final.safetensors").unlink()
     with pytest.raises(UsageError, match="no recipe or final weights"):
         read("mine", runs=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stored quantization of a model that was trained."""
+    folder = tmp_path_factory.mktemp("quantized")
+    words = ("--samples", "64", "--test-samples", "50", "--calibration", "mse", "--no-onnx", "--no-report")
+    said = run_command("quantize", str(trained_run(folder / "run")), *words, "--out", str(folder / "out"))
+    assert said.code == 0, said.err
+    return folder / "out"
+
+
+def test_a_run_in_integers_counts_the_zeros_of_its_integers(quantized: Path) -> None:
+    layers = read("last", runs=quantized, num_images=20, with_linear=True)
+    assert [layer.name for layer in layers] == ["conv1", "conv2", "linear1", "linear2", "linear3"]
+    plain = read("lenet5", input_shape=(1, 28, 28), num_images=20, with_linear=True)
+    assert [layer.shape for layer in layers] == [layer.shape for layer in plain]
+    study = find("last", quantized)
+    weights = load_file(Path(study["folder"]) / "integers.safetensors")
+    zeros = [float((weights[f"{layer.name}.weight"] == 0).double().mean()) for layer in layers]
+    assert [layer.filter_zeros for layer in layers] == pytest.approx(zeros)
+    # The same network in floats that are rounded as the integers are: a sum next to a half may fall to either side.
+    recipe = Recipe.from_dict(study["recipe"])
+    data = load_data(recipe.data, seed=recipe.seed)
+    images, _ = data.test.batch(torch.arange(20), 0)
+    model = build_model(recipe.model.name, data)
+    model.load_state_dict(trained_state())
+    grids = {
+        row["tensor"]: stored_grid(row["scale"], row["zero_point"], symmetric=False) for row in study["activations"]
+    }
+    graph = trace(model, images)
+    values: dict[str, torch.Tensor] = {}
+    Simulated(graph, Rounding(grids=grids, biases=True))(images, values.__setitem__)
+    for layer in layers:
+        (op,) = (op for op in graph.layers if op.name == layer.name)
+        assert layer.input_zeros == pytest.approx(float((values[op.inputs[0]] == 0).double().mean()), abs=0.002)
+    assert 0.1 < layers[1].input_zeros < 0.95
+
+
+def test_the_command_says_what_zeros_save(quantized: Path) -> None:
+    words = ("dataflow", "network", "last", "--runs", str(quantized), "--batch", "2")
+    said = run_command(*words)
+    assert said.code == 0, said.err
+    assert max(map(len, said.out.splitlines())) <= 100
+    text = " ".join(said.out.split())
+    assert "of the products are gated" in text
+    assert "In integers alone: int8 weights" in text
+    total = json.loads(run_command(*words, "--json", "-").out)["total"]
+    assert 0 < total["gated"]["products"] < total["macs"]
+    refused = run_command(*words, "--input-shape", "3x8x8")
+    assert (refused.code, "has data of its own" in refused.err) == (2, True)
+
+
+def test_integers_of_another_model_are_refused(quantized: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(find("last", quantized)["folder"], tmp_path / "copied"))
+    tensors = load_file(copied / "integers.safetensors")
+    save_file({name: value for name, value in tensors.items() if "conv2" not in name}, copied / "integers.safetensors")
+    with pytest.raises(UsageError, match="of another model: nothing fits its layer 'conv2'"):
+        read("copied", runs=tmp_path)
+    (copied / "integers.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UsageError, match=r"no integers\.safetensors to read"):
+        read("copied", runs=tmp_path)

@@ -20,6 +20,7 @@ class Layer:
     input_share: float | None = None  # compressed size over plain size
     output_share: float | None = None
     zero_products: float | None = None  # share of products whose input is zero, padding included
+    filter_zeros: float | None = None  # share of zeros in its integer weights
 
     @property
     def num_macs(self) -> int:

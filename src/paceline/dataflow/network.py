@@ -47,6 +47,8 @@ def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool
         "shape": {**asdict(shape), "num_groups": groups},
         "input_zeros": layer.input_zeros,
         "output_zeros": layer.output_zeros,
+        "filter_zeros": layer.filter_zeros,
+        "is_counted": layer.zero_products is not None,
         "macs": layer.num_macs,
         "mapping": asdict(mapping),
         "active_pes": mapping.active_pes(shape),
@@ -112,6 +114,7 @@ def _total(rows: Sequence[dict[str, Any]], chip: Chip) -> dict[str, Any]:
     summed = ("macs", "cycles", "processing_s", "dram_s", "time_s", "buffer_traffic_bytes", "dram_bytes")
     total: dict[str, Any] = {key: sum(row[key] for row in rows) for key in (*summed, "dram_uncompressed_bytes")}
     total["utilisation"] = total["macs"] / (chip.num_pes * total["cycles"])
+    total["gated"] = {key: sum(row["gated"][key] for row in rows) for key in ("products", "energy_saved")}
     total["energy"] = _summed([row["energy"] for row in rows], total["macs"])
     if all("energy_by_dataflow" in row for row in rows):
         names = rows[0]["energy_by_dataflow"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from torch import Tensor, nn
 from paceline.data import Data, load_data
 from paceline.data.base import Batch, Dataset
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.compression import encoded_share
+from paceline.dataflow.integers import layers_of_integers
 from paceline.dataflow.layers import PUBLISHED, Layer
 from paceline.dataflow.shape import Shape
+from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
 from paceline.errors import PacelineError, UsageError, unknown
 from paceline.models import build_model, model_names
 from paceline.plugins import is_reference
@@ -29,13 +29,17 @@ CLASSES = 10  # of a model that is only looked at
 def read_layers(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> list[Layer]:
-    """The layers behind a name: a model (built in or `file.py:factory`), or a stored run."""
+    """The layers behind a name: a model (built in or `file.py:factory`), a stored run, or a run in integers."""
     if is_reference(name) or name in model_names():
         if input_shape is None:
             raise UsageError(f"what does {name!r} read? Give the shape of one input: --input-shape 3x32x32")
         model = build_model(name, Data(_Nothing(), _Nothing(), input_shape, CLASSES))
         return layers_of(model, torch.zeros(1, *input_shape), num_images=num_images, with_linear=with_linear)
-    return _layers_of_run(_stored(name, runs), chip, num_images=num_images, with_linear=with_linear)
+    if input_shape is not None:
+        raise UsageError(f"{name!r} has data of its own: --input-shape is for models")
+    found = _stored(name, runs)
+    read = layers_of_integers if found["kind"] == "study" else _layers_of_run
+    return read(found, chip, num_images=num_images, with_linear=with_linear)
 
 
 def _stored(name: str, runs: Path) -> dict[str, Any]:
@@ -43,8 +47,8 @@ def _stored(name: str, runs: Path) -> dict[str, Any]:
         found = find(name, runs)
     except PacelineError:
         raise unknown("network, model or run", name, [*PUBLISHED, *model_names()]) from None
-    if found["kind"] != "run":
-        raise UsageError(f"{name!r} is a {found['kind']}; name one of its runs")
+    if found["kind"] != "run" and found.get("study") != "quantize":
+        raise UsageError(f"{name!r} is a study of several runs; name one of them, or a quantization")
     return found
 
 
@@ -63,7 +67,7 @@ def _layers_of_run(run: dict[str, Any], chip: Chip, *, num_images: int, with_lin
     if not isinstance(inputs, Tensor):
         raise UsageError(f"run {folder.name!r} reads nested inputs; only a single tensor can be followed")
     found = layers_of(model, inputs, num_images=num_images, with_linear=with_linear)
-    return _with_zeros(found, _look(model, inputs, chip, with_linear=with_linear))
+    return with_zeros(found, _look(model, inputs, chip, with_linear=with_linear))
 
 
 def layers_of(model: nn.Module, inputs: Tensor, *, num_images: int, with_linear: bool = False) -> list[Layer]:
@@ -80,47 +84,23 @@ def layers_of(model: nn.Module, inputs: Tensor, *, num_images: int, with_linear:
     return found
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What a layer read: the share of zeros, its compressed size, and the share of products that are zero."""
-
-    zeros: float
-    share: float
-    products: float
-
-
-def _look(model: nn.Module, inputs: Tensor, chip: Chip, *, with_linear: bool) -> list[_Seen]:
-    seen: list[_Seen] = []
+def _look(model: nn.Module, inputs: Tensor, chip: Chip, *, with_linear: bool) -> list[Seen]:
+    seen: list[Seen] = []
 
     def see(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        is_zero = given[0] == 0
-        products = float(is_zero.double().mean())
         if isinstance(module, nn.Conv2d):
-            across, down = int(module.padding[1]), int(module.padding[0])
-            padded = nn.functional.pad(is_zero.double(), (across, across, down, down), value=1.0)
-            kernel = torch.ones(1, padded.shape[1], *module.kernel_size, dtype=torch.float64)
-            windows = nn.functional.conv2d(padded, kernel, stride=module.stride)
-            products = float(windows.mean()) / kernel.numel()
-        share = encoded_share(given[0].numpy(), chip)
-        seen.append(_Seen(float(is_zero.double().mean()), share, products))
+            kernel, stride = (_pair(sides) for sides in (module.kernel_size, module.stride))
+            padding = _pair(module.padding)
+            seen.append(look_at_images(given[0], chip, kernel=kernel, stride=stride, padding=padding))
+        else:
+            seen.append(look_at(given[0], chip))
 
     _forward(model, inputs, see, with_linear=with_linear)
     return seen
 
 
-def _with_zeros(layers: list[Layer], seen: list[_Seen]) -> list[Layer]:
-    """What a layer writes has the zeros that the next one reads; the last one's own input stands for it."""
-    return [
-        replace(
-            layer,
-            input_zeros=own.zeros,
-            output_zeros=following.zeros,
-            input_share=own.share,
-            output_share=following.share,
-            zero_products=own.products,
-        )
-        for layer, own, following in zip(layers, seen, [*seen[1:], seen[-1]], strict=True)
-    ]
+def _pair(sides: Any) -> tuple[int, int]:
+    return int(sides[0]), int(sides[1])
 
 
 def _forward(model: nn.Module, inputs: Tensor, see: Any, *, with_linear: bool) -> None:

@@ -51,6 +51,11 @@ def grid_for(low: float, high: float, *, symmetric: bool) -> Grid:
     return Grid(scale, max(LOWEST, min(LARGEST, round(LOWEST - low / scale))), LOWEST, LARGEST)
 
 
+def stored_grid(scale: float, zero_point: int, *, symmetric: bool) -> Grid:
+    """The grid that was written down as these two."""
+    return Grid(scale) if symmetric else Grid(scale, zero_point, LOWEST, LARGEST)
+
+
 def _scale(value: float) -> float:
     """As a float32; where everything is zero any scale will do."""
     return float(torch.tensor(value, dtype=torch.float32)) if value > NOTHING else 1.0

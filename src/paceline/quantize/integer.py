@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.quantize.fixed import Rescale
-from paceline.quantize.graph import named
+from paceline.quantize.graph import Seen, named
 from paceline.quantize.grid import Grid
 from paceline.quantize.integer_ops import (
     HEADROOM,
@@ -44,10 +44,15 @@ class IntegerNetwork:
     output_scale: float
     output_zero_point: int
 
-    def run(self, integers: Tensor) -> Tensor:
-        """int8 in (channels first, as images come), int8 or, where a layer makes the scores, int32 out."""
+    def run(self, integers: Tensor, seen: Seen | None = None) -> Tensor:
+        """int8 in (channels first, as images come), int8 or, where a layer makes the scores, int32 out.
+
+        `seen` is told the name of every step and the first tensor that it reads, channels last.
+        """
         values = {self.input: integers.movedim(1, -1).contiguous() if integers.dim() == 4 else integers}
         for step in self.steps:
+            if seen is not None:
+                seen(step.name, values[step.inputs[0]])
             values[step.name] = step.run(*(values[name] for name in step.inputs))
         output = values[self.output]
         return output.movedim(-1, 1) if output.dim() == 4 else output

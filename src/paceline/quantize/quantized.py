@@ -15,6 +15,7 @@ from paceline.quantize.grid import Grid, along_channels, weight_scales
 from paceline.quantize.ops import Layer
 
 LARGEST_SUM = 2**31 - 1
+PARTS = ("weight", "scales", "bias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,30 @@ def quantized(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> 
         input_scale = grids[graph.grid_owner(op.inputs[0])].scale
         weights[op.name] = _integers(op, input_scale, per_channel=per_channel)
     return Quantized(graph, grids, weights)
+
+
+def restored(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tensor]) -> Quantized:
+    """A network from the integers and scales that were stored of it, by `tensors_of`."""
+    weights = {}
+    for op in graph.layers:
+        parts = [tensors.get(f"{op.name}.{part}") for part in PARTS]
+        weight, scales, bias = parts
+        if weight is None or scales is None or bias is None or weight.shape != op.weight.shape:
+            raise UsageError(f"the stored integers are of another model: nothing fits its layer {op.name!r}")
+        weights[op.name] = IntegerWeights(weight, scales, bias)
+    missing = [name for name in (graph.input, *(op.name for op in graph.ops)) if graph.grid_owner(name) not in grids]
+    if missing:
+        raise UsageError(f"the stored integers are of another model: {missing[0]!r} has no range")
+    return Quantized(graph, grids, weights)
+
+
+def tensors_of(model: Quantized) -> dict[str, Tensor]:
+    """Integers and scales by name, to be stored."""
+    return {
+        f"{name}.{part}": getattr(weights, part).contiguous().clone()
+        for name, weights in model.weights.items()
+        for part in PARTS
+    }
 
 
 def _integers(op: Layer, input_scale: float, *, per_channel: bool) -> IntegerWeights:

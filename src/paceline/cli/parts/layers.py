@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ def read_network(
 
 def print_network(result: dict[str, Any], console: Console) -> None:
     console.print(f"{result['network']}, batch {result['batch']}, on {result['chip_description']}", markup=False)
-    rows = [_cells(row) for row in result["layers"]]
+    with_zeros = any(row["input_zeros"] for row in result["layers"])
+    rows = [_cells(row, with_zeros=with_zeros) for row in result["layers"]]
     if len(rows) > 1:
-        rows.append(_total_cells(result["total"]))
+        rows.append(_total_cells(result["total"], with_zeros=with_zeros))
     console.print(fitted(rows, console.width, dispensable=("MACs", "DRAM MB", "buffer MB"), text=("bound",)))
     for line in _explanation(result):
         console.print(line, markup=False)
@@ -47,23 +49,25 @@ def print_network(result: dict[str, Any], console: Console) -> None:
         console.print(fitted(_dataflow_rows(result), console.width, dispensable=("MAC", "registers"), name_share=0.3))
 
 
-def _cells(row: dict[str, Any]) -> dict[str, str]:
+def _cells(row: dict[str, Any], *, with_zeros: bool) -> dict[str, str]:
     return {
         "layer": escape(row["name"]),
         "mapping": " ".join(str(value) for value in row["mapping"].values()),
         "PEs": str(row["active_pes"]),
         "used": f"{row['utilisation']:.0%}",
+        **({"zeros": f"{row['input_zeros']:.0%}"} if with_zeros else {}),
         **_figures(row),
         "bound": row["bound"],
     }
 
 
-def _total_cells(total: dict[str, Any]) -> dict[str, str]:
+def _total_cells(total: dict[str, Any], *, with_zeros: bool) -> dict[str, str]:
     return {
         "layer": "all",
         "mapping": "",
         "PEs": "",
         "used": f"{total['utilisation']:.0%}",
+        **({"zeros": ""} if with_zeros else {}),
         **_figures(total),
         "bound": "",
     }
@@ -82,9 +86,34 @@ def _figures(row: dict[str, Any]) -> dict[str, str]:
 def _explanation(result: dict[str, Any]) -> list[str]:
     return [
         "mapping: m n e p q r t. PEs: active, R x e x r x t. used: MACs over PEs x cycles.",
-        "buffer: between buffer and array. DRAM: with zeros compressed. energy: a MAC is 1, DRAM uncompressed.",
+        "zeros: in what it reads. buffer: between buffer and array. DRAM: with zeros compressed.",
+        "energy: a MAC is 1, DRAM uncompressed.",
         f"Mappings chosen by {result['objective']}.",
+        *_zeros(result),
     ]
+
+
+def _zeros(result: dict[str, Any]) -> list[str]:
+    """What zeros save, where they were counted on real values."""
+    if not all(row["is_counted"] for row in result["layers"]):
+        return []
+    total, rows = result["total"], result["layers"]
+    gated, plain = total["gated"], total["dram_uncompressed_bytes"]
+    lines = [
+        f"Zeros counted on test images: {gated['products'] / total['macs']:.0%} of the products are gated, which saves "
+        f"{gated['energy_saved'] / total['energy']['total']:.0%} of the energy; DRAM carries "
+        f"{total['dram_bytes'] / plain:.0%} of {plain / 1e6:.2f} MB."
+    ]
+    if all(row["filter_zeros"] is not None for row in rows):
+        weights = {row["name"]: _num_weights(row["shape"]) for row in rows}
+        share = sum(row["filter_zeros"] * weights[row["name"]] for row in rows) / sum(weights.values())
+        lines.append(f"In integers alone: int8 weights, {share:.1%} of them zero.")
+    return lines
+
+
+def _num_weights(shape: dict[str, Any]) -> int:
+    sides = ("num_filters", "num_channels", "kernel_height", "kernel_width", "num_groups")
+    return math.prod(int(shape[side]) for side in sides)
 
 
 def _dataflow_rows(result: dict[str, Any]) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.quantize.graph import Graph, named
 from paceline.quantize.histogram import observe
-from paceline.quantize.quantized import Quantized
+from paceline.quantize.quantized import Quantized, tensors_of
 from paceline.quantize.runtime import missing_packages
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
@@ -140,7 +140,7 @@ class _Work:
         if tuning is not None:
             model, found["finetuned"] = self._tune(tuning, chosen)
         found["deployed"], found["deployed_reason"] = self._deploy(model)
-        save_weights(_tensors(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
+        save_weights(tensors_of(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
         last = judge.scores.get(TUNED) or judge.scores.get(INTEGER) or next(reversed(judge.scores.values()))
         found["confusion"] = confusion(judge.scores[FLOAT], last, loaded.data.num_classes)
         found["sizes"] = {"float_bytes": _float_bytes(graph), "int8_bytes": model.weight_bytes}
@@ -197,12 +197,3 @@ def _head(loaded: Loaded, request: Request, graph: Graph, started: str, facts: d
 
 def _float_bytes(graph: Graph) -> int:
     return sum(4 * (op.weight.numel() + op.bias.numel()) for op in graph.layers)
-
-
-def _tensors(model: Quantized) -> dict[str, Tensor]:
-    """Integers and scales by name."""
-    return {
-        f"{name}.{part}": getattr(weights, part).contiguous().clone()
-        for name, weights in model.weights.items()
-        for part in ("weight", "scales", "bias")
-    }

@@ -1,0 +1,106 @@
+"""Layers of a model that was quantized: its integer weights, and the integers that its layers really read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from paceline.data import load_data
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.layers import Layer
+from paceline.dataflow.shape import Shape
+from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
+from paceline.errors import UsageError
+from paceline.models import build_model
+from paceline.quantize.grid import stored_grid
+from paceline.quantize.integer import integer_network
+from paceline.quantize.ops import Conv, Linear
+from paceline.quantize.quantized import Quantized, restored
+from paceline.quantize.trace import trace
+from paceline.recipe import Recipe
+
+INTEGERS_FILE = "integers.safetensors"
+
+
+def layers_of_integers(study: Mapping[str, Any], chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:
+    """The model of a stored quantization on images of its test set, in integers alone."""
+    recipe = Recipe.from_dict(study["recipe"])
+    data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
+    images, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
+    model = _restored(study, build_model(recipe.model.name, data), images)
+    kinds = (Conv, Linear) if with_linear else (Conv,)
+    ops = {op.name: op for op in model.graph.layers if isinstance(op, kinds)}
+    if not ops:
+        raise UsageError("this model has no convolution; --linear counts linear layers as well")
+    layers: list[Layer] = []
+    seen: list[Seen] = []
+
+    def see(name: str, integers: Tensor) -> None:
+        if name in ops:
+            op = ops[name]
+            # On their grid zero is the zero point; channels last, as the executor has them.
+            values = integers.to(torch.int16) - model.grid(op.inputs[0]).zero_point
+            values = values.movedim(-1, 1) if values.dim() == 4 else values
+            layers.append(_layer(op, values, num_images, model.weights[name].weight))
+            seen.append(_look(op, values, chip))
+
+    network = integer_network(model)
+    network.run(network.input_grid.quantize(images), see)
+    return with_zeros(layers, seen)
+
+
+def _restored(study: Mapping[str, Any], model: torch.nn.Module, images: Tensor) -> Quantized:
+    """The integers that the study stored, in the network that the model's code still describes."""
+    file = Path(study["folder"]) / INTEGERS_FILE
+    try:
+        tensors = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"study {Path(study['folder']).name!r} has no {INTEGERS_FILE} to read: {error}") from None
+    graph = trace(model.float().eval(), images[:1])
+    symmetric = bool(study["request"]["symmetric"])
+    grids = {
+        row["tensor"]: stored_grid(row["scale"], row["zero_point"], symmetric=symmetric) for row in study["activations"]
+    }
+    return restored(graph, grids, tensors)
+
+
+def _look(op: Conv | Linear, values: Tensor, chip: Chip) -> Seen:
+    if isinstance(op, Linear):
+        return look_at(values, chip)
+    kernel = (int(op.weight.shape[2]), int(op.weight.shape[3]))
+    return look_at_images(values, chip, kernel=kernel, stride=op.stride, padding=op.padding)
+
+
+def _layer(op: Conv | Linear, values: Tensor, num_images: int, weight: Tensor) -> Layer:
+    zeros = float((weight == 0).double().mean())
+    if isinstance(op, Linear):
+        shape = Shape(
+            num_images=num_images,
+            num_filters=weight.shape[0],
+            num_channels=weight.shape[1],
+            input_height=1,
+            input_width=1,
+            kernel_height=1,
+            kernel_width=1,
+        )
+        return Layer(name=op.name, shape=shape, filter_zeros=zeros)
+    if op.dilation != (1, 1):
+        raise UsageError(f"layer {op.name} is dilated by {op.dilation}, which no mapping here covers")
+    shape = Shape(
+        num_images=num_images,
+        num_filters=weight.shape[0] // op.groups,
+        num_channels=weight.shape[1],
+        input_height=values.shape[2],
+        input_width=values.shape[3],
+        kernel_height=weight.shape[2],
+        kernel_width=weight.shape[3],
+        stride=op.stride,
+        padding=op.padding,
+    )
+    return Layer(name=op.name, shape=shape, num_groups=op.groups, filter_zeros=zeros)
