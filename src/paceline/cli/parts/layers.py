@@ -42,7 +42,7 @@ def print_network(result: dict[str, Any], console: Console) -> None:
     rows = [_cells(row, with_zeros=with_zeros) for row in result["layers"]]
     if len(rows) > 1:
         rows.append(_total_cells(result["total"], with_zeros=with_zeros))
-    console.print(fitted(rows, console.width, dispensable=("MACs", "DRAM MB", "buffer MB"), text=("bound",)))
+    console.print(fitted(rows, console.width, dispensable=("MACs", "zeros", "DRAM MB", "buffer MB"), text=("bound",)))
     for line in _explanation(result):
         console.print(line, markup=False)
     if "energy_by_dataflow" in result["total"]:
