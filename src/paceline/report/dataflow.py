@@ -38,6 +38,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
         templates()
         .get_template("dataflow.html")
         .render(
+            title="A convolution, cycle by cycle",
             about=_about(simulation),
             story=_story(simulation),
             style=Markup(template_file("report.css") + template_file("dataflow.css")),
