@@ -36,6 +36,8 @@ def test_files(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(ROWS, dtype=np.uint8))
     (tmp_path / "a.csv").write_text("1,3,9\n4,5,6\n\n")
     (tmp_path / "a.json").write_text(json.dumps([[ROWS, ROWS]]))
+    (tmp_path / "marked.csv").write_text("1,3,9\n4,5,6\n", encoding="utf-8-sig")
+    assert read_matrix(str(tmp_path / "marked.csv"), "--input").tolist() == ROWS
     assert read_matrix(str(tmp_path / "a.npy"), "--input").tolist() == ROWS
     assert read_matrix(str(tmp_path / "a.csv"), "--input").tolist() == ROWS
     assert read_matrix(str(tmp_path / "a.json"), "--input").shape == (1, 2, 2, 3)
@@ -64,6 +66,13 @@ def test_random_ones_are_the_same_for_a_seed() -> None:
         ("[[1, 2", "is not JSON"),
         ("[1, 2]", "has 1 dimensions"),
         ("[[[[[1]]]]]", "has 5 dimensions"),
+        ("[[[[[[1]]]]]]", "has more than 4 dimensions"),
+        ("[" * 5000 + "1" + "]" * 5000, "nested far too deep"),
+        ("1,,3; 4,5,6", "--input: an empty cell is not a number"),
+        ("1,,3; 4,5", "--input is ragged"),
+        ("1,2,; 3,4,", "an empty cell is not a number"),
+        ("random:99999x99999", "asks for 9,999,800,001 values"),
+        (f"{'n' * 5000}.csv", "cannot be read"),
         ("random:0x3", "a side of length 0"),
         ("99999999999999999999 1", "not numbers that int64"),
         ("none.npy", "there is no file 'none.npy'"),
@@ -82,7 +91,11 @@ def test_files_that_hold_something_else(tmp_path: Path) -> None:
     np.save(tmp_path / "empty.npy", np.zeros((0, 3)))
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "ragged.csv").write_text("1,2\n3\n")
-    for name in ("text.npy", "words.npy", "pickled.npy", "empty.npy", "bytes.csv", "ragged.csv"):
+    (tmp_path / "holes.csv").write_text("1,,2\n3,4,5\n")
+    (tmp_path / "long.csv").write_text("1 " * 100_000)
+    np.savez(tmp_path / "several.npz", one=np.ones((2, 2)))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
+    for name in (file.name for file in tmp_path.iterdir()):
         with pytest.raises(UsageError, match="--kernel"):
             read_matrix(str(tmp_path / name), "--kernel")
 
@@ -104,7 +117,7 @@ def test_shapes_that_cannot_be(changes: dict[str, object], words: str) -> None:
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["0x4", "4x0", "12", "x", "axb", "-1x4", "2x3x4"])
+@pytest.mark.parametrize("text", ["0x4", "4x0", "12", "x", "axb", "-1x4", "2x3x4", f"{'1' * 5000}x2"])
 def test_arrays_without_pes(text: str) -> None:
     with pytest.raises(UsageError, match="--pes"):
         parse_array(text)
@@ -114,7 +127,8 @@ def test_pairs() -> None:
     assert parse_pair("2", "--stride") == (2, 2)
     assert parse_pair("2x1", "--stride") == (2, 1)
     assert parse_array("12x14") == (12, 14)
-    for text in ("", "a", "1x2x3", "1.5"):
+    assert parse_pair("-1x2", "--stride") == (-1, 2)
+    for text in ("", "a", "1x2x3", "1.5", "--5", "-", "1" * 5000):
         with pytest.raises(UsageError, match="--stride"):
             parse_pair(text, "--stride")
 
@@ -141,3 +155,10 @@ def test_sums_that_could_pass_64_bits_are_refused() -> None:
     with pytest.raises(UsageError, match="too large to be added up in 64 bits"):
         make_operands(large, large)
     assert make_operands(large.astype(float), large).images.dtype == np.float64
+    with pytest.raises(UsageError, match="could pass what a float can hold"):
+        make_operands(np.full((2, 2), 1e300), np.full((1, 1), 1e300))
+
+
+def test_padding_beyond_all_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match="with its padding the input has"):
+        make_operands(np.ones((2, 2)), np.ones((1, 1)), padding=(10**8, 10**8))

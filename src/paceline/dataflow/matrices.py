@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ Matrix = NDArray[Any]  # int64 where every number is whole, else float64
 
 SUFFIXES = (".npy", ".csv", ".json")
 MAX_DIMENSIONS = 4
-_RANDOM = re.compile(r"random:(\d+(?:x\d+){1,3})(?::(\d+))?")
+MAX_VALUES = 100_000_000  # of one matrix: most of a gigabyte
+_RANDOM = re.compile(r"random:(\d{1,9}(?:x\d{1,9}){1,3})(?::(\d{1,18}))?")
 
 
 def read_matrix(text: str, what: str) -> Matrix:
@@ -33,21 +35,28 @@ def read_matrix(text: str, what: str) -> Matrix:
     if stripped.startswith("["):
         return _from_nested(_parse_json(stripped, what), what)
     lines = [line for line in re.split(r"[;\n]", stripped) if line.strip()]
-    return _from_rows([re.split(r"[,\s]+", line.strip().strip(",")) for line in lines], what)
+    return _from_rows([re.split(r"\s*,\s*|\s+", line.strip()) for line in lines], what)
 
 
 def _read_file(path: Path, what: str) -> Matrix:
-    if not path.is_file():
-        raise UsageError(f"{what}: there is no file {str(path)!r}")
     try:
+        if not path.is_file():
+            raise UsageError(f"{what}: there is no file {str(path)!r}")
         if path.suffix.lower() == ".npy":
-            return _checked(np.load(path, allow_pickle=False), what)
-        content = path.read_text(encoding="utf-8")
-    except (OSError, ValueError, EOFError) as error:
+            with path.open("rb") as file:  # np.load would also open archives of several arrays
+                matrix: Matrix = np.lib.format.read_array(file, allow_pickle=False)
+            return _checked(matrix, what)
+        content = path.read_text(encoding="utf-8-sig")
+    except UsageError:
+        raise
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         raise UsageError(f"{what}: {str(path)!r} cannot be read: {error}") from None
     if path.suffix.lower() == ".json":
         return _from_nested(_parse_json(content, what), what)
-    rows = [row for row in csv.reader(content.splitlines()) if any(cell.strip() for cell in row)]
+    try:
+        rows = [row for row in csv.reader(content.splitlines()) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise UsageError(f"{what}: {str(path)!r} is not CSV: {error}") from None
     return _from_rows(rows, what)
 
 
@@ -56,12 +65,16 @@ def _parse_json(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise UsageError(f"{what} is not JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{what} is nested far too deep; give {MAX_DIMENSIONS} dimensions at most") from None
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
     """Small whole numbers, so that every intermediate value can be read and checked by eye."""
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
+    if math.prod(sides) > MAX_VALUES:
+        raise UsageError(f"{what} asks for {math.prod(sides):,} values, and {MAX_VALUES:,} are the most")
     return np.random.default_rng(seed).integers(-9, 10, size=sides, dtype=np.int64)
 
 
@@ -86,7 +99,7 @@ def _number(cell: str, what: str) -> int | float:
             return kind(cell)
         except ValueError:
             continue
-    raise UsageError(f"{what}: {cell.strip()!r} is not a number")
+    raise UsageError(f"{what}: {repr(cell.strip()) if cell.strip() else 'an empty cell'} is not a number")
 
 
 def _from_nested(value: Any, what: str) -> Matrix:
@@ -103,6 +116,8 @@ def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
         raise UsageError(f"{what}{where}: {json.dumps(value)} is not a number")
     if not value:
         raise UsageError(f"{what}{where} is an empty list")
+    if where.count("[") > MAX_DIMENSIONS:
+        raise UsageError(f"{what} has more than {MAX_DIMENSIONS} dimensions; give {MAX_DIMENSIONS} at most")
     shapes = [_check_nested(item, what, f"{where}[{index}]") for index, item in enumerate(value)]
     for index, shape in enumerate(shapes):
         if shape != shapes[0]:

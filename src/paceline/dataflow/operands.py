@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.dataflow.matrices import Matrix
+from paceline.dataflow.matrices import MAX_VALUES, Matrix
 from paceline.dataflow.shape import Shape
 from paceline.errors import UsageError
 
@@ -55,6 +56,9 @@ def make_operands(
         stride=stride,
         padding=padding,
     )
+    padded = images.shape[0] * images.shape[1] * shape.padded_height * shape.padded_width
+    if padded > MAX_VALUES:
+        raise UsageError(f"with its padding the input has {padded:,} values, and {MAX_VALUES:,} are the most")
     if images.dtype != filters.dtype:
         images, filters = images.astype(np.float64), filters.astype(np.float64)
     _check_range(images, filters, shape)
@@ -89,12 +93,13 @@ def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], secon
 
 
 def _check_range(images: Matrix, filters: Matrix, shape: Shape) -> None:
-    """Whole numbers are calculated in 64 bits; a sum that could pass them would be wrong without a word."""
-    if images.dtype.kind != "i":
-        return
-    largest = [max(abs(int(matrix.min())), abs(int(matrix.max()))) for matrix in (images, filters)]
-    if largest[0] * largest[1] * shape.weights_per_output >= 2**63:
+    """A sum that could pass what its type can hold would be wrong without a word, or no number at all."""
+    largest = [max(abs(matrix.min().item()), abs(matrix.max().item())) for matrix in (images, filters)]
+    bound = largest[0] * largest[1] * shape.weights_per_output
+    if images.dtype.kind == "i" and bound >= 2**63:
         raise UsageError(
             "these whole numbers are too large to be added up in 64 bits; write them with a decimal point, "
             "to calculate in floating point"
         )
+    if not math.isfinite(bound):
+        raise UsageError("these numbers are too large: a sum of their products could pass what a float can hold")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import cached_property
 
+from paceline.dataflow.axis import Axis
 from paceline.errors import UsageError
+
+_NUMBER = r"\d{1,9}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,23 +42,41 @@ class Shape:
                 f"({self.padded_height} x {self.padded_width}); give a smaller kernel or more padding"
             )
 
+    @cached_property
+    def rows(self) -> Axis:
+        return Axis(size=self.input_height, kernel=self.kernel_height, stride=self.stride[0], padding=self.padding[0])
+
+    @cached_property
+    def columns(self) -> Axis:
+        return Axis(size=self.input_width, kernel=self.kernel_width, stride=self.stride[1], padding=self.padding[1])
+
     @property
     def padded_height(self) -> int:
-        return self.input_height + 2 * self.padding[0]
+        return self.rows.padded_size
 
     @property
     def padded_width(self) -> int:
-        return self.input_width + 2 * self.padding[1]
+        return self.columns.padded_size
 
     @property
     def output_height(self) -> int:
         """E in the papers."""
-        return (self.padded_height - self.kernel_height) // self.stride[0] + 1
+        return self.rows.outputs
 
     @property
     def output_width(self) -> int:
         """F in the papers."""
-        return (self.padded_width - self.kernel_width) // self.stride[1] + 1
+        return self.columns.outputs
+
+    @property
+    def row_reads(self) -> int:
+        """Pixels of a row that a row of outputs reads, padding included."""
+        return int(self.columns.read(self.output_width))
+
+    @property
+    def num_read_pixels(self) -> int:
+        """Of all images and channels, without padding; a stride may pass over some that nobody reads."""
+        return self.num_images * self.num_channels * self.rows.real * self.columns.real
 
     @property
     def num_outputs(self) -> int:
@@ -76,17 +99,17 @@ class Shape:
 def parse_pair(text: str, option: str) -> tuple[int, int]:
     """`2` for both directions, `2x1` for down and across."""
     words = text.strip().lower().split("x")
-    if len(words) in (1, 2) and all(word.lstrip("-").isdecimal() for word in words):
+    if len(words) in (1, 2) and all(re.fullmatch(rf"-?{_NUMBER}", word) for word in words):
         numbers = [int(word) for word in words]
         return numbers[0], numbers[-1]
-    raise UsageError(f"{option} {text!r} is neither a whole number nor two of them such as 2x1")
+    raise UsageError(f"{option} {text!r} is neither a whole number (of up to 9 digits) nor two of them such as 2x1")
 
 
 def parse_array(text: str) -> tuple[int, int]:
     """`12x14`: rows and columns of PEs."""
     words = text.strip().lower().split("x")
-    if len(words) != 2 or not all(word.isdecimal() for word in words):
-        raise UsageError(f"--pes {text!r} is not rows x columns, such as 12x14")
+    if len(words) != 2 or not all(re.fullmatch(_NUMBER, word) for word in words):
+        raise UsageError(f"--pes {text!r} is not rows x columns (of up to 9 digits), such as 12x14")
     rows, columns = map(int, words)
     if rows < 1 or columns < 1:
         raise UsageError(f"--pes {text!r} is an array without PEs; give at least 1x1")

@@ -1,0 +1,88 @@
+"""One direction of a convolution: which pixels its outputs read, some outputs at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Amount = Any  # a number, or an array with one for every candidate
+
+
+def ceiling(whole: Amount, part: Amount) -> Amount:
+    return -(-whole // part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """Pixels of an input along one side, with padding at both ends, under a kernel that moves by a stride."""
+
+    size: int
+    kernel: int
+    stride: int
+    padding: int
+
+    @property
+    def padded_size(self) -> int:
+        return self.size + 2 * self.padding
+
+    @property
+    def outputs(self) -> int:
+        return (self.padded_size - self.kernel) // self.stride + 1
+
+    @property
+    def step(self) -> int:
+        """New pixels that an output needs after its neighbour; a stride beyond the kernel passes over the rest."""
+        return min(self.stride, self.kernel)
+
+    def read(self, outputs: Amount) -> Amount:
+        """Pixels that some outputs side by side read, padding included."""
+        return (outputs - 1) * self.step + self.kernel
+
+    def read_in_strips(self, part: Amount) -> Amount:
+        """The same of all outputs in strips of `part`, the last one shorter: what two strips read counts twice."""
+        strips = ceiling(self.outputs, part)
+        return (self.outputs - strips) * self.step + strips * self.kernel
+
+    def real_in_strips(self, part: Amount) -> Amount:
+        """The same without padding."""
+        return _for_each(part, self._real)
+
+    @property
+    def real(self) -> int:
+        """Pixels without padding that any output reads."""
+        return self._real(self.outputs)
+
+    def outputs_of_blocks(self, part: Amount) -> Amount:
+        """The other way round: outputs that a block of `part` such pixels goes into, added up over all blocks."""
+        return _for_each(part, self._outputs_of_blocks)
+
+    def _real(self, part: int) -> int:
+        return int(self._new(part).sum())
+
+    def _outputs_of_blocks(self, part: int) -> int:
+        end = np.cumsum(self._new(self.outputs))  # of each output's pixels, among all that are read
+        start = end - self._last(self.kernel)
+        return int(((end - 1) // part - start // part + 1)[end > start].sum())
+
+    def _new(self, part: int) -> NDArray[np.int64]:
+        """Pixels that each output is the first of its strip to read."""
+        new = self._last(self.step)
+        new[::part] = self._last(self.kernel)[::part]
+        return new
+
+    def _last(self, count: int) -> NDArray[np.int64]:
+        """How many of the last pixels of each output's window lie within the input."""
+        ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
+        within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
+        return np.asarray(np.maximum(within, 0))
+
+
+def _for_each(part: Amount, count: Callable[[int], int]) -> Amount:
+    """Counted once for every size that there is among the candidates."""
+    parts, which = np.unique(part, return_inverse=True)
+    found = np.array([count(int(one)) for one in parts], dtype=np.int64)
+    return found[which].reshape(np.shape(part))
