@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.dataflow.chips import Chip, load_chip
 from paceline.dataflow.layers import alexnet
-from paceline.dataflow.mapping import OBJECTIVES, choose_mapping
+from paceline.dataflow.mapping import OBJECTIVES, best_mapping
 from paceline.dataflow.network import analyse
 from paceline.dataflow.operands import make_operands
 from paceline.dataflow.rowstationary import Mapping, accesses, cycles, total_cycles
@@ -61,15 +61,12 @@ def main() -> None:
 def show_table(result: dict[str, Any]) -> None:
     print("AlexNet, batch 4, on Eyeriss: ours / published")
     print("layer  mapping (m n e p q r t)   PEs       processing ms           buffer MB               DRAM MB")
-    errors = []
     for row in result["layers"]:
-        published = PUBLISHED[row["name"]]
-        ours = (1e3 * row["processing_s"], row["buffer_traffic_bytes"] / 1e6, row["dram_bytes"] / 1e6)
-        errors.append(ours[0] / published[0] - 1)
-        figures = (beside(own, theirs) for own, theirs in zip(ours, (published[0], *published[2:]), strict=True))
+        time_ms, active, *moved = PUBLISHED[row["name"]]
+        cells = (beside(own, theirs) for own, theirs in zip(figures(row), (time_ms, *moved), strict=True))
         mapping = " ".join(str(value) for value in row["mapping"].values())
-        print(f"{row['name']}  {mapping:<24}  {row['active_pes']}/{published[1]}   {'   '.join(figures)}")
-    print(f"processing time: mean of absolute differences {mean_absolute(errors):.1%}\n")
+        print(f"{row['name']}  {mapping:<24}  {row['active_pes']}/{active}   {'   '.join(cells)}")
+    print(f"processing time: mean of absolute differences {mean_absolute(differences(result['layers'])[0]):.1%}\n")
 
 
 def show_published_mappings(chip: Chip) -> None:
@@ -100,22 +97,36 @@ def show_widths(chip: Chip) -> None:
         cells = []
         for inputs in (1, 2, 4):
             other = replace(chip, network=replace(chip.network, filter=filters, input=inputs))
-            cells.append(f"inputs {inputs}: {mean_absolute(time_errors(other, 'dram-delay')):6.1%}")
+            rows = analyse(alexnet(4), other, with_others=False)["layers"]
+            cells.append(f"inputs {inputs}: {mean_absolute(differences(rows)[0]):6.1%}")
         print(f"  filters {filters}:  {'   '.join(cells)}")
     print()
 
 
-def time_errors(chip: Chip, objective: str) -> list[float]:
-    rows = analyse(alexnet(4), chip, objective=objective, with_others=False)["layers"]
-    return [1e3 * row["processing_s"] / PUBLISHED[row["name"]][0] - 1 for row in rows]
+def figures(row: dict[str, Any]) -> tuple[float, float, float]:
+    """Processing ms, buffer MB, DRAM MB of a layer."""
+    return 1e3 * row["processing_s"], row["buffer_traffic_bytes"] / 1e6, row["dram_bytes"] / 1e6
+
+
+def differences(rows: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """Of time, buffer and DRAM from the published figures, a list for each with a value per layer."""
+    beside_each = [(figures(row), PUBLISHED[row["name"]]) for row in rows]
+    parts = [
+        [ours / theirs - 1 for ours, theirs in zip(own, (time_ms, *moved), strict=True)]
+        for own, (time_ms, _, *moved) in beside_each
+    ]
+    return [list(part) for part in zip(*parts, strict=True)]
 
 
 def show_objectives(chip: Chip) -> None:
-    print("active PEs of the five layers and mean absolute difference of processing time, by objective")
+    print("by objective: active PEs; time, mean difference; buffer and DRAM, largest difference; energy per MAC")
     for objective in OBJECTIVES:
-        mappings = [(layer, choose_mapping(layer.name, layer.shape, chip, objective)) for layer in alexnet(4)]
-        active = " ".join(str(mapping.active_pes(layer.shape)) for layer, mapping in mappings)
-        print(f"  {objective:<13} {active}   {mean_absolute(time_errors(chip, objective)):6.1%}")
+        result = analyse(alexnet(4), chip, objective=objective, with_others=False)
+        active = " ".join(str(row["active_pes"]) for row in result["layers"])
+        took, *moved = differences(result["layers"])
+        largest = "  ".join(f"{max(part, key=abs):+6.1%}" for part in moved)
+        energy = result["total"]["energy"]["per_mac"]
+        print(f"  {objective:<13} {active:<20} {mean_absolute(took):6.1%}  {largest}  {energy:.2f}")
     print()
 
 
@@ -129,7 +140,7 @@ def show_energy(result: dict[str, Any]) -> None:
 def show_speed(chip: Chip, *, side: int, repeats: int) -> None:
     counting = []
     for _ in range(repeats):
-        choose_mapping.cache_clear()
+        best_mapping.cache_clear()
         started = time.perf_counter()
         analyse(alexnet(4), chip, with_others=False)
         counting.append(time.perf_counter() - started)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from paceline.dataflow.axis import Axis
 from paceline.dataflow.operands import Operands, make_operands
+from paceline.dataflow.shape import Shape
 from paceline.dataflow.timing import MODELS, Timing
 
 
@@ -47,3 +49,23 @@ def arrays() -> st.SearchStrategy[tuple[int, int] | None]:
 def timings() -> st.SearchStrategy[Timing]:
     cycles = st.integers(1, 4)
     return st.builds(Timing, model=st.sampled_from(list(MODELS)), multiply_cycles=cycles, add_cycles=cycles)
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> Axis:
+    """Any stride, also beyond the kernel, and any padding, also beyond the kernel."""
+    kernel, padding = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    size = draw(st.integers(max(1, kernel - 2 * padding), 10))
+    return Axis(size=size, kernel=kernel, stride=draw(st.integers(1, 5)), padding=padding)
+
+
+def shaped(rows: Axis, columns: Axis, **counts: int) -> Shape:
+    return Shape(
+        **counts,
+        input_height=rows.size,
+        input_width=columns.size,
+        kernel_height=rows.kernel,
+        kernel_width=columns.kernel,
+        stride=(rows.stride, columns.stride),
+        padding=(rows.padding, columns.padding),
+    )

@@ -14,13 +14,15 @@ from torch import nn
 from command import run_command
 from paceline.data import load_data
 from paceline.dataflow.chips import load_chip
-from paceline.dataflow.reading import layers_of, read_layers
+from paceline.dataflow.network import analyse
+from paceline.dataflow.reading import UNKNOWN, layers_of, read_layers
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.quantize.grid import stored_grid
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe, load_recipe
+from paceline.report.dataflow_charts import network_charts
 from paceline.runs import Folder, find, write_run
 from trained_samples import trained_run, trained_state
 
@@ -78,10 +80,35 @@ def test_models_that_cannot_be_followed() -> None:
         layers_of(nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="padding='same'"):
         layers_of(nn.Sequential(nn.Conv2d(1, 1, 3, padding="same")), torch.zeros(1, 1, 9, 9), num_images=1)
+    with pytest.raises(UsageError, match="pads with 'reflect'"):
+        layers_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="has no convolution"):
         layers_of(nn.Linear(4, 2), torch.zeros(1, 4), num_images=1)
     with pytest.raises(UsageError, match="does not take inputs of 3x9x9"):
         layers_of(nn.Conv2d(1, 1, 3), torch.zeros(1, 3, 9, 9), num_images=1)
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_other_convolutions_are_not_left_out_in_silence(kind: type[nn.Module]) -> None:
+    sides = [9] * int(kind.__name__[-2])
+    model = nn.Sequential(nn.Sequential(kind(1, 1, 3)), nn.Flatten())
+    with pytest.raises(UsageError, match=f"layer 0.0 is a {kind.__name__}; no mapping here covers"):
+        layers_of(model, torch.zeros(1, 1, *sides), num_images=1)
+
+
+def test_a_layer_that_is_passed_twice_has_two_rows() -> None:
+    conv = nn.Conv2d(2, 2, 3, padding=1)
+    layers = layers_of(nn.Sequential(conv, nn.ReLU(), conv), torch.zeros(1, 2, 9, 9), num_images=1)
+    result = analyse(layers, load_chip("eyeriss"))
+    assert [row["name"] for row in result["layers"]] == ["0", "0 (2)"]
+    for chart in network_charts({"network": "twice", **result}):
+        if chart.id != "dataflows":
+            assert [len(trace["x"]) for trace in chart.views[-1].traces] == [2] * len(chart.views[-1].traces)
+
+
+def test_every_vector_of_a_linear_layer_counts() -> None:
+    (layer,) = layers_of(nn.Linear(6, 4), torch.zeros(1, 5, 3, 6), num_images=2, with_linear=True)
+    assert (layer.shape.num_images, layer.shape.num_channels, layer.num_macs) == (30, 6, 30 * 24)
 
 
 def test_a_run_counts_its_own_zeros(tmp_path: Path) -> None:
@@ -108,7 +135,12 @@ def test_a_run_counts_its_own_zeros(tmp_path: Path) -> None:
     given = ("dataflow", "network", "mine", "--runs", str(tmp_path), "--batch", "3")
     row = json.loads(run_command(*given, "--json", "-").out)["layers"][0]
     assert row["gated"]["products"] == round(first.zero_products * row["macs"])
-    (tmp_path / "mine" / "checkpoints" / "final.safetensors").unlink()
+    weights = tmp_path / "mine" / "checkpoints" / "final.safetensors"
+    save_file({f"old.{name}": value for name, value in model.state_dict().items()}, weights)
+    refused = run_command(*given, width=300)
+    assert refused.code == 2
+    assert "the weights of run 'mine' are not those of lenet5 as its code is now: Error(s) in loading" in refused.err
+    weights.unlink()
     with pytest.raises(UsageError, match="no recipe or final weights"):
         read("mine", runs=tmp_path)
 

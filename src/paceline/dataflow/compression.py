@@ -21,29 +21,8 @@ def compressed_share(zeros: float, chip: Chip) -> float:
     return min(1.0, pairs * _pair_bits(chip) / chip.word_bits)
 
 
-def encode(values: NDArray[Any], chip: Chip) -> list[tuple[int, Any]]:
-    """The pairs of a stream: zeros before a value, and the value; zeros at the end are a last pair with value 0."""
-    longest = 2**chip.compression.run_bits - 1
-    pairs: list[tuple[int, Any]] = []
-    run = 0
-    for value in values.ravel().tolist():
-        if value == 0 and run < longest:
-            run += 1
-        else:
-            pairs.append((run, value))
-            run = 0
-    if run:
-        pairs.append((run - 1, 0))
-    return pairs
-
-
-def decode(pairs: list[tuple[int, Any]]) -> NDArray[Any]:
-    """What was encoded."""
-    return np.array([item for run, value in pairs for item in [0] * run + [value]])
-
-
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Size over plain size of values that are at hand, without writing the pairs out."""
+    """Size over plain size of values that are at hand; zeros at the end are a last pair with value 0."""
     longest: int = 2**chip.compression.run_bits
     flat = values.ravel()
     ends = np.flatnonzero(flat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from paceline.data import load_data
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.layers import Layer
+from paceline.dataflow.layers import Layer, linear_layer
 from paceline.dataflow.shape import Shape
 from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
 from paceline.errors import UsageError
@@ -80,16 +81,8 @@ def _look(op: Conv | Linear, values: Tensor, chip: Chip) -> Seen:
 def _layer(op: Conv | Linear, values: Tensor, num_images: int, weight: Tensor) -> Layer:
     zeros = float((weight == 0).double().mean())
     if isinstance(op, Linear):
-        shape = Shape(
-            num_images=num_images,
-            num_filters=weight.shape[0],
-            num_channels=weight.shape[1],
-            input_height=1,
-            input_width=1,
-            kernel_height=1,
-            kernel_width=1,
-        )
-        return Layer(name=op.name, shape=shape, filter_zeros=zeros)
+        layer = linear_layer(op.name, values.shape, num_images=num_images, num_filters=weight.shape[0])
+        return replace(layer, filter_zeros=zeros)
     if op.dilation != (1, 1):
         raise UsageError(f"layer {op.name} is dilated by {op.dilation}, which no mapping here covers")
     shape = Shape(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from paceline.dataflow.shape import Shape
 
@@ -25,6 +28,32 @@ class Layer:
     @property
     def num_macs(self) -> int:
         return self.shape.num_multiplications * self.num_groups
+
+
+def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_filters: int) -> Layer:
+    """A linear layer as a convolution of one pixel; every vector of an image that it is given is a pixel of its own."""
+    shape = Shape(
+        num_images=num_images * math.prod(given[1:-1]),
+        num_filters=num_filters,
+        num_channels=given[-1],
+        input_height=1,
+        input_width=1,
+        kernel_height=1,
+        kernel_width=1,
+    )
+    return Layer(name=name, shape=shape)
+
+
+def told_apart(layers: Sequence[Layer]) -> list[Layer]:
+    """A layer that is passed several times is named so: conv, conv (2), conv (3)."""
+    taken: set[str] = set()
+    found = []
+    for layer in layers:
+        names = itertools.chain([layer.name], (f"{layer.name} ({number})" for number in itertools.count(2)))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        found.append(replace(layer, name=name))
+    return found
 
 
 def alexnet(num_images: int) -> list[Layer]:

@@ -9,13 +9,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from paceline.dataflow.axis import Amount, ceiling
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.rowstationary import (
-    Amount,
     Mapping,
     accesses,
     buffer_banks,
-    ceiling,
     cycles,
     filter_bytes,
     input_banks,
@@ -53,47 +52,59 @@ def check_objective(name: str) -> None:
         raise unknown("objective", name, OBJECTIVES)
 
 
-@lru_cache(maxsize=256)
 def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
-    """The best mapping of a layer's group; among equals, the one of least energy. `name` is for errors."""
+    """The best mapping of a layer's group; where there is none, an error that names the layer."""
     check_objective(objective)
-    candidates = _candidates(name, shape, chip)
+    try:
+        return best_mapping(shape, chip, objective)
+    except _Unmappable as problem:
+        raise UsageError(f"layer {name} cannot be mapped onto {chip.name}: {problem}") from None
+
+
+class _Unmappable(Exception):
+    """What a chip has too little of."""
+
+
+@lru_cache(maxsize=256)
+def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
+    """The least by the objective; among equals, the one of least energy. Layers of one shape share it."""
+    candidates = _candidates(shape, chip)
     order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
     return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
 
 
-def _candidates(name: str, shape: Shape, chip: Chip) -> Mapping:
+def _candidates(shape: Shape, chip: Chip) -> Mapping:
     """All mappings that fit, as arrays; an error that says what does not fit where there is none."""
-    _check_single(name, shape, chip)
+    _check_single(shape, chip)
     in_pe = np.array(list(_in_pe(shape, chip)), dtype=np.int64)
     in_space = np.array(list(_sets(shape, chip)), dtype=np.int64)
     images = np.array(divided(shape.num_images, shape.num_images), dtype=np.int64)
     choices = np.indices((len(in_pe), len(in_space), len(images))).reshape(3, -1)
     (p, q), (e, r, t), n = in_pe[choices[0]].T, in_space[choices[1]].T, images[choices[2]]
-    found = Mapping(m=p * t, n=n, e=e, p=p, q=q, r=r, t=t)
+    found = Mapping(m=np.minimum(p * t, shape.num_filters), n=n, e=e, p=p, q=q, r=r, t=t)
     # Sets that share filters or channels each have some, and no more than their share.
     fits = (p <= ceiling(shape.num_filters, t)) & (q <= ceiling(shape.num_channels, r))
     fits &= filter_bytes(shape, found, chip) <= chip.buffer.filter_bytes
     fits &= buffer_banks(shape, found, chip) <= chip.buffer.banks
     if not fits.any():
-        raise UsageError(
-            f"layer {name} cannot be mapped onto {chip.name}: even the smallest strip of its output leaves no room "
-            f"for inputs and partial sums in the buffer's {chip.buffer.banks} banks of {chip.buffer.bank_bytes} bytes"
+        raise _Unmappable(
+            "even the smallest strip of its output leaves no room for inputs and partial sums in the buffer's "
+            f"{chip.buffer.banks} banks of {chip.buffer.bank_bytes} bytes"
         )
     found = Mapping(**{key: values[fits] for key, values in vars(found).items()})
     return replace(found, m=_most_filters(shape, found, chip))
 
 
 def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """As many filters at a time as the buffer has room for, in whole passes: more of them cost nothing else."""
+    """As many filters at a time as the buffer has room for, all or in whole passes: more of them cost nothing else."""
     per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
     free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes
     per_pass = mapping.p * mapping.t
-    most = np.minimum(free // per_filter, shape.num_filters + per_pass - 1).astype(np.int64)
-    return most // per_pass * per_pass
+    most = np.minimum(free // per_filter, shape.num_filters).astype(np.int64)
+    return np.where(most == shape.num_filters, most, most // per_pass * per_pass)
 
 
-def _check_single(name: str, shape: Shape, chip: Chip) -> None:
+def _check_single(shape: Shape, chip: Chip) -> None:
     """What one row of PEs, or one PE, must be able to hold whatever the mapping."""
     pads = chip.scratch_pads
     problem = ""
@@ -104,7 +115,7 @@ def _check_single(name: str, shape: Shape, chip: Chip) -> None:
     elif shape.kernel_width > pads.filter:
         problem = f"a row of {shape.kernel_width} weights does not fit into a PE's {pads.filter} words"
     if problem:
-        raise UsageError(f"layer {name} cannot be mapped onto {chip.name}: {problem}")
+        raise _Unmappable(problem)
 
 
 def _in_pe(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
@@ -130,5 +141,8 @@ def _sets(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
 
 
 def divided(whole: int, most: int) -> list[int]:
-    """The smallest parts, up to a size, that divide a whole into 1, 2, 3, ... rounds: larger ones save no round."""
+    """The smallest parts, up to a size, that divide a whole into 1, 2, 3, ... rounds: larger ones save no round.
+
+    (Uneven strips could save a few words where padding is deep, as the shorter one then has more of it.)
+    """
     return sorted({part for rounds in range(1, whole + 1) if (part := math.ceil(whole / rounds)) <= most})

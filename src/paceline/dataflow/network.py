@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.compression import compressed_share
-from paceline.dataflow.layers import Layer
+from paceline.dataflow.layers import Layer, told_apart
 from paceline.dataflow.levels import LEVELS, Accesses
 from paceline.dataflow.mapping import DEFAULT_OBJECTIVE, choose_mapping
 from paceline.dataflow.others import OTHERS, best_accesses
@@ -22,7 +22,8 @@ def analyse(
     layers: Sequence[Layer], chip: Chip, *, objective: str = DEFAULT_OBJECTIVE, with_others: bool = True
 ) -> dict[str, Any]:
     """Plain values, ready for JSON: every layer, and the sums of all."""
-    rows = [analyse_layer(layer, chip, objective=objective, with_others=with_others) for layer in layers]
+    named = told_apart(layers)
+    rows = [analyse_layer(layer, chip, objective=objective, with_others=with_others) for layer in named]
     return {
         "schema": SCHEMA,
         "chip": chip.name,
@@ -42,6 +43,7 @@ def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool
     cycle_count = int(total_cycles(parts))
     dram_bytes = _dram_bytes(layer, moved, chip)
     processing_s, dram_s = cycle_count / chip.clock_hz, sum(dram_bytes.values()) / chip.dram.bytes_per_s
+    time_s = max(processing_s, dram_s)
     row = {
         "name": layer.name,
         "shape": {**asdict(shape), "num_groups": groups},
@@ -57,9 +59,10 @@ def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool
         "cycles_by_cause": parts,
         "processing_s": processing_s,
         "dram_s": dram_s,
-        "time_s": max(processing_s, dram_s),
+        "time_s": time_s,
         "bound": _bound(parts, processing_s, dram_s),
-        "utilisation": layer.num_macs / (chip.num_pes * cycle_count),
+        "utilisation": _utilisation(layer.num_macs, time_s, chip),
+        "processing_utilisation": _utilisation(layer.num_macs, processing_s, chip),
         "accesses": asdict(moved),
         "buffer_traffic_bytes": int((moved.buffer["input"] + moved.buffer["partial_sum"]) * chip.word_bytes),
         "dram_bytes": round(sum(dram_bytes.values())),
@@ -96,10 +99,16 @@ def _gating(layer: Layer, chip: Chip) -> dict[str, float]:
 
 
 def _bound(parts: dict[str, int], processing_s: float, dram_s: float) -> str:
-    """What a layer would have to get more of to be faster."""
+    """DRAM where it takes longer than all on the chip; else what is longer by itself, products or moving words."""
     if dram_s > processing_s:
         return "dram"
-    return "compute" if parts["compute"] >= max(parts["input"], parts["partial_sum"]) else "buffer"
+    moving = parts["filter_load"] + parts["window_load"] + max(parts["input"], parts["partial_sum"])
+    return "buffer" if moving > parts["compute"] else "compute"
+
+
+def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
+    """The share of the array's cycles in that time in which a PE multiplies."""
+    return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 
 def _energy(moved: Accesses, layer: Layer, chip: Chip) -> dict[str, float]:
@@ -113,7 +122,12 @@ def _energy(moved: Accesses, layer: Layer, chip: Chip) -> dict[str, float]:
 def _total(rows: Sequence[dict[str, Any]], chip: Chip) -> dict[str, Any]:
     summed = ("macs", "cycles", "processing_s", "dram_s", "time_s", "buffer_traffic_bytes", "dram_bytes")
     total: dict[str, Any] = {key: sum(row[key] for row in rows) for key in (*summed, "dram_uncompressed_bytes")}
-    total["utilisation"] = total["macs"] / (chip.num_pes * total["cycles"])
+    total["utilisation"] = _utilisation(total["macs"], total["time_s"], chip)
+    total["processing_utilisation"] = _utilisation(total["macs"], total["processing_s"], chip)
+    total["accesses"] = {
+        level: {kind: sum(row["accesses"][level][kind] for row in rows) for kind in rows[0]["accesses"][level]}
+        for level in LEVELS
+    }
     total["gated"] = {key: sum(row["gated"][key] for row in rows) for key in ("products", "energy_saved")}
     total["energy"] = _summed([row["energy"] for row in rows], total["macs"])
     if all("energy_by_dataflow" in row for row in rows):

@@ -1,8 +1,8 @@
 """Other dataflows on the same chip, in closed form: what stays in a PE is what names them.
 
 Each uses the chip's PEs, buffer and DRAM. A PE keeps one word of what is stationary, as these dataflows are defined;
-the row-stationary scratch pads are not theirs. Every loop order and block size that the buffer has room for is weighed
-and the least energy is taken, so that none is shown worse than it can be.
+the row-stationary scratch pads are not theirs. Every loop order and block size that the buffer has room for and that
+saves a round is weighed, and the least energy is taken, so that none is shown worse than it need be.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.dataflow.axis import Amount, ceiling
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.levels import LEVELS, Accesses
 from paceline.dataflow.mapping import divided
-from paceline.dataflow.rowstationary import Amount, ceiling
 from paceline.dataflow.shape import Shape
 from paceline.errors import UsageError
 
@@ -45,16 +45,24 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip) -> Accesses:
 
 
 def weight_stationary(shape: Shape, chip: Chip) -> Accesses:
-    """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer."""
-    planes = max(1, chip.num_pes // (shape.kernel_height * shape.kernel_width))
-    blocks = _pairs(shape.num_filters, shape.num_channels, planes)
-    (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.padded_width, 0))
+    """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer.
+
+    A plane with more weights than there are PEs is folded: inputs pass once more, and sums come back, for every fold.
+    """
+    plane = shape.kernel_height * shape.kernel_width
+    folds = ceiling(plane, chip.num_pes)
+    blocks = _pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane))
+    (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.row_reads, 0))
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
-    inputs = _pixels(shape, tiles) * ceiling(shape.num_filters, a)
-    sums = 2 * shape.num_outputs * ceiling(shape.num_channels, b)
+    pixels = shape.num_images * shape.num_channels * shape.rows.read_in_strips(tiles.e) * shape.row_reads
     return Accesses(
         dram=loads,
-        buffer={"filter": 2 * loads["filter"], "input": inputs + loads["input"], "partial_sum": sums},
+        buffer={
+            "filter": 2 * loads["filter"],
+            "input_fill": loads["input"],
+            "input": pixels * ceiling(shape.num_filters, a) * folds,
+            "partial_sum": 2 * shape.num_outputs * ceiling(shape.num_channels, b) * folds,
+        },
         neighbour={"filter": loads["filter"], "input": macs, "partial_sum": macs},
         register_file={"filter": macs + loads["filter"]},
     )
@@ -68,18 +76,16 @@ def output_stationary(shape: Shape, chip: Chip) -> Accesses:
             blocks += [(a, rows, columns) for columns in divided(shape.output_width, chip.num_pes // (a * rows))]
     a, rows, columns = np.array(blocks, dtype=np.int64).T
     tiles = ceiling(shape.output_height, rows) * ceiling(shape.output_width, columns)
-    window = ((rows - 1) * shape.stride[0] + shape.kernel_height) * (
-        (columns - 1) * shape.stride[1] + shape.kernel_width
-    )
+    windows = shape.rows.read_in_strips(rows) * shape.columns.read_in_strips(columns)
     macs = shape.num_multiplications
     weights = shape.num_filters * shape.weights_per_output
-    inputs = shape.num_images * shape.num_channels * tiles * window * ceiling(shape.num_filters, a)
     loads = _loads_without_sums(shape, chip)
     return Accesses(
         dram=loads,
         buffer={
             "filter": weights * shape.num_images * tiles + loads["filter"],
-            "input": inputs + loads["input"],
+            "input_fill": loads["input"],
+            "input": shape.num_images * shape.num_channels * windows * ceiling(shape.num_filters, a),
             "partial_sum": 0,
         },
         neighbour={"filter": macs, "input": macs, "partial_sum": shape.num_outputs},
@@ -91,31 +97,27 @@ def input_stationary(shape: Shape, chip: Chip) -> Accesses:
     """A PE holds one input pixel; weights go to all PEs of a channel, sums from PE to PE and on to the buffer."""
     blocks = []
     for b in divided(shape.num_channels, chip.num_pes):
-        for rows in divided(shape.input_height, chip.num_pes // b):
-            blocks += [(b, rows, columns) for columns in divided(shape.input_width, chip.num_pes // (b * rows))]
+        for rows in divided(max(1, shape.rows.real), chip.num_pes // b):
+            blocks += [
+                (b, rows, columns) for columns in divided(max(1, shape.columns.real), chip.num_pes // (b * rows))
+            ]
     plane = shape.kernel_height * shape.kernel_width
     (b, rows, columns), tiles = _with_tiles(
         shape, chip, blocks, lambda b, rows, columns, *_: (1, b * rows * columns, b * plane)
     )
-    count = ceiling(shape.input_height, rows) * ceiling(shape.input_width, columns)
-    touched = np.minimum(shape.output_height, ceiling(rows + shape.kernel_height - 1, shape.stride[0]))
-    touched = touched * np.minimum(shape.output_width, ceiling(columns + shape.kernel_width - 1, shape.stride[1]))
+    count = ceiling(shape.rows.real, rows) * ceiling(shape.columns.real, columns)
+    touched = shape.rows.outputs_of_blocks(rows) * shape.columns.outputs_of_blocks(columns)
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     weights = shape.num_filters * shape.weights_per_output
     rounds = ceiling(shape.num_channels, b)
-    fills = (
-        shape.num_images
-        * shape.num_channels
-        * shape.input_height
-        * shape.input_width
-        * ceiling(shape.num_filters, tiles.m)
-    )
+    fills = shape.num_read_pixels * ceiling(shape.num_filters, tiles.m)
     return Accesses(
         dram=loads,
         buffer={
             "filter": weights * shape.num_images * count + loads["filter"],
-            "input": fills + loads["input"],
-            "partial_sum": 2 * shape.num_images * shape.num_filters * count * touched * rounds,
+            "input_fill": loads["input"],
+            "input": fills,
+            "partial_sum": 2 * shape.num_images * shape.num_filters * touched * rounds,
         },
         neighbour={"filter": macs, "input": fills, "partial_sum": macs},
         register_file={"input": macs + fills},
@@ -130,15 +132,16 @@ def no_local_reuse(shape: Shape, chip: Chip) -> Accesses:
         shape,
         chip,
         blocks,
-        lambda a, b, n, rows: (a, a * b * plane + n * b * rows * shape.padded_width, 0),
+        lambda a, b, n, rows: (a, a * b * plane + n * b * rows * shape.row_reads, 0),
     )
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     return Accesses(
         dram=loads,
         buffer={
             "filter": macs + loads["filter"],
-            "input": ceiling(macs, np.minimum(a, shape.num_filters)) + loads["input"],
-            "partial_sum": 2 * ceiling(macs, b),
+            "input_fill": loads["input"],
+            "input": macs // shape.num_filters * ceiling(shape.num_filters, a),
+            "partial_sum": 2 * (macs // shape.num_channels) * ceiling(shape.num_channels, b),
         },
         neighbour={"filter": macs, "input": macs, "partial_sum": macs},
     )
@@ -173,11 +176,11 @@ def _with_tiles(
     choices = np.indices((len(blocks), len(sizes))).reshape(2, -1)
     block = np.array(blocks, dtype=np.int64)[choices[0]].T
     n, e = np.array(sizes, dtype=np.int64)[choices[1]].T
-    input_rows = (e - 1) * shape.stride[0] + shape.kernel_height
-    least, fixed, per_filter = needs(*block, n, input_rows)
+    least, fixed, per_filter = needs(*block, n, shape.rows.read(e))
     room = _buffer_words(chip) - fixed
     m = np.minimum(room // (n * e * shape.output_width + per_filter), shape.num_filters)
     fits = m >= least
+    m = np.where(m == shape.num_filters, m, m // least * least)  # in whole blocks, or all
     if not fits.any():
         raise UsageError(f"no tile of this layer's partial sums fits into the buffer of {chip.name}")
     return tuple(values[fits] for values in block), Tiles(m[fits], n[fits], e[fits])
@@ -187,8 +190,7 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
     """DRAM words: filters come again for every tile of images and rows, inputs for every tile of filters."""
     weights = shape.num_filters * shape.weights_per_output
     turns = ceiling(shape.num_images, tiles.n) * ceiling(shape.output_height, tiles.e)
-    rows = np.maximum(_rows(shape, tiles.e) - 2 * shape.padding[0], 1)
-    inputs = shape.num_images * shape.num_channels * rows * shape.input_width
+    inputs = shape.num_images * shape.num_channels * shape.rows.real_in_strips(tiles.e) * shape.columns.real
     return {
         "filter": weights * turns,
         "input": inputs * ceiling(shape.num_filters, tiles.m),
@@ -200,32 +202,19 @@ def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
     """The same where sums stay in PEs: the buffer holds inputs of some rows, or weights of some filters."""
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output
-    pixels = shape.num_images * shape.num_channels * shape.input_height * shape.input_width
     ways = []
     for e in divided(shape.output_height, shape.output_height):
-        rows = (e - 1) * shape.stride[0] + shape.kernel_height
-        one_image = shape.num_channels * rows * shape.padded_width
-        images = min(shape.num_images, room // one_image)
+        images = min(shape.num_images, room // (shape.num_channels * shape.rows.read(e) * shape.row_reads))
         if images:
-            strips = ceiling(shape.output_height, e)
-            read = shape.num_images * shape.num_channels * max(1, _rows(shape, e) - 2 * shape.padding[0])
-            ways.append((weights * strips * ceiling(shape.num_images, images), int(read * shape.input_width)))
+            turns = ceiling(shape.output_height, e) * ceiling(shape.num_images, images)
+            pixels = shape.num_images * shape.num_channels * int(shape.rows.real_in_strips(e)) * shape.columns.real
+            ways.append((weights * turns, pixels))
     if held := min(shape.num_filters, room // shape.weights_per_output):
-        ways.append((weights, pixels * ceiling(shape.num_filters, held)))
+        ways.append((weights, shape.num_read_pixels * ceiling(shape.num_filters, held)))
     if not ways:
         raise UsageError(f"neither inputs of one row nor weights of one filter fit into the buffer of {chip.name}")
     filters, inputs = min(ways, key=sum)
     return {"filter": filters, "input": inputs, "partial_sum": shape.num_outputs}
-
-
-def _pixels(shape: Shape, tiles: Tiles) -> Amount:
-    """Input words of all strips, overlaps and padding included."""
-    return shape.num_images * shape.num_channels * _rows(shape, tiles.e) * shape.padded_width
-
-
-def _rows(shape: Shape, e: Amount) -> Amount:
-    strips = ceiling(shape.output_height, e)
-    return (shape.output_height - strips) * shape.stride[0] + strips * shape.kernel_height
 
 
 def _buffer_words(chip: Chip) -> int:

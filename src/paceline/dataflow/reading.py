@@ -14,7 +14,7 @@ from paceline.data import Data, load_data
 from paceline.data.base import Batch, Dataset
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.integers import layers_of_integers
-from paceline.dataflow.layers import PUBLISHED, Layer
+from paceline.dataflow.layers import PUBLISHED, Layer, linear_layer
 from paceline.dataflow.shape import Shape
 from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
 from paceline.errors import PacelineError, UsageError, unknown
@@ -24,6 +24,8 @@ from paceline.recipe import Recipe
 from paceline.runs import find
 
 CLASSES = 10  # of a model that is only looked at
+# Convolutions that no mapping covers: left out in silence, a network would look cheaper than it is.
+UNKNOWN = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def read_layers(
@@ -62,7 +64,13 @@ def _layers_of_run(run: dict[str, Any], chip: Chip, *, num_images: int, with_lin
         raise UsageError(f"run {folder.name!r} has no recipe or final weights to read: {error}") from None
     data = load_data(recipe.data, seed=recipe.seed)
     model = build_model(recipe.model.name, data)
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(
+            f"the weights of run {folder.name!r} are not those of {recipe.model.name} as its code is now: {reason}"
+        ) from None
     inputs, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
     if not isinstance(inputs, Tensor):
         raise UsageError(f"run {folder.name!r} reads nested inputs; only a single tensor can be followed")
@@ -105,7 +113,7 @@ def _pair(sides: Any) -> tuple[int, int]:
 
 def _forward(model: nn.Module, inputs: Tensor, see: Any, *, with_linear: bool) -> None:
     """One pass in evaluation mode; `see` hears of every layer's input."""
-    kinds = (nn.Conv2d, nn.Linear) if with_linear else (nn.Conv2d,)
+    kinds = (nn.Conv2d, *UNKNOWN, nn.Linear) if with_linear else (nn.Conv2d, *UNKNOWN)
     hooks = [module.register_forward_pre_hook(see) for module in model.modules() if isinstance(module, kinds)]
     was_training = model.training
     model.eval()
@@ -125,18 +133,14 @@ def _forward(model: nn.Module, inputs: Tensor, see: Any, *, with_linear: bool) -
 
 def _layer(name: str, module: nn.Module, given: Tensor, num_images: int) -> Layer:
     if isinstance(module, nn.Linear):
-        vectors = given.numel() // module.in_features // given.shape[0]
-        shape = Shape(
-            num_images=num_images * vectors,
-            num_filters=module.out_features,
-            num_channels=module.in_features,
-            input_height=1,
-            input_width=1,
-            kernel_height=1,
-            kernel_width=1,
+        return linear_layer(name, given.shape, num_images=num_images, num_filters=module.out_features)
+    if isinstance(module, UNKNOWN):
+        raise UsageError(
+            f"layer {name} is a {type(module).__name__}; no mapping here covers other convolutions than Conv2d"
         )
-        return Layer(name=name, shape=shape)
     assert isinstance(module, nn.Conv2d)
+    if module.padding_mode != "zeros":
+        raise UsageError(f"layer {name} pads with {module.padding_mode!r}; only zeros are put around an input here")
     if set(module.dilation) != {1}:
         raise UsageError(f"layer {name} is dilated by {module.dilation}, which no mapping here covers")
     if isinstance(module.padding, str):

@@ -7,16 +7,14 @@ different filters. Everything here works on plain numbers and on whole arrays of
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.dataflow.axis import Amount, ceiling
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.levels import Accesses
 from paceline.dataflow.shape import Shape
-
-Amount = Any  # a number, or an array with one for every candidate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +32,6 @@ class Mapping:
     def active_pes(self, shape: Shape) -> Amount:
         return shape.kernel_height * self.e * self.r * self.t
 
-    def __str__(self) -> str:
-        return " ".join(str(value) for value in astuple(self))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
@@ -48,28 +43,26 @@ class Rounds:
     buffered: Amount  # times that the partial sums in the buffer are for other filters
     channels: Amount
     input_rows: Amount  # of all strips together; neighbours overlap
+    filter_sets: Amount  # sets of PEs with filters of their own, in all passes over the filters together
+    channel_sets: Amount
 
     @classmethod
     def of(cls, shape: Shape, mapping: Mapping) -> Rounds:
-        strips = ceiling(shape.output_height, mapping.e)
-        rows = (shape.output_height - strips) * shape.stride[0] + strips * shape.kernel_height
         return cls(
             images=ceiling(shape.num_images, mapping.n),
-            strips=strips,
+            strips=ceiling(shape.output_height, mapping.e),
             filters=ceiling(shape.num_filters, mapping.p * mapping.t),
             buffered=ceiling(shape.num_filters, mapping.m),
             channels=ceiling(shape.num_channels, mapping.q * mapping.r),
-            input_rows=rows,
+            input_rows=shape.rows.read_in_strips(mapping.e),
+            filter_sets=_sets_at_work(shape.num_filters, mapping.p, mapping.t),
+            channel_sets=_sets_at_work(shape.num_channels, mapping.q, mapping.r),
         )
 
     @property
     def filter_loads(self) -> Amount:
         """How often the PEs receive each weight; once where they hold all filters at the same time."""
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
-
-
-def ceiling(whole: Amount, part: Amount) -> Amount:
-    return -(-whole // part)
 
 
 def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
@@ -79,8 +72,7 @@ def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def input_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    rows = (mapping.e - 1) * shape.stride[0] + shape.kernel_height
-    inputs = mapping.n * mapping.q * mapping.r * rows * shape.padded_width * chip.word_bytes
+    inputs = mapping.n * mapping.q * mapping.r * shape.rows.read(mapping.e) * shape.row_reads * chip.word_bytes
     return np.ceil(inputs / chip.buffer.bank_bytes)
 
 
@@ -98,20 +90,20 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
     pixels = shape.num_images * shape.num_channels
     # Inputs stay in the buffer where it holds all channels at once.
     input_loads = np.where(rounds.channels == 1, 1, rounds.buffered)
-    real_rows = np.maximum(rounds.input_rows - 2 * shape.padding[0], 1)
-    input_dram = pixels * real_rows * shape.input_width * input_loads
+    input_dram = pixels * shape.rows.real_in_strips(mapping.e) * shape.columns.real * input_loads
     filter_dram = weights * rounds.filter_loads
-    # Each PE receives the rows that it multiplies: a filter row per column, an input row per p filters.
+    # Each PE receives the rows that it multiplies: a filter row per column, an input row per set of filters.
     filter_moves = weights * np.where(rounds.filter_loads == 1, mapping.e, rounds.images * shape.output_height)
-    per_filter_group = ceiling(shape.num_filters, mapping.p)
-    input_moves = pixels * shape.output_height * shape.kernel_height * shape.padded_width * per_filter_group
-    sum_moves = outputs * rounds.channels * (shape.kernel_height * mapping.r - 1)
+    input_moves = pixels * shape.output_height * shape.kernel_height * shape.row_reads * rounds.filter_sets
+    # A sum goes up through the rows of all sets on its channels, and comes back from the buffer for the next round.
+    hops = shape.kernel_height * rounds.channel_sets - rounds.channels
+    sum_moves = outputs * (hops + rounds.channels - 1)
     return Accesses(
         dram={"filter": filter_dram, "input": input_dram, "partial_sum": outputs},
         buffer={
             "filter": 2 * filter_dram,
             "input_fill": input_dram,
-            "input": pixels * rounds.input_rows * shape.padded_width * rounds.filters,
+            "input": pixels * rounds.input_rows * shape.row_reads * rounds.filters,
             "partial_sum": 2 * outputs * rounds.channels,
         },
         neighbour={"filter": filter_moves, "input": input_moves, "partial_sum": sum_moves},
@@ -131,7 +123,7 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
     compute = filters * channels * shape.kernel_width * shape.output_width * shape.num_images * rounds.strips
     weights = shape.num_filters * shape.weights_per_output * rounds.filter_loads
     window = shape.num_channels * shape.kernel_width * rounds.input_rows * rounds.filters * rounds.images
-    inputs = shape.num_images * shape.num_channels * rounds.input_rows * shape.padded_width * rounds.filters
+    inputs = shape.num_images * shape.num_channels * rounds.input_rows * shape.row_reads * rounds.filters
     sums = shape.num_outputs * rounds.channels
     return {
         "compute": compute,
@@ -145,6 +137,11 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
 def total_cycles(parts: dict[str, Amount]) -> Amount:
     flowing = np.maximum(np.maximum(parts["compute"], parts["input"]), parts["partial_sum"])
     return flowing + parts["filter_load"] + parts["window_load"]
+
+
+def _sets_at_work(whole: int, inner: Amount, sets: Amount) -> Amount:
+    """Sets with filters or channels to work on, added up over all rounds; the last round may need fewer."""
+    return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
 
 def _in_turns(whole: int, inner: Amount, sets: Amount) -> Amount:

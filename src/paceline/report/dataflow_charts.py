@@ -16,6 +16,8 @@ LEVELS = {
     "buffer": "global buffer",
     "dram": "DRAM",
 }
+ENERGY_HEADS = (*LEVELS.values(), "in all")
+ENERGY_CAPTION = "In units of one multiply-accumulate."
 CAUSES = {"filter_load": "loading filters", "window_load": "loading first inputs"}
 MOST_POINTS = 500  # of a line; longer simulations are averaged over stretches of cycles
 
@@ -47,26 +49,26 @@ def utilisation_chart(simulation: Simulation) -> Chart:
 
 def energy_chart(energies: Mapping[str, Mapping[str, float]], *, name: str = "energy", title: str = "") -> Chart:
     """Energy by level, a bar for each name, in all and per level."""
-    caption = "In units of one multiply-accumulate."
-    rows = [
-        [label, *(_short(energy[level]) for level in LEVELS), _short(sum(energy[level] for level in LEVELS))]
-        for label, energy in energies.items()
-    ]
-    table = Table(["", *LEVELS.values(), "in all"], rows)
-    return Chart(name, title or "Energy by level", caption, [_stacked(energies, LEVELS)], table, is_wide=True)
+    table = Table(["", *ENERGY_HEADS], [[label, *_energy_cells(energy)] for label, energy in energies.items()])
+    title = title or "Energy by level"
+    return Chart(name, title, ENERGY_CAPTION, [_stacked(energies, LEVELS)], table, is_wide=True)
+
+
+def _energy_cells(energy: Mapping[str, float]) -> list[str]:
+    return [*(_short(energy[level]) for level in LEVELS), _short(sum(energy[level] for level in LEVELS))]
 
 
 def network_charts(result: Mapping[str, Any]) -> list[Chart]:
     layers: Sequence[Mapping[str, Any]] = result["layers"]
     charts = [_layer_utilisation(layers), _layer_times(layers)]
+    title = "Energy per MAC by level"
     if "energy_by_dataflow" not in layers[0]:
-        return [*charts, energy_chart({row["name"]: _per_mac(row, row["energy"]) for row in layers})]
-    names = list(layers[0]["energy_by_dataflow"])
-    views = [
-        _stacked({row["name"]: _per_mac(row, row["energy_by_dataflow"][name]) for row in layers}, LEVELS)
-        for name in names
-    ]
-    whole = energy_chart({row["name"]: _per_mac(row, row["energy"]) for row in layers}, title="Energy per MAC by level")
+        return [*charts, energy_chart({row["name"]: _per_mac(row, row["energy"]) for row in layers}, title=title)]
+    views = {
+        name: {row["name"]: _per_mac(row, row["energy_by_dataflow"][name]) for row in layers}
+        for name in layers[0]["energy_by_dataflow"]
+    }
+    rows = [[layer, name, *_energy_cells(view[layer])] for name, view in views.items() for layer in view]
     total = result["total"]
     beside = energy_chart(
         {name: _per_mac(total, energy) for name, energy in total["energy_by_dataflow"].items()},
@@ -74,13 +76,13 @@ def network_charts(result: Mapping[str, Any]) -> list[Chart]:
         title="Energy per MAC of all layers, by dataflow",
     )
     chosen = Chart(
-        whole.id,
-        whole.title,
-        whole.caption,
-        views,
-        whole.table,
+        "energy",
+        title,
+        ENERGY_CAPTION,
+        [_stacked(view, LEVELS) for view in views.values()],
+        Table(["Layer", "Dataflow", *ENERGY_HEADS], rows),
         is_wide=True,
-        choices=[Choice("dataflow", tuple(names))],
+        choices=[Choice("dataflow", tuple(views))],
     )
     return [*charts, chosen, beside]
 

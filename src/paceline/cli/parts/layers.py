@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,28 @@ from rich.markup import escape
 from paceline.cli.parts.view import fitted
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.layers import PUBLISHED, Layer
+from paceline.dataflow.matrices import MAX_VALUES
 from paceline.errors import UsageError
+
+LEGEND = {
+    "mapping": "mapping: m n e p q r t.",
+    "PEs": "PEs: active, R x e x r x t.",
+    "used": "used: MACs over PEs x time.",
+    "zeros": "zeros: in what it reads.",
+    "buffer MB": "buffer: between buffer and array.",
+    "DRAM MB": "DRAM: with zeros compressed.",
+    "energy/MAC": "energy: a MAC is 1, DRAM uncompressed.",
+    "bound": "bound: what takes longest, products (compute), words to and from the array (buffer), or DRAM.",
+}
 
 
 def parse_sides(text: str) -> tuple[int, ...]:
     """`3x32x32` as numbers."""
     words = text.lower().split("x")
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(f"--input-shape {text!r} is not sizes such as 3x32x32")
-    return tuple(map(int, words))
+    sides = tuple(int(word) if re.fullmatch(r"\d{1,9}", word) else 0 for word in words)
+    if 0 in sides or math.prod(sides) > MAX_VALUES:
+        raise UsageError(f"--input-shape {text!r} is not sizes such as 3x32x32 (of {MAX_VALUES:,} values at most)")
+    return sides
 
 
 def read_network(
@@ -42,9 +57,13 @@ def print_network(result: dict[str, Any], console: Console) -> None:
     rows = [_cells(row, with_zeros=with_zeros) for row in result["layers"]]
     if len(rows) > 1:
         rows.append(_total_cells(result["total"], with_zeros=with_zeros))
-    console.print(fitted(rows, console.width, dispensable=("MACs", "zeros", "DRAM MB", "buffer MB"), text=("bound",)))
-    for line in _explanation(result):
+    dispensable = ("MACs", "zeros", "DRAM MB", "buffer MB")
+    table = fitted(rows, console.width, dispensable=dispensable, text=("bound",))
+    console.print(table)
+    for line in _explanation(result, [str(column.header) for column in table.columns]):
         console.print(line, markup=False)
+    console.print("Accesses at each level, in millions of words:")
+    console.print(fitted(_access_rows(result), console.width))
     if "energy_by_dataflow" in result["total"]:
         console.print(fitted(_dataflow_rows(result), console.width, dispensable=("MAC", "registers"), name_share=0.3))
 
@@ -83,13 +102,22 @@ def _figures(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _explanation(result: dict[str, Any]) -> list[str]:
+def _explanation(result: dict[str, Any], columns: Sequence[str]) -> list[str]:
+    """What the columns mean that the table has room for."""
+    said = [words for column, words in LEGEND.items() if column in columns]
+    return [" ".join(said), f"Mappings chosen by {result['objective']}.", *_zeros(result)]
+
+
+def _access_rows(result: dict[str, Any]) -> list[dict[str, str]]:
+    heads = {"registers": "register_file", "neighbours": "neighbour", "buffer": "buffer", "DRAM": "dram"}
+    total = [{"name": "all", **result["total"]}] if len(result["layers"]) > 1 else []
     return [
-        "mapping: m n e p q r t. PEs: active, R x e x r x t. used: MACs over PEs x cycles.",
-        "zeros: in what it reads. buffer: between buffer and array. DRAM: with zeros compressed.",
-        "energy: a MAC is 1, DRAM uncompressed.",
-        f"Mappings chosen by {result['objective']}.",
-        *_zeros(result),
+        {
+            "layer": escape(row["name"]),
+            "cycles": f"{row['cycles']:,}",
+            **{head: f"{sum(row['accesses'][level].values()) / 1e6:,.2f}" for head, level in heads.items()},
+        }
+        for row in [*result["layers"], *total]
     ]
 
 
@@ -105,8 +133,8 @@ def _zeros(result: dict[str, Any]) -> list[str]:
         f"{total['dram_bytes'] / plain:.0%} of {plain / 1e6:.2f} MB."
     ]
     if all(row["filter_zeros"] is not None for row in rows):
-        weights = {row["name"]: _num_weights(row["shape"]) for row in rows}
-        share = sum(row["filter_zeros"] * weights[row["name"]] for row in rows) / sum(weights.values())
+        zeros = sum(row["filter_zeros"] * _num_weights(row["shape"]) for row in rows)
+        share = zeros / sum(_num_weights(row["shape"]) for row in rows)
         lines.append(f"In integers alone: int8 weights, {share:.1%} of them zero.")
     return lines
 

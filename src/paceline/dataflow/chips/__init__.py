@@ -12,6 +12,9 @@ from paceline.errors import UsageError, unknown
 
 T = TypeVar("T")
 
+MAX_RUN_BITS = 32
+MAX_VALUE = 10**15  # of any figure; counts made of them still fit into 64 bits
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchPads:
@@ -93,6 +96,21 @@ class Chip:
     compression: Compression
     energy: Energy
 
+    def __post_init__(self) -> None:
+        coding = self.compression
+        if coding.run_bits > MAX_RUN_BITS:
+            raise UsageError(
+                f"chip {self.name!r} counts zeros in {coding.run_bits} bits (compression.run_bits); "
+                f"{MAX_RUN_BITS} are the most"
+            )
+        needed = coding.pairs_per_word * (coding.run_bits + self.word_bits)
+        if needed > coding.compressed_word_bits:
+            raise UsageError(
+                f"chip {self.name!r} has {coding.pairs_per_word} pairs of {coding.run_bits} + {self.word_bits} bits, "
+                f"{needed} in all, in compressed words of {coding.compressed_word_bits}; give fewer "
+                "compression.pairs_per_word or a larger compression.compressed_word_bits"
+            )
+
     @property
     def num_pes(self) -> int:
         return self.rows * self.columns
@@ -108,7 +126,10 @@ def load_chip(name: str) -> Chip:
         path = Path(name)
         if not path.is_file():
             raise UsageError(f"chip file {name!r} does not exist")
-        return _parse(path.read_text(encoding="utf-8"), name)
+        try:
+            return _parse(path.read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"chip file {name!r} cannot be read: {error}") from None
     if name not in chip_names():
         raise unknown("chip", name, chip_names())
     return _parse((resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8"), name)
@@ -146,11 +167,16 @@ def _check_keys(given: dict[str, Any], known: set[str], where: str) -> None:
         raise UsageError(f"{where} lacks {', '.join(missing)}")
 
 
+def _is_number(kind: type, given: Any) -> bool:
+    return isinstance(given, (int, float) if kind is float else int) and not isinstance(given, bool)
+
+
 def _value(kind: type, given: Any, where: str) -> Any:
     if kind is str:
         if isinstance(given, str):
             return given
-    elif isinstance(given, (int, float) if kind is float else int) and not isinstance(given, bool) and given > 0:
+    elif _is_number(kind, given) and 0 < given <= MAX_VALUE:
         return kind(given)
-    wanted = {str: "text", int: "a whole number above 0", float: "a number above 0"}[kind]
-    raise UsageError(f"{where} must be {wanted}, not {given!r}")
+    wanted = {str: "text", int: "a whole number", float: "a number"}[kind]
+    more = "" if kind is str else f" above 0, at most {MAX_VALUE:.0e}"
+    raise UsageError(f"{where} must be {wanted}{more}, not {given!r}")
