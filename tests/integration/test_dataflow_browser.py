@@ -159,6 +159,16 @@ def test_several_images_filters_and_channels(tmp_path: Path) -> None:
         assert page.locator("#outputs table").count() == 4
         page.keyboard.press("End")
         assert outputs(page) == [str(value) for value in simulation.output.ravel().tolist()]
+        playwright.expect(page.locator("#said")).to_contain_text("output [1, 1, 2, 2] =")
+
+
+def test_large_whole_numbers_are_not_rounded(tmp_path: Path) -> None:
+    operands = make_operands(read_matrix(f"{2**53 + 1} -3; 2 1", "--input"), read_matrix("1", "--kernel"))
+    with opened(write_animation(Simulation.of(operands, Timing()), tmp_path / "a.html")) as page:
+        page.keyboard.press("ArrowRight")
+        assert works(page)[0] == f"1 \N{MULTIPLICATION SIGN} {2**53 + 1} = {2**53 + 1}"
+        page.keyboard.press("End")
+        assert outputs(page) == [str(2**53 + 1), "-3", "2", "1"]
 
 
 def test_charts_of_a_convolution(tmp_path: Path) -> None:
@@ -179,4 +189,7 @@ def test_charts_of_a_network(tmp_path: Path) -> None:
         page.locator("figure[data-chart=energy] button", has_text="no-local-reuse").click()
         assert before == pytest.approx(4.04, abs=0.01)
         assert page.evaluate(height) == 0
+        lines = page.locator("figure[data-chart=energy] table tbody tr").all_text_contents()
+        assert len(lines) == 25
+        assert sum("no-local-reuse" in line for line in lines) == 5
         assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +62,28 @@ def test_large_and_broken_numbers_are_shown_whole() -> None:
 
 
 def test_many_pes_are_listed_line_by_line() -> None:
+    """7 x (2 x 3 - 1) + 7 x 2 cycles, of which two are shown."""
     said = run_command("dataflow", "conv", "--input", "random:9x9", "--kernel", "random:3x3", "--cycles", "2")
-    assert "... 61 cycles more" not in said.out
-    assert "cycles more; --cycles N" in said.out
+    assert "... 47 cycles more; --cycles N" in said.out
     assert "PE(2,6)" in said.out
+
+
+def test_outputs_of_one_weight_are_announced() -> None:
+    said = run_command("dataflow", "conv", "--input", "1 2; 3 4", "--kernel", "5", width=250)
+    assert "5 x 4 = 20, receives 4: output [1, 1] complete" in said.out
+    assert said.out.count("complete") == 4
+
+
+def test_what_is_left_out_is_said() -> None:
+    given = ("dataflow", "conv", "--input", "random:2x2x5x5", "--kernel", "random:3x2x3x3", "--cycles", "500")
+    said = run_command(*given, "--pes", "3x4", width=250)
+    assert "What PEs hold in the first of 6 passes:" in said.out
+    assert "output row 0 of image 0, filter 0" in said.out
+    for words in ("output of image 0, filter 0\n", "output of image 0, filter 1\n", "... 4 outputs more"):
+        assert words in said.out
+    for words in ("output [0, 0, 0, 0] complete", "output [1, 2, 2, 2] complete"):
+        assert words in said.out
+    assert "output of" not in run_command(*WORKED).out
 
 
 def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
@@ -73,7 +92,20 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         assert f"{tmp_path / name} (32 events)" in run_command(*WORKED, "--trace", str(tmp_path / name)).out
     page, chart = tmp_path / "a.html", tmp_path / "c.html"
     assert run_command(*WORKED, "--animate", str(page), "--chart", str(chart)).code == 0
-    assert "PE(" in page.read_text()
+    story = json.loads(page.read_text().partition('id="story">')[2].partition("</script>")[0])
+    assert (story["cycles"], len(story["events"]), len(story["passes"])) == (8, 32, 1)
+    operations = Counter(story["operations"][event[4]] for event in story["events"])
+    assert operations == {"multiply": 16, "add": 8, "sum": 4, "send": 4}
+    complete = {tuple(event[8:12]): event[7] for event in story["events"] if event[15]}
+    assert complete == {(0, 0, 0, 0): "8", (0, 0, 0, 1): "19", (0, 0, 1, 0): "16", (0, 0, 1, 1): "6"}
+    assert story["passes"][0]["pes"][2] == {
+        "place": [1, 0],
+        "filter": ["2", "-1"],
+        "input": [["4", "5", "6"]],
+        "filter_row": 1,
+        "input_row": 1,
+        "output_row": 0,
+    }
     assert "Utilisation over time" in chart.read_text()
     assert run_command("dataflow", "network", "alexnet", "--chart", str(chart)).code == 0
     assert "Energy per MAC of all layers, by dataflow" in chart.read_text()
@@ -95,6 +127,11 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         (("--trace", "nowhere/t.csv"), "the folder 'nowhere' does not exist"),
         (("--animate", "page.txt"), "--animate 'page.txt': name a file that ends in .html"),
         (("--channels", "2"), "--input has 3 rows, which cannot be cut"),
+        (("--stride=--5",), "--stride '--5' is neither a whole number"),
+        (("--multiply-cycles", "1000000000", "--trace", "t.vcd"), "cycles, and 20,000,000 are the most"),
+        (("--multiply-cycles", "1000000000", "--chart", "c.html"), "cycles are too many for a chart"),
+        (("--multiply-cycles", "1000000000", "--animate", "a.html"), "are too many for one page"),
+        (("--pes", "100000x100000", "--animate", "a.html"), "are too many for one page"),
     ],
 )
 def test_requests_that_cannot_be_met(more: tuple[str, ...], words: str) -> None:
@@ -109,7 +146,7 @@ def test_too_much_for_a_page(tmp_path: Path) -> None:
     said = run_command(*given, "--animate", str(tmp_path / "a.html"), width=300)
     assert said.code == 2
     assert f"which shows up to {MAX_EVENTS:,}" in said.err
-    assert list(tmp_path.iterdir()) == []
+    assert (said.out, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_a_network_is_shown() -> None:
@@ -118,6 +155,26 @@ def test_a_network_is_shown() -> None:
     for words in ("96 1 7 16 1 1 2", "154", "weight-stationary", "compute", "Mappings chosen by dram-delay."):
         assert words in said.out
     assert "weight-stationary" not in run_command("dataflow", "network", "vgg16", "--no-others", width=120).out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_only_columns_that_are_shown_are_explained(width: int) -> None:
+    said = run_command("dataflow", "network", "alexnet", width=width)
+    head = next(line for line in said.out.splitlines() if "mapping" in line)
+    for column, words in {"zeros": "zeros: in what", "buffer MB": "buffer: between", "DRAM MB": "DRAM: with"}.items():
+        assert (column in head) == (words in " ".join(said.out.split())), (column, said.out)
+
+
+def test_accesses_at_each_level_are_shown() -> None:
+    said = run_command("dataflow", "network", "alexnet", width=100)
+    result = json.loads(run_command("dataflow", "network", "alexnet", "--json", "-").out)
+    (head,) = (line for line in said.out.splitlines() if "cycles" in line and "neighbours" in line)
+    assert head.split() == ["layer", "cycles", "registers", "neighbours", "buffer", "DRAM"]
+    lines = [line.split() for line in said.out.partition(head)[2].splitlines()]
+    first, total = result["layers"][0], result["total"]
+    for name, row in ((["CONV1"], first), (["all"], total)):
+        words = [sum(row["accesses"][level].values()) for level in ("register_file", "neighbour", "buffer", "dram")]
+        assert [*name, f"{row['cycles']:,}", *(f"{count / 1e6:,.2f}" for count in words)] in lines
 
 
 def test_the_json_of_a_network(tmp_path: Path) -> None:
@@ -139,6 +196,8 @@ def test_the_json_of_a_network(tmp_path: Path) -> None:
         (("lenet5",), "Give the shape of one input: --input-shape 3x32x32"),
         (("lenet5", "--input-shape", "1x28"), "takes images (channels, height, width)"),
         (("lenet5", "--input-shape", "big"), "is not sizes such as 3x32x32"),
+        (("lenet5", "--input-shape", "1x99999x99999"), "of 100,000,000 values at most"),
+        (("lenet5", "--input-shape", "1" * 5000), "is not sizes such as 3x32x32"),
         (("alexnet", "--linear"), "alexnet is its published convolutions"),
         (("alexnet", "--chip", "eyeris"), "did you mean 'eyeriss'?"),
         (("alexnet", "--objective", "speed"), "unknown objective 'speed'"),

@@ -44,7 +44,7 @@ def test_cycles_of_the_worked_example(model: str, cycles: int, utilisation: floa
     assert simulation.utilisation == pytest.approx(utilisation)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=2500, deadline=None)
 @given(convolutions(), arrays(), timings())
 def test_any_convolution_is_right(case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing) -> None:
     images, filters, operands = case
@@ -69,6 +69,37 @@ def test_operations_mapped_are_those_of_the_layer(case: tuple[Any, Any, Any], ar
     assert 0 < simulation.array_utilisation <= 1
     serial = Simulation.of(operands, Timing(model="serial"), array)
     assert serial.cycles == shape.num_multiplications + shape.num_additions
+
+
+@settings(max_examples=300, deadline=None)
+@given(convolutions(), arrays(), timings())
+def test_utilisation_is_that_of_the_cycles(
+    case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing
+) -> None:
+    """In closed form, and cycle by cycle."""
+    simulation = Simulation.of(case[2], timing, array)
+    share = simulation.busy_pes.sum() / (simulation.plan.num_logical_pes * simulation.cycles)
+    assert simulation.utilisation == pytest.approx(share, rel=1e-12)  # one division more
+
+
+def test_arrays_and_operations_of_any_size() -> None:
+    """Neither has a part in memory or time that grows with it."""
+    huge = worked("single-alu", (999_999_999, 999_999_999))
+    assert (huge.cycles, huge.plan.places) == (8, [(0, 0), (0, 1), (1, 0), (1, 1)])
+    timing = Timing(multiply_cycles=1_000_000_000, add_cycles=1_000_000_000)
+    slow = Simulation.of(make_operands(IMAGE, KERNEL), timing)
+    assert slow.cycles == 8_000_000_000
+    assert slow.utilisation == pytest.approx(28 / 32)
+
+
+def test_the_places_of_a_plan() -> None:
+    """13 output rows on 6 columns: strips of 6, 6 and 1; sets of 3 rows, two of them below each other."""
+    operands = make_operands(read_matrix("random:15x9", "--input"), read_matrix("random:3x3", "--kernel"))
+    plan = Simulation.of(operands, Timing(), (7, 6)).plan
+    assert plan.num_passes == len(list(plan.passes())) == 2
+    assert plan.places == [(row, column) for row in range(6) for column in range(6)]
+    alone = Simulation.of(operands, Timing(model="serial"), (7, 6)).plan
+    assert (alone.places, alone.num_passes) == ([(0, 0)], 13)
 
 
 @settings(max_examples=300, deadline=None)
@@ -156,5 +187,7 @@ def test_requests_that_cannot_be() -> None:
         Simulation.of(make_operands(IMAGE, KERNEL), Timing(), (0, 3))
     with pytest.raises(UsageError, match="unknown execution model 'systolic'"):
         Timing(model="systolic")
-    with pytest.raises(UsageError, match="--add-cycles must be at least 1, not 0"):
+    with pytest.raises(UsageError, match="--add-cycles must be at least 1 and at most 1,000,000,000, not 0"):
         Timing(add_cycles=0)
+    with pytest.raises(UsageError, match="--multiply-cycles must be at least 1 and at most 1,000,000,000"):
+        Timing(multiply_cycles=10**30)

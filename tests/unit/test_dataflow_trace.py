@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,11 @@ from hypothesis import given, settings
 
 from dataflow_reference import arrays, convolutions, timings
 from paceline.dataflow.counting import conv_accesses
-from paceline.dataflow.events import count_events, events
+from paceline.dataflow.events import OPERATIONS, count_events, events
 from paceline.dataflow.matrices import read_matrix
 from paceline.dataflow.operands import make_operands
 from paceline.dataflow.simulate import Simulation
-from paceline.dataflow.timing import Timing
+from paceline.dataflow.timing import MODELS, Timing
 from paceline.dataflow.trace import write_trace
 from paceline.errors import UsageError
 
@@ -100,17 +102,22 @@ def test_accesses_are_those_of_the_events(
     for event in events(simulation):
         counted.update(f"{kind} received" for kind in event.loads)
         counted[event.operation] += 1
+        counted["started"] += event.operation == "multiply" and event.tap == 0
         counted["kept"] += event.source == event.place
+        counted["complete"] += event.is_complete
     moved = conv_accesses(simulation)
     assert moved.neighbour == {
         "filter": counted["weight received"],
         "input": counted["input received"],
         "partial_sum": counted["send"],
     }
-    assert moved.register_file["filter"] == counted["multiply"] + counted["weight received"]
-    assert moved.buffer["partial_sum"] == 2 * counted["kept"] + simulation.plan.shape.num_outputs
-    assert moved.buffer["filter"] <= moved.neighbour["filter"] + moved.dram["filter"]
-    assert moved.buffer["input"] <= moved.neighbour["input"] + moved.dram["input"]
+    additions = counted["add"] + counted["sum"]
+    passed_on = counted["send"] + counted["kept"] + counted["complete"]
+    assert moved.register_file == {
+        "filter": counted["multiply"] + counted["weight received"],
+        "input": counted["multiply"] + counted["input received"],
+        "partial_sum": counted["started"] + 2 * additions + passed_on,
+    }
 
 
 def test_the_cycles_of_the_worked_example() -> None:
@@ -147,35 +154,54 @@ def test_csv_and_json_hold_the_same(tmp_path: Path) -> None:
     assert [file.name for file in sorted(tmp_path.iterdir())] == ["a.csv", "a.json"]
 
 
-@pytest.mark.parametrize("model", ["serial", "single-alu", "pipelined", "mac"])
-def test_waves(tmp_path: Path, model: str) -> None:
-    """A reader of the format sees, in each cycle, exactly what the events say."""
-    simulation = simulated(model, (2, 3), multiply_cycles=2)
+UNITS = {"multiply": "multiplier", "add": "adder", "send": "sender", "sum": "column"}
+WAVES = {
+    "the worked example": ("1 3 9; 4 5 6; 7 4 9", "-1 2; 2 -1"),
+    "broken numbers": ("1.5 3 9; 4 5 0.1; 7 4 9; 1 2 3", "-1 2; 2 -1; 1 0.25"),
+    "large whole numbers": (f"{2**53 + 1} -3; -1 {2**55 + 3}", "1 -1"),
+}
+
+
+@pytest.mark.parametrize("given", WAVES)
+@pytest.mark.parametrize("model", MODELS)
+def test_waves(tmp_path: Path, model: str, given: str) -> None:
+    """A reader of the format sees, in each cycle, exactly what the events say; of several at once, the last."""
+    image, kernel = (read_matrix(text, "--input") for text in WAVES[given])
+    simulation = Simulation.of(make_operands(image, kernel), Timing(model=model, multiply_cycles=2), (3, 4))
     write_trace(simulation, str(tmp_path / "a.vcd"))
     signals, states = read_vcd((tmp_path / "a.vcd").read_text())
-    assert len(signals) == 1 + 2 * 3 * 3 * 4
-    assert max(states) == simulation.cycles
-    codes = {"multiply": 1, "add": 2, "sum": 3, "send": 4}
-    units = {"multiply": "multiplier", "add": "adder", "sum": "adder", "send": "sender"}
-    expected: dict[tuple[int, str], tuple[int, Any]] = {}
-    for event in events(simulation):
-        for cycle in range(event.cycle, max(event.last_cycle, event.cycle) + 1):
-            name = f"array.pe_{event.place[0]}_{event.place[1]}.{units[event.operation]}"
-            expected[cycle, name] = (codes[event.operation], event.result)
+    found = list(events(simulation))
+    pes = {f"array.pe_{row}_{column}" for row, column in {event.place for event in found}}
+    units = {f"{pe}.{unit}" for pe in pes for unit in UNITS.values()}
+    parts = ("operation", "left", "right", "result")
+    assert set(signals.values()) == {"array.cycle"} | {f"{unit}.{part}" for unit in units for part in parts}
+    assert sorted(states) == list(range(simulation.cycles + 1))
+    shown = dict.fromkeys(set(signals.values()) - {"array.cycle"}, 0)
     for cycle in range(1, simulation.cycles + 1):
-        state = states[max(time for time in states if time <= cycle - 1)]
-        assert state["array.cycle"] <= cycle - 1
-        for name in {name.rpartition(".")[0] for name in signals.values() if name != "array.cycle"}:
-            operation, value = expected.get((cycle, name), (0, None))
-            assert state[f"{name}.operation"] == operation, (cycle, name)
-            assert value is None or state[f"{name}.result"] == value
-    assert all(states[simulation.cycles][name] == 0 for name in signals.values() if name.endswith(".operation"))
+        shown |= {f"{unit}.operation": 0 for unit in units}
+        for event in found:
+            if event.cycle <= cycle <= max(event.last_cycle, event.cycle):
+                unit = f"array.pe_{event.place[0]}_{event.place[1]}.{UNITS[event.operation]}"
+                shown[f"{unit}.operation"] = 1 + OPERATIONS.index(event.operation)
+                values = {"left": event.left, "right": event.right, "result": event.result}
+                shown |= {f"{unit}.{part}": value for part, value in values.items() if value is not None}
+        assert states[cycle - 1] == {**shown, "array.cycle": cycle}, cycle
+    assert all(states[simulation.cycles][f"{unit}.operation"] == 0 for unit in units)
+
+
+@pytest.mark.skipif(shutil.which("vcd2fst") is None, reason="GTKWave's converter is not installed")
+def test_gtkwave_reads_the_same(tmp_path: Path) -> None:
+    write_trace(simulated("mac", (1, 2)), str(tmp_path / "a.vcd"))
+    subprocess.run(["vcd2fst", "a.vcd", "a.fst"], cwd=tmp_path, check=True, capture_output=True)
+    back = subprocess.run(["fst2vcd", "a.fst"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert read_vcd(back) == read_vcd((tmp_path / "a.vcd").read_text())
 
 
 def read_vcd(text: str) -> tuple[dict[str, str], dict[int, dict[str, float]]]:
     """Signals by identifier, and the values of all of them after each time: a reader of the format's grammar."""
     head, _, body = text.partition("$enddefinitions $end")
     signals: dict[str, str] = {}
+    is_signed: set[str] = set()
     scope: list[str] = []
     words = iter(head.split())
     for word in words:
@@ -185,26 +211,27 @@ def read_vcd(text: str) -> tuple[dict[str, str], dict[int, dict[str, float]]]:
         elif word == "$upscope":
             scope.pop()
         elif word == "$var":
-            _, _, identifier, name = (next(words) for _ in range(4))
+            kind, _, identifier, name = (next(words) for _ in range(4))
             assert identifier not in signals
             signals[identifier] = ".".join([*scope, name])
+            is_signed |= {identifier} if kind == "integer" else set()
     assert scope == []
     values: dict[str, float] = {}
     states: dict[int, dict[str, float]] = {}
     time, changed = -1, set[str]()
     tokens = iter(body.split())
     for token in tokens:
-        if token in ("$dumpvars", "$end"):
-            changed = set()
-        elif token.startswith("#"):
+        if token.startswith("#"):
             assert int(token[1:]) > time
             time, changed = int(token[1:]), set()
-        else:
+        elif token not in ("$dumpvars", "$end"):
             identifier = next(tokens)
             assert identifier not in changed, f"{signals[identifier]} changes twice at {time}"
             changed.add(identifier)
-            values[signals[identifier]] = float(int(token[1:], 2)) if token[0] == "b" else float(token[1:])
             assert token[0] in "br"
+            value = int(token[1:], 2) if token[0] == "b" else float(token[1:])
+            is_negative = identifier in is_signed and value >= 2**63
+            values[signals[identifier]] = value - 2**64 if is_negative else value
         states[time] = dict(values)
     assert set(values) == set(signals.values())
     return signals, states
@@ -216,4 +243,6 @@ def test_traces_that_cannot_be(tmp_path: Path) -> None:
     large = make_operands(np.zeros((64, 64, 64), dtype=int), np.zeros((64, 64, 3, 3), dtype=int))
     with pytest.raises(UsageError, match="events, and 20,000,000 are the most"):
         write_trace(Simulation.of(large, Timing()), str(tmp_path / "a.csv"))
+    with pytest.raises(UsageError, match="4,000,000,004 cycles, and 20,000,000 are the most"):
+        write_trace(simulated(multiply_cycles=1_000_000_000), str(tmp_path / "a.vcd"))
     assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,7 @@ def conv(
     from paceline.dataflow.shape import parse_array, parse_pair
     from paceline.dataflow.simulate import Simulation
     from paceline.dataflow.timing import Timing
-    from paceline.dataflow.trace import check_trace_file, write_trace
+    from paceline.dataflow.trace import check_trace, check_trace_file, write_trace
 
     check_json_target(json_target)
     if trace:
@@ -89,18 +89,24 @@ def conv(
     )
     timing = Timing(model=model, multiply_cycles=multiply_cycles, add_cycles=add_cycles)
     simulation = Simulation.of(operands, timing, parse_array(pes) if pes else None)
+    if trace:
+        check_trace(simulation, trace)
+    if animate or chart:
+        from paceline.report import dataflow as pages
+
+        if animate:
+            pages.check_animation(simulation)
+        if chart:
+            pages.check_conv_charts(simulation)
     console = console_for(json_target)
     print_conv(simulation, console, num_cycles=cycles)
     if trace:
         count = write_trace(simulation, trace)
         console.print(f"trace  {trace} ({count:,} events)", markup=False, soft_wrap=True)
-    if animate or chart:
-        from paceline.report.dataflow import write_animation, write_conv_charts
-
-        if animate:
-            console.print(f"page   {write_animation(simulation, animate)}", markup=False, soft_wrap=True)
-        if chart:
-            console.print(f"chart  {write_conv_charts(simulation, chart)}", markup=False, soft_wrap=True)
+    if animate:
+        console.print(f"page   {pages.write_animation(simulation, animate)}", markup=False, soft_wrap=True)
+    if chart:
+        console.print(f"chart  {pages.write_conv_charts(simulation, chart)}", markup=False, soft_wrap=True)
     write_json(conv_result(simulation), json_target)
 
 

@@ -11,7 +11,7 @@ from paceline.dataflow.simulate import Record, Simulation
 
 Place = tuple[int, int]  # row and column in the array
 Number = int | float
-ORDER = ("multiply", "add", "send", "sum")
+OPERATIONS = ("multiply", "add", "send", "sum")  # in the order in which a cycle has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Event:
     last_cycle: int
     number: int  # of the pass
     place: Place
-    operation: str  # multiply, add, sum (of a column), send
+    operation: str  # one of OPERATIONS; sum is of a column
     left: Number | None  # a weight, or the sum so far
     right: Number | None  # an input, a product, or a partial sum that was received
     result: Number
@@ -38,7 +38,7 @@ def events(simulation: Simulation) -> Iterator[Event]:
     """Every event, by cycle; within one, nothing comes before what it follows from."""
     for record in simulation.records():
         found = [event for index in range(len(record.one.strips)) for event in _of_strip(simulation, record, index)]
-        yield from sorted(found, key=lambda event: (event.cycle, ORDER.index(event.operation), event.place))
+        yield from sorted(found, key=lambda event: (event.cycle, OPERATIONS.index(event.operation), event.place))
 
 
 def count_events(simulation: Simulation) -> int:

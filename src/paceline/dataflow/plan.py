@@ -89,6 +89,23 @@ class Plan:
         return min(self.slots[0] * self.slots[1], self.num_strips)
 
     @property
+    def num_passes(self) -> int:
+        return math.ceil(self.num_strips / self.num_side_by_side) * self.num_folds
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """PEs of the array that work in any pass, by row and column."""
+        widest: dict[tuple[int, int], int] = {}
+        for strip in itertools.chain.from_iterable(self._batches()):
+            corner = (strip.array_row, strip.array_column)
+            widest[corner] = max(widest.get(corner, 0), strip.num_columns)
+        return sorted(
+            (corner[0] + row, corner[1] + column)
+            for corner, width in widest.items()
+            for row, column in itertools.product(range(self.set_rows), range(width))
+        )
+
+    @property
     def num_sets_side_by_side(self) -> int:
         """Logical sets among which those strips are."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
@@ -134,21 +151,20 @@ class Plan:
 
     def _batches(self) -> Iterator[tuple[Strip, ...]]:
         """As many strips at a time as there are slots."""
-        places = list(itertools.product(range(self.slots[0]), range(self.slots[1])))
         work = itertools.product(
             range(self.shape.num_images),
             range(self.shape.num_filters),
             range(0, self.shape.output_height, self.strip_columns),
         )
-        while some := list(itertools.islice(work, len(places))):
+        while some := list(itertools.islice(work, self.num_side_by_side)):
             yield tuple(
                 Strip(
                     image=image,
                     filter=number,
                     first_row=first,
                     num_columns=min(self.strip_columns, self.shape.output_height - first),
-                    array_row=down * self.set_rows,
-                    array_column=across * self.strip_columns,
+                    array_row=slot // self.slots[1] * self.set_rows,
+                    array_column=slot % self.slots[1] * self.strip_columns,
                 )
-                for (image, number, first), (down, across) in zip(some, places, strict=False)
+                for slot, (image, number, first) in enumerate(some)
             )

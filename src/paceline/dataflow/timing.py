@@ -16,6 +16,7 @@ from paceline.errors import UsageError, unknown
 
 Cycles = NDArray[np.int64]
 
+MAX_OPERATION_CYCLES = 1_000_000_000  # cycles of a whole convolution then still fit into 64 bits
 MODELS = {
     "serial": "one PE does everything, one operation at a time",
     "single-alu": "each PE does one operation at a time, a multiplication or an addition",
@@ -36,8 +37,11 @@ class Timing:
         if self.model not in MODELS:
             raise unknown("execution model", self.model, MODELS)
         for name in ("multiply_cycles", "add_cycles"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MAX_OPERATION_CYCLES:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} must be at least 1 and at most {MAX_OPERATION_CYCLES:,}, "
+                    f"not {getattr(self, name)}"
+                )
 
     @property
     def addition(self) -> int:
@@ -62,31 +66,50 @@ class Schedule:
         ends += [starts.max() + self.add_cycles for starts in (self.add_start, self.sum_start) if starts.size]
         return int(max(ends))
 
-    @cached_property
+    @property
     def worker_busy(self) -> NDArray[np.bool_]:
-        """In which cycles a PE that only multiplies its row is at work."""
-        return self._busy((self.multiply_start, self.multiply_cycles), (self.add_start, self.add_cycles))
+        """In which cycles a PE that only multiplies its row is at work; one value per cycle."""
+        return self._busy(self._worker_spans)
 
-    @cached_property
+    @property
     def adder_busy(self) -> NDArray[np.bool_]:
         """The same of the first PE of a column."""
-        sums = self._busy((self.sum_start, self.add_cycles))
-        return np.asarray(self.worker_busy | sums)
+        return self._busy(self._adder_spans)
 
     @cached_property
     def worker_cycles(self) -> int:
-        return int(self.worker_busy.sum())
+        return _covered(self._worker_spans)
 
     @cached_property
     def adder_cycles(self) -> int:
-        return int(self.adder_busy.sum())
+        return _covered(self._adder_spans)
 
-    def _busy(self, *kinds: tuple[Cycles, int]) -> NDArray[np.bool_]:
+    @property
+    def _worker_spans(self) -> tuple[Cycles, Cycles]:
+        """When operations begin and end."""
+        starts = np.concatenate([self.multiply_start.ravel(), self.add_start.ravel()])
+        lengths = np.repeat([self.multiply_cycles, self.add_cycles], [self.multiply_start.size, self.add_start.size])
+        return starts, starts + lengths
+
+    @property
+    def _adder_spans(self) -> tuple[Cycles, Cycles]:
+        starts, ends = self._worker_spans
+        sums = self.sum_start.ravel()
+        return np.concatenate([starts, sums]), np.concatenate([ends, sums + self.add_cycles])
+
+    def _busy(self, spans: tuple[Cycles, Cycles]) -> NDArray[np.bool_]:
         edges = np.zeros(self.cycles + 1, dtype=np.int64)
-        for starts, length in kinds:
-            np.add.at(edges, starts.ravel(), 1)
-            np.add.at(edges, starts.ravel() + length, -1)
+        for times, change in zip(spans, (1, -1), strict=True):
+            np.add.at(edges, times, change)
         return np.asarray(np.cumsum(edges)[:-1] > 0)
+
+
+def _covered(spans: tuple[Cycles, Cycles]) -> int:
+    """Cycles in which at least one operation goes on, however long they are."""
+    order = np.argsort(spans[0], kind="stable")
+    starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
+    gaps = np.maximum(starts[1:] - ends[:-1], 0)
+    return int(ends[-1] - starts[0] - gaps.sum())
 
 
 def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: int) -> Schedule:

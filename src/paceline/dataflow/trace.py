@@ -14,7 +14,7 @@ from paceline.dataflow.vcd import write_vcd
 from paceline.errors import RunError, UsageError
 
 SCHEMA = 1
-MAX_EVENTS = 20_000_000  # some gigabytes
+MAX_EVENTS = 20_000_000  # some gigabytes; and as many cycles, each of which has a line in a .vcd
 COLUMNS: tuple[str, ...] = (
     "cycle",
     "last_cycle",
@@ -37,14 +37,23 @@ def check_trace_file(target: str) -> None:
         raise UsageError(f"--trace {target!r}: name a file that ends in {', '.join(_WRITERS)}")
 
 
+def check_trace(simulation: Simulation, target: str) -> None:
+    """Whether there is too much to write; nothing is calculated for it."""
+    sizes = {"events": count_events(simulation)}
+    if Path(target).suffix.lower() == ".vcd":
+        sizes["cycles"] = simulation.cycles
+    for what, count in sizes.items():
+        if count > MAX_EVENTS:
+            raise UsageError(
+                f"this trace would have {count:,} {what}, and {MAX_EVENTS:,} are the most that is written; "
+                "trace a part of the input, fewer filters, or shorter operations"
+            )
+
+
 def write_trace(simulation: Simulation, target: str) -> int:
     """Write every event, a pass at a time, so that a long trace fits into memory; returns how many there were."""
     check_trace_file(target)
-    if (expected := count_events(simulation)) > MAX_EVENTS:
-        raise UsageError(
-            f"this trace would have {expected:,} events, and {MAX_EVENTS:,} are the most that is written; "
-            "trace a part of the input, or fewer filters"
-        )
+    check_trace(simulation, target)
     path = Path(target)
     beside = path.with_name(f"{path.name}.part")
     try:
@@ -84,7 +93,13 @@ def _write_json(simulation: Simulation, file: TextIO) -> int:
 
 
 def _write_waves(simulation: Simulation, file: TextIO) -> int:
-    return write_vcd(events(simulation), file, array=simulation.plan.array, cycles=simulation.cycles)
+    return write_vcd(
+        events(simulation),
+        file,
+        places=simulation.plan.places,
+        cycles=simulation.cycles,
+        is_whole=simulation.operands.images.dtype.kind == "i",
+    )
 
 
 def _each(found: Iterable[Event], write: Callable[[Event], object]) -> int:

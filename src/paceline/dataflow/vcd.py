@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
-from paceline.dataflow.events import Event
+from paceline.dataflow.events import OPERATIONS, Event, Number, Place
 
-# Idle is 0; a PE with a multiplier and an adder shows each on its own signals.
-OPERATIONS = {"multiply": 1, "add": 2, "sum": 3, "send": 4}
-UNITS = {"multiply": "multiplier", "add": "adder", "sum": "adder", "send": "sender"}
+# A PE shows each of these on signals of its own: under some models they go on side by side.
+UNITS = {"multiply": "multiplier", "add": "adder", "send": "sender", "sum": "column"}
+CODES = {operation: number for number, operation in enumerate(OPERATIONS, start=1)}  # 0 is idle
 SIGNALS = ("operation", "left", "right", "result")
 
 Key = tuple[int, int, str]  # row, column, unit
 
 
-def write_vcd(found: Iterable[Event], file: TextIO, *, array: tuple[int, int], cycles: int) -> int:
-    """Events must come by cycle. Time t is the beginning of cycle t + 1; an idle unit keeps its last operands."""
+def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, is_whole: bool) -> int:
+    """Events must come by cycle. Time t is the beginning of cycle t + 1; an idle unit keeps its last operands.
+
+    Whole numbers are vectors of 64 bits, so that none is rounded; others are reals. Where a unit does several things
+    in one cycle, as additions that take no time can, the last of them is shown.
+    """
+    keys = [(*place, unit) for place in places for unit in UNITS.values()]
     names = {
-        (row, column, unit): [_identifier(number) for number in range(base, base + len(SIGNALS))]
-        for base, (row, column, unit) in zip(
-            itertools.count(1, len(SIGNALS)),
-            itertools.product(range(array[0]), range(array[1]), ("multiplier", "adder", "sender")),
-            strict=False,
-        )
+        key: [_identifier(number) for number in range(base, base + len(SIGNALS))]
+        for base, key in zip(itertools.count(1, len(SIGNALS)), keys, strict=False)
     }
-    file.writelines(_header(names, array))
-    changes = _Changes(file, names)
+    file.writelines(_header(names, places, is_whole=is_whole))
+    changes = _Changes(file, names, is_whole=is_whole)
     count = 0
     for event in found:
         changes.start(event)
@@ -37,53 +38,59 @@ def write_vcd(found: Iterable[Event], file: TextIO, *, array: tuple[int, int], c
     return count
 
 
-def _header(names: dict[Key, list[str]], array: tuple[int, int]) -> Iterator[str]:
-    yield "$comment a row-stationary array, one time unit per cycle; operation: "
-    yield ", ".join(f"{code} {name}" for name, code in OPERATIONS.items()) + " $end\n"
+def _header(names: dict[Key, list[str]], places: Sequence[Place], *, is_whole: bool) -> Iterator[str]:
+    yield "$comment a row-stationary array, one time unit per cycle; operation: 0 idle, "
+    yield ", ".join(f"{code} {name}" for name, code in CODES.items()) + " $end\n"
     yield "$timescale 1 ns $end\n$scope module array $end\n"
-    yield f"$var integer 32 {_identifier(0)} cycle $end\n"
-    for row, column in itertools.product(range(array[0]), range(array[1])):
+    yield f"$var integer 64 {_identifier(0)} cycle $end\n"
+    value = "integer 64" if is_whole else "real 64"
+    for row, column in places:
         yield f"$scope module pe_{row}_{column} $end\n"
-        for unit in ("multiplier", "adder", "sender"):
+        for unit in UNITS.values():
             yield f"$scope module {unit} $end\n"
             for signal, identifier in zip(SIGNALS, names[row, column, unit], strict=True):
-                kind = "wire 3" if signal == "operation" else "real 64"
-                yield f"$var {kind} {identifier} {signal} $end\n"
+                yield f"$var {'wire 3' if signal == 'operation' else value} {identifier} {signal} $end\n"
             yield "$upscope $end\n"
         yield "$upscope $end\n"
-    yield "$upscope $end\n$enddefinitions $end\n$dumpvars\n"
-    yield f"b0 {_identifier(0)}\n"
-    for operation, *values in names.values():
-        yield f"b0 {operation}\n"
-        yield from (f"r0 {identifier}\n" for identifier in values)
-    yield "$end\n"
+    yield "$upscope $end\n$enddefinitions $end\n"
+
+
+def _change(value: Number, identifier: str, *, is_whole: bool) -> str:
+    """Negative whole numbers in two's complement."""
+    return f"b{int(value) % 2**64:b} {identifier}\n" if is_whole else f"r{value:.17g} {identifier}\n"
 
 
 class _Changes:
     """Writes changes in order of time, each signal at most once per time; what ends is remembered until then."""
 
-    def __init__(self, file: TextIO, names: dict[Key, list[str]]) -> None:
+    def __init__(self, file: TextIO, names: dict[Key, list[str]], *, is_whole: bool) -> None:
         self._file = file
         self._names = names
+        self._is_whole = is_whole
         self._ends: list[tuple[int, Key]] = []
         self._until: dict[Key, int] = {}
         self._time = 0
         self._pending: dict[str, str] = {}
+        for operation, *operands in names.values():
+            self._pending[operation] = f"b0 {operation}\n"
+            self._pending |= {one: _change(0, one, is_whole=is_whole) for one in operands}
 
     def start(self, event: Event) -> None:
         key = (*event.place, UNITS[event.operation])
         self._advance(event.cycle - 1)
         operation, *operands = self._names[key]
-        self._pending[operation] = f"b{OPERATIONS[event.operation]:b} {operation}\n"
+        self._pending[operation] = f"b{CODES[event.operation]:b} {operation}\n"
         for identifier, value in zip(operands, (event.left, event.right, event.result), strict=True):
             if value is not None:
-                self._pending[identifier] = f"r{value:.17g} {identifier}\n"
+                self._pending[identifier] = _change(value, identifier, is_whole=self._is_whole)
         self._until[key] = max(event.last_cycle, event.cycle)
         heapq.heappush(self._ends, (self._until[key], key))
 
     def finish(self, cycles: int) -> None:
+        """To the end of the last cycle, when everything rests."""
         self._advance(cycles)
-        self._flush()
+        self._file.write(f"#{cycles}\n")
+        self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
         """To that time, past the ends of operations on the way."""
@@ -97,14 +104,12 @@ class _Changes:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        if time > self._time:
-            self._flush()
-            self._time = time
-
-    def _flush(self) -> None:
-        self._file.write(f"#{self._time}\nb{self._time:b} {_identifier(0)}\n")
-        self._file.writelines(self._pending.values())
-        self._pending.clear()
+        """Every cycle on the way is begun, whether anything else changes in it or not."""
+        while self._time < time:
+            self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
+            self._file.writelines(self._pending.values())
+            self._pending.clear()
+            self._time += 1
 
 
 def _identifier(number: int) -> str:

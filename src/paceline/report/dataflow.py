@@ -8,13 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from paceline.dataflow.array import PEArray
 from paceline.dataflow.chips import load_chip
 from paceline.dataflow.counting import conv_accesses
-from paceline.dataflow.events import Event, count_events, events
+from paceline.dataflow.events import OPERATIONS, Event, count_events, events
 from paceline.dataflow.plan import Pass
 from paceline.dataflow.simulate import Simulation
-from paceline.dataflow.timing import MODELS
+from paceline.dataflow.telling import about, holdings, number_text, summary
 from paceline.errors import UsageError
 from paceline.report.chart import Chart, compact
 from paceline.report.dataflow_charts import energy_chart, network_charts, utilisation_chart
@@ -22,17 +21,31 @@ from paceline.report.html import packed_plotly, policy_for, template_file, templ
 
 MAX_EVENTS = 50_000  # a page of a few megabytes that a browser still steps through at once
 MAX_PES = 400
-OPERATIONS = ("multiply", "add", "sum", "send")
+MAX_CYCLES = 10_000_000  # of a chart: some hundred megabytes while it is made
+
+
+def check_animation(simulation: Simulation) -> None:
+    """Whether it is too much for a page; nothing is calculated for it."""
+    count, (rows, columns) = count_events(simulation), simulation.plan.array
+    if max(count, simulation.cycles) > MAX_EVENTS or rows * columns > MAX_PES:
+        raise UsageError(
+            f"{count:,} events in {simulation.cycles:,} cycles on {rows} x {columns} PEs are too many for one page, "
+            f"which shows up to {MAX_EVENTS:,} of each on {MAX_PES} PEs; take a part of the input, or write a --trace"
+        )
+
+
+def check_conv_charts(simulation: Simulation) -> None:
+    """The same for the chart of utilisation, which looks at every cycle."""
+    if simulation.cycles > MAX_CYCLES:
+        raise UsageError(
+            f"{simulation.cycles:,} cycles are too many for a chart, which shows up to {MAX_CYCLES:,}; "
+            "take a part of the input, or shorter operations"
+        )
 
 
 def write_animation(simulation: Simulation, output: str | Path) -> Path:
     """A page that plays every cycle, whole or not at all."""
-    count, (rows, columns) = count_events(simulation), simulation.plan.array
-    if count > MAX_EVENTS or rows * columns > MAX_PES:
-        raise UsageError(
-            f"{count:,} events on {rows} x {columns} PEs are too many for one page, which shows up to {MAX_EVENTS:,} "
-            f"on {MAX_PES}; take a part of the input, or write a --trace"
-        )
+    check_animation(simulation)
     script = Markup(template_file("dataflow.js"))
     page = (
         templates()
@@ -52,6 +65,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
 
 def write_conv_charts(simulation: Simulation, output: str | Path) -> Path:
     """Utilisation over time and energy by level of one convolution."""
+    check_conv_charts(simulation)
     energy = conv_accesses(simulation).energy(load_chip("eyeriss"))
     whole = {"mac": float(simulation.plan.shape.num_multiplications), **energy}
     charts = [utilisation_chart(simulation), energy_chart({simulation.plan.timing.model: whole})]
@@ -86,12 +100,7 @@ def _write_charts(charts: Sequence[Chart], title: str, about: str, output: str |
 
 
 def _about(simulation: Simulation) -> str:
-    plan, shape = simulation.plan, simulation.plan.shape
-    return (
-        f"{plan.timing.model}: {MODELS[plan.timing.model]}. A logical set of {shape.kernel_height} x "
-        f"{shape.output_height} PEs on an array of {plan.array[0]} x {plan.array[1]}; {simulation.cycles:,} cycles, "
-        f"utilisation {simulation.utilisation:.1%} of the set."
-    )
+    return f"{'; '.join([*about(simulation), summary(simulation)])}."
 
 
 def _story(simulation: Simulation) -> dict[str, Any]:
@@ -105,44 +114,40 @@ def _story(simulation: Simulation) -> dict[str, Any]:
         "stride": shape.stride[1],
         "kernel_width": shape.kernel_width,
         "output_shape": [shape.num_images, shape.num_filters, shape.output_height, shape.output_width],
-        "passes": [_holdings(simulation, one) for one in plan.passes()],
+        "operations": OPERATIONS,
+        "passes": [_pass(simulation, one) for one in plan.passes()],
         "events": [_compact_event(event) for event in events(simulation)],
     }
 
 
-def _holdings(simulation: Simulation, one: Pass) -> dict[str, Any]:
+def _pass(simulation: Simulation, one: Pass) -> dict[str, Any]:
     """What each PE of a pass holds, by its place."""
-    pes = PEArray(simulation.plan, one, simulation.operands.images, simulation.operands.filters)
-    shape = simulation.plan.shape
-    found = []
-    for index, strip in enumerate(one.strips):
-        for row in range(pes.filters.shape[1]):
-            for column in range(strip.num_columns):
-                kernel_row = one.kernel_rows[row]
-                found.append(
-                    {
-                        "place": [strip.array_row + row, strip.array_column + column],
-                        "filter": pes.filters[index, row].ravel().tolist(),
-                        "input": pes.inputs[index, row, column].tolist(),
-                        "filter_row": kernel_row,
-                        "input_row": (strip.first_row + column) * shape.stride[0] + kernel_row,
-                        "output": [strip.image, strip.filter, strip.first_row + column],
-                    }
-                )
+    found = [
+        {
+            "place": list(held.place),
+            "filter": [number_text(value) for lane in held.weights for value in lane],
+            "input": [[number_text(value) for value in lane] for lane in held.pixels],
+            "filter_row": held.filter_row,
+            "input_row": held.input_row,
+            "output_row": held.output_row,
+        }
+        for held in holdings(simulation, one)
+    ]
     return {"start": one.start_cycle, "whole_kernel": simulation.plan.is_serial, "pes": found}
 
 
 def _compact_event(event: Event) -> list[Any]:
-    """Positions as the script knows them: long names would be most of the page."""
+    """Positions as the script knows them, as long names would be most of the page; values as they are to be read.
+
+    A script's numbers are floats: whole numbers of 64 bits would be rounded.
+    """
     source = event.source or event.target
     return [
         event.cycle,
         max(event.last_cycle, event.cycle),
         *event.place,
         OPERATIONS.index(event.operation),
-        event.left,
-        event.right,
-        event.result,
+        *("" if value is None else number_text(value) for value in (event.left, event.right, event.result)),
         *event.output,
         event.tap,
         ("weight" in event.loads) + 2 * ("input" in event.loads),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -11,17 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from paceline.cli.parts.view import make_table
-from paceline.dataflow.array import PEArray
 from paceline.dataflow.chips import load_chip
 from paceline.dataflow.counting import conv_accesses
 from paceline.dataflow.events import Event, Place, count_events, events
 from paceline.dataflow.simulate import Simulation
-from paceline.dataflow.timing import MODELS
+from paceline.dataflow.telling import about, holdings, number_text, output_text, summary
 
 SCHEMA = 1
 MANY_PES = 6  # beyond which every event has a line of its own, instead of a column per PE
 MANY_EVENTS = 500_000  # of a whole simulation, beyond which none is printed
 MANY_ROWS = 24  # lines of a matrix or of the table of PEs
+MANY_OUTPUTS = 2  # matrices
 
 
 def conv_result(simulation: Simulation) -> dict[str, Any]:
@@ -59,42 +58,20 @@ def conv_result(simulation: Simulation) -> dict[str, Any]:
 
 
 def print_conv(simulation: Simulation, console: Console, *, num_cycles: int) -> None:
-    plan = simulation.plan
-    for line in _about(simulation):
+    for line in about(simulation):
         console.print(line, markup=False)
+    if simulation.plan.num_passes > 1:
+        console.print(f"What PEs hold in the first of {simulation.plan.num_passes:,} passes:")
     console.print(_holdings(simulation))
     if num_cycles and count_events(simulation) > MANY_EVENTS:
         console.print(f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
     elif num_cycles:
         shown = itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation))
-        console.print(_cycle_table(list(shown)))
+        console.print(_cycle_table(simulation, list(shown)))
         if num_cycles < simulation.cycles:
             console.print(f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")
-    console.print("output")
     _print_output(simulation, console)
-    console.print(
-        f"{simulation.cycles:,} cycles, {plan.num_logical_pes} PEs of the logical set, "
-        f"utilisation {simulation.utilisation:.1%}",
-        markup=False,
-    )
-
-
-def _about(simulation: Simulation) -> Iterator[str]:
-    plan, shape = simulation.plan, simulation.plan.shape
-    yield f"{plan.timing.model}: {MODELS[plan.timing.model]}"
-    size = f"a logical set of {shape.kernel_height} x {shape.output_height} PEs"
-    if plan.is_serial:
-        yield f"{size}, of which one works"
-        return
-    sets = shape.num_images * shape.num_filters
-    times = "" if sets == 1 else f", {sets} times ({shape.num_images} images x {shape.num_filters} filters)"
-    yield f"{size}{times}, on an array of {plan.array[0]} x {plan.array[1]}"
-    if plan.num_folds > 1:
-        yield f"folded: {plan.set_rows} of {shape.kernel_height} kernel rows at a time, {plan.num_folds} folds"
-    if plan.strip_columns < shape.output_height:
-        yield f"folded: {plan.strip_columns} of {shape.output_height} output rows at a time"
-    if plan.num_side_by_side > 1:
-        yield f"replicated: {plan.num_side_by_side} sets or strips side by side"
+    console.print(summary(simulation), markup=False)
 
 
 def _holdings(simulation: Simulation) -> Any:
@@ -102,60 +79,50 @@ def _holdings(simulation: Simulation) -> Any:
     table = make_table(
         "PE", "filter row", "input row", "partial sums of", text=("filter row", "input row", "partial sums of")
     )
-    one = next(simulation.plan.passes())
-    pes = PEArray(simulation.plan, one, simulation.operands.images, simulation.operands.filters)
-    shape = simulation.plan.shape
-    lines = 0
-    for index, strip in enumerate(one.strips):
-        rows = [0] if simulation.plan.is_serial else range(len(one.kernel_rows))
-        for row, column in itertools.product(rows, range(strip.num_columns)):
-            lines += 1
-            if lines > MANY_ROWS:
-                continue
-            kernel_row = one.kernel_rows[row]
-            input_row = (strip.first_row + column) * shape.stride[0] + kernel_row
-            weights = pes.filters[index, row].tolist()
-            pixels = pes.inputs[index, row, column].tolist()
-            table.add_row(
-                _name((strip.array_row + row, strip.array_column + column)),
-                f"{'all' if simulation.plan.is_serial else kernel_row}: {_lanes(weights)}",
-                f"{'all' if simulation.plan.is_serial else input_row}: {_lanes(pixels)}",
-                f"output row {strip.first_row + column}" + _which(simulation, strip.image, strip.filter),
-            )
-    if lines > MANY_ROWS:
-        table.add_row(f"... {lines - MANY_ROWS} more", "", "", "")
+    first = next(simulation.plan.passes())
+    num_pes = first.num_columns * simulation.plan.set_rows
+    for one in itertools.islice(holdings(simulation, first), MANY_ROWS):
+        rows = ("all", "all") if simulation.plan.is_serial else (one.filter_row, one.input_row)
+        table.add_row(
+            _name(one.place),
+            f"{rows[0]}: {_lanes(one.weights)}",
+            f"{rows[1]}: {_lanes(one.pixels)}",
+            f"output row {one.output_row}" + _which(simulation, one.strip.image, one.strip.filter, before=" of "),
+        )
+    if num_pes > MANY_ROWS:
+        table.add_row(f"... {num_pes - MANY_ROWS} more", "", "", "")
     return table
 
 
 def _lanes(lanes: list[list[Any]]) -> str:
     """Rows of all channels, cut where they are long."""
     text = " | ".join(
-        " ".join(_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
+        " ".join(number_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
     )
     return text + (f" | ... {len(lanes) - 3} more" if len(lanes) > 3 else "")
 
 
-def _which(simulation: Simulation, image: int, number: int) -> str:
+def _which(simulation: Simulation, image: int, number: int, *, before: str) -> str:
+    """Image and filter, where there are several."""
     shape = simulation.plan.shape
-    words = ([f"image {image}"] if shape.num_images > 1 else []) + (
-        [f"filter {number}"] if shape.num_filters > 1 else []
-    )
-    return f" of {', '.join(words)}" if words else ""
+    words = [f"image {image}"] if shape.num_images > 1 else []
+    words += [f"filter {number}"] if shape.num_filters > 1 else []
+    return f"{before}{', '.join(words)}" if words else ""
 
 
-def _cycle_table(found: list[Event]) -> Any:
+def _cycle_table(simulation: Simulation, found: list[Event]) -> Any:
     places = sorted({event.place for event in found})
     if len(places) > MANY_PES:
         table = make_table("cycle", "PE", "does", text=("PE", "does"))
         for event in found:
-            table.add_row(_when(event), _name(event.place), escape(_said(event)))
+            table.add_row(_when(event), _name(event.place), escape(_said(simulation, event)))
         return table
     table = make_table("cycle", *map(_name, places), text=tuple(map(_name, places)))
     for cycle, some in itertools.groupby(found, key=lambda event: event.cycle):
         cells: dict[Place, list[str]] = {place: [] for place in places}
         for event in some:
             until = f" (to cycle {event.last_cycle})" if event.last_cycle > cycle else ""
-            cells[event.place].append(escape(_said(event) + until))
+            cells[event.place].append(escape(_said(simulation, event) + until))
         table.add_row(str(cycle), *("\n".join(cells[place]) for place in places))
     return table
 
@@ -164,32 +131,21 @@ def _when(event: Event) -> str:
     return str(event.cycle) if event.last_cycle <= event.cycle else f"{event.cycle}-{event.last_cycle}"
 
 
-def _said(event: Event) -> str:
+def _said(simulation: Simulation, event: Event) -> str:
     """An event in words: what is received, done, sent and complete."""
+    result = number_text(event.result)
     if event.operation == "send":
-        return f"sends {_text(event.result)} to {_name(event.target or event.place)}"
-    left, right = _text(event.left), _text(event.right)
+        return f"sends {result} to {_name(event.target or event.place)}"
+    left, right = number_text(event.left), number_text(event.right)
     if event.operation == "multiply":
-        text = f"{left} x {right} = {_text(event.result)}"
+        text = f"{left} x {right} = {result}"
         new = [value for value, kind in ((left, "weight"), (right, "input")) if kind in event.loads]
-        return f"{text}, receives {' and '.join(new)}" if new else text
-    text = f"{left} + {right} = {_text(event.result)}"
-    if event.source is not None and event.source != event.place:
-        text += f", {right} from {_name(event.source)}"
-    elif event.source is not None:
-        text += f", {right} kept"
-    return f"{text}: output {_index(event)} complete" if event.is_complete else text
-
-
-def _text(value: Any) -> str:
-    """Whole numbers as they are, others with six digits."""
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
-
-
-def _index(event: Event) -> str:
-    image, number, row, column = event.output
-    outer = [str(value) for value in (image, number)] if image or number else []
-    return f"[{', '.join([*outer, str(row), str(column)])}]"
+        text += f", receives {' and '.join(new)}" if new else ""
+    else:
+        text = f"{left} + {right} = {result}"
+        if event.source is not None:
+            text += f", {right} kept" if event.source == event.place else f", {right} from {_name(event.source)}"
+    return f"{text}: output {output_text(simulation, event)} complete" if event.is_complete else text
 
 
 def _name(place: Place) -> str:
@@ -197,11 +153,17 @@ def _name(place: Place) -> str:
 
 
 def _print_output(simulation: Simulation, console: Console) -> None:
-    shown = simulation.operands.shown(simulation.output)
-    for matrix in shown.reshape(-1, *shown.shape[-2:])[:2]:
-        lines = [" ".join(_text(value) for value in row) for row in matrix.tolist()[:MANY_ROWS]]
-        for line in lines:
+    """The first outputs whole, each under its name; of the rest, how many there are."""
+    output = simulation.output
+    kinds = list(itertools.product(range(output.shape[0]), range(output.shape[1])))
+    for image, number in kinds[:MANY_OUTPUTS]:
+        console.print("output" + _which(simulation, image, number, before=" of "))
+        matrix = output[image, number].tolist()
+        for row in matrix[:MANY_ROWS]:
+            line = " ".join(number_text(value) for value in row)
             console.print(f"  {line}", markup=False, soft_wrap=True, no_wrap=True, overflow="ellipsis")
         if len(matrix) > MANY_ROWS:
             console.print(f"  ... {len(matrix) - MANY_ROWS} rows more")
         console.print()
+    if len(kinds) > MANY_OUTPUTS:
+        console.print(f"... {len(kinds) - MANY_OUTPUTS:,} outputs more; --json FILE has all of them.")

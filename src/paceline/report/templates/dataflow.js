@@ -3,8 +3,7 @@
 (() => {
   const root = document.documentElement;
   const story = JSON.parse(document.getElementById("story").textContent);
-  const [MULTIPLY, ADD, SUM, SEND] = [0, 1, 2, 3];
-  const NAMES = ["multiply", "add", "sum", "send"];
+  const [MULTIPLY, SEND] = ["multiply", "send"].map((name) => story.operations.indexOf(name));
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const element = (id) => document.getElementById(id);
@@ -13,7 +12,6 @@
     ({first, last, place: `${row},${column}`, kind, left, right, result, output: [image, filter, y, x], tap, loads, other, done}));
   const byCycle = Array.from({length: story.cycles + 1}, () => []);
   for (const event of events) for (let cycle = event.first; cycle <= event.last; cycle += 1) byCycle[cycle].push(event);
-  const short = (value) => (Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4))));
 
   // The cells of the array, built once.
   const make = (tag, className, parent) => {
@@ -62,7 +60,7 @@
     make("span", "label", target).textContent = label;
     values.forEach((value, index) => {
       const item = make("span", index === used ? `used${isNew ? " new" : ""}` : "", target);
-      item.textContent = short(value);
+      item.textContent = value;
     });
   };
 
@@ -75,16 +73,15 @@
   };
 
   const words = (event) => {
-    const [left, right, result] = [event.left, event.right, event.result].map((value) => (value === null ? "" : short(value)));
-    if (event.kind === SEND) return `sends ${result}`;
-    return `${left} ${event.kind === MULTIPLY ? "\u00d7" : "+"} ${right} = ${result}`;
+    if (event.kind === SEND) return `sends ${event.result}`;
+    return `${event.left} ${event.kind === MULTIPLY ? "\u00d7" : "+"} ${event.right} = ${event.result}`;
   };
 
   const showPe = (held, cycle, cell) => {
     const current = byCycle[cycle].filter((event) => event.place === cell.box.dataset.place);
     const product = current.find((event) => event.kind === MULTIPLY);
     const kinds = current.filter((event) => event.kind !== SEND).map((event) => event.kind);
-    cell.box.className = `pe ${kinds.length ? NAMES[Math.max(...kinds)] : current.length ? "send" : "idle"}`;
+    cell.box.className = `pe ${kinds.length ? story.operations[Math.max(...kinds)] : current.length ? "send" : "idle"}`;
     cell.work.replaceChildren();
     for (const event of current) make("div", "", cell.work).textContent = words(event);
     if (!held) {
@@ -116,7 +113,7 @@
     for (const [place, cell] of cells) {
       cell.sums.replaceChildren();
       for (const {value, cycle: since} of [...(sums.get(place) ?? new Map()).values()].slice(-8)) {
-        make("span", since === cycle ? "latest" : "", cell.sums).textContent = `${short(value)} `;
+        make("span", since === cycle ? "latest" : "", cell.sums).textContent = `${value} `;
       }
     }
   };
@@ -129,7 +126,7 @@
     for (const event of events) {
       if (!event.done || event.last > cycle) continue;
       const slot = slots.get(event.output.join());
-      slot.textContent = short(event.result);
+      slot.textContent = event.result;
       slot.className = event.last === cycle ? "complete latest" : "complete";
     }
   };
@@ -141,7 +138,7 @@
       const from = cells.get(event.place).box;
       const to = cells.get(event.other.join()).box;
       const token = make("div", "token", array);
-      token.textContent = short(event.result);
+      token.textContent = event.result;
       const middle = (box) => [box.offsetLeft + box.offsetWidth / 2 - token.offsetWidth / 2, box.offsetTop + box.offsetHeight / 2 - token.offsetHeight / 2];
       const [[x, y], [endX, endY]] = [middle(from), middle(to)];
       token.style.left = `${endX}px`;
@@ -162,7 +159,7 @@
     const held = new Map(pass.pes.map((pe) => [pe.place.join(), pe]));
     for (const [place, cell] of cells) {
       const mine = held.get(place);
-      const rows = mine && (pass.whole_kernel ? `output row ${mine.output[2]}` : `filter row ${mine.filter_row}, input row ${mine.input_row}`);
+      const rows = mine && (pass.whole_kernel ? `output row ${mine.output_row}` : `filter row ${mine.filter_row}, input row ${mine.input_row}`);
       cell.title.textContent = `PE(${place})${mine ? `: ${rows}` : ""}`;
       showPe(mine, now, cell);
     }
@@ -170,7 +167,7 @@
     showOutputs(now);
     fly(now);
     const done = byCycle[now].filter((event) => event.done && event.last === now);
-    const complete = done.map((event) => `output [${event.output.slice(2).join(", ")}] = ${short(event.result)}`).join("; ");
+    const complete = done.map((event) => `output [${event.output.slice(images * filters > 1 ? 0 : 2).join(", ")}] = ${event.result}`).join("; ");
     const busy = now ? story.busy[now - 1] : 0;
     element("said").textContent = now ? `Cycle ${now}: ${busy} PEs work.${complete ? ` Complete: ${complete}.` : ""}` : "Before the first cycle: PEs hold their rows.";
   };
