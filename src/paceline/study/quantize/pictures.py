@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from paceline.quantize.graph import Graph
+from paceline.quantize.grid import weight_scales
 from paceline.quantize.histogram import Histogram, histogram_of
-from paceline.quantize.noise import activation_noise, rounded_weight, weight_noise
-from paceline.quantize.simulate import Rounding, Simulated
+from paceline.quantize.noise import activation_noise, weight_noise
+from paceline.quantize.simulate import Rounding, Simulated, rounded_weight
 from paceline.study.quantize.stages import Calibrated
 
 WEIGHT_BINS, ACTIVATION_BINS = 101, 128
@@ -22,7 +23,7 @@ def weight_pictures(graph: Graph, *, per_channel: bool) -> list[dict[str, Any]]:
     found = []
     for op in graph.layers:
         largest = float(op.weight.abs().max()) or 1.0
-        after = rounded_weight(op, per_channel=per_channel)
+        after = rounded_weight(op.weight, weight_scales(op.weight, per_channel=per_channel))
         found.append(
             {
                 "layer": op.name,
@@ -39,12 +40,14 @@ def weight_pictures(graph: Graph, *, per_channel: bool) -> list[dict[str, Any]]:
 
 
 def _counts(values: Tensor, largest: float) -> list[int]:
+    values = values.clamp(-largest, largest)  # a rounded weight may be a hair above the largest
     return [int(count) for count in histogram_of(values, -largest, largest, WEIGHT_BINS).tolist()]
 
 
 @torch.no_grad()
 def activation_pictures(
     graph: Graph,
+    rounded: Graph,
     histograms: Mapping[str, Histogram],
     calibrated: Sequence[Calibrated],
     chosen: Calibrated,
@@ -52,9 +55,12 @@ def activation_pictures(
     *,
     per_channel: bool,
 ) -> list[dict[str, Any]]:
-    """Every tensor with the range that each method chose, and the signal over the noise of the chosen one."""
+    """Every tensor with the range that each method chose, and the signal over the noise of the chosen one.
+
+    `graph` is the float model, `rounded` what became integers: after fine-tuning it has other weights.
+    """
     rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
-    noise = activation_noise(graph, Simulated(graph, rounding), images.split(25))
+    noise = activation_noise(graph, Simulated(rounded, rounding), images.split(25))
     kinds = {op.name: op.kind for op in graph.ops}
     return [
         {

@@ -96,8 +96,6 @@ def load_source(source: Source) -> Loaded:
         raise UsageError("the model was trained with --batchnorm off: without running statistics it cannot be folded")
     metadata = _metadata(source.checkpoint)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
-    if not data.shape:
-        raise UsageError(f"data {recipe.data.name!r} has inputs of several tensors; only single tensors are quantized")
     if len(data.train) == 0:
         raise UsageError(f"data {recipe.data.name!r} has no training samples: the calibration set is empty")
     if len(data.test) == 0:
