@@ -62,7 +62,7 @@ def render(material: Material) -> str:
         templates()
         .get_template("quantize.html")
         .render(
-            title=str(study["source"]),
+            title=f"{recipe.model.name} on {recipe.data.name} in int8",
             started=source.started,
             notices=material.left_out,
             headline=headline(study),

@@ -24,7 +24,7 @@ from paceline.quantize.runtime import missing_packages
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, Folder, stamped, store_study
+from paceline.runs import SCHEMA, Folder, stamped, store_study, unstamped
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
@@ -116,7 +116,7 @@ def quantize(
         check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
     started, stamp = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     facts = environment()
-    folder = Folder(out, stamped(f"quantize-{loaded.source.name}"))
+    folder = Folder(out, stamped(f"quantize-{unstamped(loaded.source.name)}"))
     try:
         study = _head(loaded, request, graph, stamp, facts)
         study |= _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
