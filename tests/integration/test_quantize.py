@@ -43,7 +43,8 @@ def test_a_fine_tuning_that_diverges_leaves_nothing(tmp_path: Path) -> None:
         "quantize", str(run), *words, "--finetune", "8", "--strategy", "none", "--lr", "1e30", "--out", str(out)
     )  # fmt: skip
     assert said.code == 1
-    assert "fine-tuning diverged: weights are not finite after 8 steps at learning rate 1e+30" in said.err
+    assert "fine-tuning diverged after 8 steps" in said.err
+    assert "try a smaller --lr" in said.err
     assert list(out.iterdir()) == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,19 @@ def test_a_checkpoint_is_enough(run: Path, tmp_path: Path) -> None:
         assert "fully integer" in said.out
 
 
+def test_last_after_a_quantization_is_the_same_run_again(tmp_path: Path) -> None:
+    out, words = tmp_path / "runs", (*QUICK, "--calibration", "minmax", "--no-report")
+    trained_run(out / "small")
+    for _ in range(2):
+        said = run_command("quantize", "last", "--out", str(out), *words)
+        assert said.code == 0, said.err
+        assert said.out.startswith("small: lenet5")
+    shutil.rmtree(out / "small")
+    said = run_command("quantize", "last", "--out", str(out), *words)
+    assert said.code == 2
+    assert "is a quantization of 'small', which is not stored here" in said.err
+
+
 def odd_run(folder: Path) -> Path:
     """A run of a model with a sigmoid in the middle."""
     from quantize_samples import odd_model
@@ -250,6 +264,7 @@ def _other_shape(state: dict[str, torch.Tensor]) -> None:
         (trained_run, ("--calibration", "minmacs"), "did you mean 'minmax'"),
         (trained_run, ("--calibration", ","), "--calibration names none of"),
         (trained_run, ("--percentile", "20"), "--percentile must be above 50"),
+        (trained_run, ("--percentile", "99", "--calibration", "mse"), "--percentile is for the percentile method"),
         (trained_run, ("--finetune", "-1"), "--finetune must be a number of steps"),
         (trained_run, ("--strategy", "ring"), "add --finetune N"),
         (trained_run, ("--no-onnx", "-o", "file.onnx"), "-o asks for an ONNX file and --no-onnx for none"),

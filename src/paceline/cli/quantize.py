@@ -121,7 +121,8 @@ def quantize(
     tuning = make_tuning(source.recipe, steps=finetune, strategy=strategy, workers=workers, lr=lr) if finetune else None
     console.print(
         f"{source.name}: {source.recipe.model.name} on {source.recipe.data.name}, {len(loaded.data.test):,} test "
-        f"samples, calibrated on {min(samples, len(loaded.data.train)):,} training samples",
+        f"samples; {min(samples, len(loaded.data.train)):,} of {len(loaded.data.train):,} training samples to "
+        "calibrate on",
         markup=False,
     )
     try:

@@ -74,12 +74,17 @@ def finetune(
     model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids, biases=True))
     state = load_file(file)
     if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
-        raise RunError(
-            f"fine-tuning diverged: weights are not finite after {workers[0]['steps']} steps at learning rate "
-            f"{recipe.optimizer.lr:g}; try a smaller --lr"
-        )
+        raise diverged("weights are not finite", recipe)
     model.load_state_dict(state)
     return model.trained(), workers[0]
+
+
+def diverged(reason: str, recipe: Recipe) -> RunError:
+    """What was trained cannot be used."""
+    return RunError(
+        f"fine-tuning diverged after {recipe.train.iterations} steps at learning rate {recipe.optimizer.lr:g}: "
+        f"{reason}; try a smaller --lr"
+    )
 
 
 def finetune_job(

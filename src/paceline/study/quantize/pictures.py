@@ -47,7 +47,6 @@ def _counts(values: Tensor, largest: float) -> list[int]:
 @torch.no_grad()
 def activation_pictures(
     graph: Graph,
-    rounded: Graph,
     histograms: Mapping[str, Histogram],
     calibrated: Sequence[Calibrated],
     chosen: Calibrated,
@@ -55,12 +54,9 @@ def activation_pictures(
     *,
     per_channel: bool,
 ) -> list[dict[str, Any]]:
-    """Every tensor with the range that each method chose, and the signal over the noise of the chosen one.
-
-    `graph` is the float model, `rounded` what became integers: after fine-tuning it has other weights.
-    """
+    """Every tensor with the range that each method chose, and the signal over the noise of the chosen one."""
     rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
-    noise = activation_noise(graph, Simulated(rounded, rounding), images.split(25))
+    noise = activation_noise(graph, Simulated(graph, rounding), images.split(25))
     kinds = {op.name: op.kind for op in graph.ops}
     return [
         {

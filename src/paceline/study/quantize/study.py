@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.codecs import TensorSpec
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.quantize.graph import Graph, named
@@ -28,7 +28,7 @@ from paceline.runs import SCHEMA, Folder, stamped, store_study, unstamped
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
-from paceline.study.quantize.finetune import finetune
+from paceline.study.quantize.finetune import diverged, finetune
 from paceline.study.quantize.pictures import activation_pictures, weight_pictures
 from paceline.study.quantize.request import Request
 from paceline.study.quantize.scoring import calibration_batches, confusion, floats_of
@@ -171,7 +171,7 @@ class _Work:
             model, found["finetuned"] = self._tune(tuning, chosen)
         found["weights"] = weight_pictures(model.graph, per_channel=per_channel)
         found["activations"] = activation_pictures(
-            graph, model.graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
+            model.graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
         )
         found["deployed"], found["deployed_reason"] = self._deploy(model)
         save_weights(tensors_of(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
@@ -194,7 +194,10 @@ class _Work:
                 per_channel=per_channel,
                 file=file,
             )
-        model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
+        try:
+            model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
+        except PacelineError as error:  # finite, and beyond what integers hold on these ranges
+            raise diverged(str(error), tuning.recipe) from error
         entry = tuning.entry
         facts = {"strategy": entry.label, "workers": entry.num_workers, "lr": tuning.recipe.optimizer.lr}
         return model, {**facts, **said}
