@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from paceline.quantize.ops import Add, AveragePool, Conv, Flatten, Linear, MaxPool, Relu
 from paceline.quantize.quantized import Quantized
 
@@ -57,14 +59,33 @@ def _finished(model: Quantized, op: Any, sums: list[tuple[int, int]]) -> list[in
     scales = model.weights[op.name].scales.tolist()
     input_scale = model.grid(op.inputs[0]).scale
     used = any(op.name in other.inputs for other in model.graph.ops)
-    if op.name == model.graph.output and not op.relu and not used:
-        return [times(total, _over(scales[channel], by=max(scales))) for total, channel in sums]
+    if op.name == model.graph.output and op.clip is None and not used:
+        return [_score(total, channel, model.weights[op.name]) for total, channel in sums]
     grid = model.grid(op.name)
-    low = max(grid.low, grid.zero_point) if op.relu else grid.low
+    limits = _limits(grid, op.clip)
     return [
-        _clip(times(total, _over(scales[channel], input_scale, by=grid.scale)) + grid.zero_point, low, grid.high)
+        _clip(times(total, _over(scales[channel], input_scale, by=grid.scale)) + grid.zero_point, *limits)
         for total, channel in sums
     ]
+
+
+def _score(total: int, channel: int, weights: Any) -> int:
+    """In the coarsest scale of all channels that have anything in them."""
+    rows, biases = weights.weight.flatten(1).tolist(), weights.bias.tolist()
+    alive = [any(row) or bias != 0 for row, bias in zip(rows, biases, strict=True)]
+    scales = weights.scales.tolist()
+    known = [scale for scale, counts in zip(scales, alive, strict=True) if counts] or scales
+    return times(total, _over(scales[channel], by=max(known))) if alive[channel] or not any(alive) else 0
+
+
+def _limits(grid: Any, clip: Any) -> tuple[int, int]:
+    """What is left of a grid: from zero on, up to the step nearest to the ceiling."""
+    if clip is None:
+        return grid.low, grid.high
+    low, high = max(grid.low, grid.zero_point), grid.high
+    if clip.most is not None:
+        high = min(high, round(float(np.float32(clip.most) / np.float32(grid.scale))) + grid.zero_point)
+    return low, high
 
 
 def _conv(model: Quantized, op: Conv, x: Image) -> Image:
@@ -113,9 +134,8 @@ def _add(model: Quantized, op: Add, a: Any, b: Any) -> Any:
         for value, grid in zip((a, b), grids, strict=True)
     )
     grid = model.grid(op.name)
-    low = max(grid.low, grid.zero_point) if op.relu else grid.low
     top, bottom = _over(common, by=grid.scale)
-    return _clip(times(total, (top, bottom << 20)) + grid.zero_point, low, grid.high)
+    return _clip(times(total, (top, bottom << 20)) + grid.zero_point, *_limits(grid, op.clip))
 
 
 def _pooled(op: Any, x: Image, reduce: Callable[[list[int | None]], int]) -> Image:
@@ -163,7 +183,7 @@ def _average(model: Quantized, op: AveragePool, x: Image) -> Image:
 def _relu(model: Quantized, op: Relu, x: Any) -> Any:
     if isinstance(x, list):
         return [_relu(model, op, value) for value in x]
-    return max(x, model.grid(op.name).zero_point)
+    return _clip(x, *_limits(model.grid(op.name), op.clip))
 
 
 def _flatten(model: Quantized, op: Flatten, x: Any) -> list[int]:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid, grid_for
-from paceline.quantize.ops import Add, AveragePool, Conv, Flatten, Linear, MaxPool, Op, Relu
+from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized, quantized
 
 
@@ -92,8 +92,8 @@ class RandomNetwork:
             self._pick(self._conv, self._conv, self._residual, self._max, self._average, self._relu)()
         self._append(Flatten(name=next(self.names), inputs=(self.name,)))
         size = self.shape[0] * self.shape[1] * self.shape[2]
-        self._append(self._linear_op(size, 5, relu=True), self._size_after(size))
-        self._append(self._linear_op(5, 3, relu=self._pick(True, False)), self._size_after(5))
+        self._append(self._linear_op(size, 5, clip=Clip()), self._size_after(size))
+        self._append(self._linear_op(5, 3, clip=self._clip()), self._size_after(5))
         graph = Graph("input", tuple(self.ops), self.name)
         self.model: Quantized = quantized(graph, self.grids, per_channel=per_channel)
 
@@ -138,7 +138,7 @@ class RandomNetwork:
             return
         weight = self._random(outputs, channels // groups, *kernel)
         weight[0] *= self._pick(1.0, 0.0, 1e-9)  # a channel that hardly is one
-        facts |= {"dilation": dilation, "groups": groups, "relu": self._pick(True, False)}
+        facts |= {"dilation": dilation, "groups": groups, "clip": self._clip()}
         op = Conv(name=next(self.names), inputs=(self.name,), weight=weight, bias=self._random(outputs), **facts)
         self._append(op, self._size_after(weight[0].numel()))
         self.shape = (outputs, sides[0], sides[1])
@@ -148,8 +148,8 @@ class RandomNetwork:
         weight = self._random(channels, channels, 1, 1)
         conv = Conv(name=next(self.names), inputs=(before,), weight=weight, bias=self._random(channels))
         self._append(conv, self._size_after(channels))
-        relu = self._pick(True, False)
-        self._append(Add(name=next(self.names), inputs=(before, conv.name), relu=relu), self._size_after(channels))
+        total = Add(name=next(self.names), inputs=(before, conv.name), clip=self._clip())
+        self._append(total, self._size_after(channels))
 
     def _pool(self, make: Any, size: float | None) -> None:
         kernel, stride = self._pick((2, 2), (3, 2)), self._pick((1, 1), (2, 2))
@@ -171,11 +171,16 @@ class RandomNetwork:
         self._pool(AveragePool, 1.0)
 
     def _relu(self) -> None:
-        self._append(Relu(name=next(self.names), inputs=(self.name,)))
+        self._append(Relu(name=next(self.names), inputs=(self.name,), clip=self._pick(Clip(), Clip(0.7))))
 
-    def _linear_op(self, inputs: int, outputs: int, *, relu: bool) -> Linear:
+    def _clip(self) -> Clip | None:
+        return self._pick(None, None, Clip(), Clip(0.7))
+
+    def _linear_op(self, inputs: int, outputs: int, *, clip: Clip | None) -> Linear:
         weight, bias = self._random(outputs, inputs), self._random(outputs)
-        return Linear(name=next(self.names), inputs=(self.name,), weight=weight, bias=bias, relu=relu)
+        if self._pick(True, False):  # a class that nothing leads to
+            weight[0], bias[0] = 0.0, 0.0
+        return Linear(name=next(self.names), inputs=(self.name,), weight=weight, bias=bias, clip=clip)
 
 
 def odd_model() -> nn.Module:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from command import run_command
 from trained_samples import trained_run
@@ -25,7 +27,34 @@ def test_a_model_is_trained_on_in_any_way_of_agreeing(strategy: str, workers: in
     assert (tuned["steps"], tuned["workers"], tuned["strategy"]) == (12, workers, strategy)
     rows = {row["stage"]: row for row in study["stages"]}
     assert rows["fine-tuned"]["test_accuracy"] >= rows["integer"]["test_accuracy"] - 0.05
+    # What is stored is what was trained, not what it began with.
+    (stored,) = (tmp_path / "out").glob("*/integers.safetensors")
+    integers = load_file(stored)
+    weights = load_file(run / "checkpoints" / "final.safetensors")
+    before = weights["linear1.weight"].abs().amax(1) / 127
+    assert not torch.allclose(integers["linear1.scales"], before, rtol=1e-4)
     assert "Fine-tuned for 12 steps" in " ".join(said.out.split())
+
+
+def test_a_fine_tuning_that_diverges_leaves_nothing(tmp_path: Path) -> None:
+    run, out = trained_run(tmp_path / "run"), tmp_path / "out"
+    words = ("--samples", "64", "--test-samples", "50", "--calibration", "minmax", "--no-onnx", "--workers", "1")
+    said = run_command(
+        "quantize", str(run), *words, "--finetune", "8", "--strategy", "none", "--lr", "1e30", "--out", str(out)
+    )  # fmt: skip
+    assert said.code == 1
+    assert "fine-tuning diverged after 8 steps" in said.err
+    assert "try a smaller --lr" in said.err
+    assert list(out.iterdir()) == []
+
+
+def test_more_servers_than_tensors_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    run, out = trained_run(tmp_path / "run"), tmp_path / "out"
+    said = run_command(
+        "quantize", str(run), "--finetune", "5", "--strategy", "parameter-server:servers=50", "--out", str(out)
+    )  # fmt: skip
+    assert said.code == 2
+    assert not out.exists()
 
 
 def test_a_strategy_that_does_not_exist_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from integer_reference import run_reference, times
 from paceline.errors import RunError, UsageError
+from paceline.quantize import integer_ops
 from paceline.quantize.fixed import Rescale, fixed_point
 from paceline.quantize.graph import Graph
 from paceline.quantize.integer import integer_network
 from paceline.quantize.integer_ops import Convolve, Multiply, multiply
 from paceline.quantize.ops import FloatOp
-from paceline.quantize.quantized import quantized
+from paceline.quantize.quantized import quantized, restored, tensors_of
 from paceline.quantize.simulate import Rounding, Simulated
 from quantize_samples import RandomNetwork, Walker
 
@@ -36,6 +37,26 @@ def test_a_multiplier_has_thirty_bits_and_is_the_nearest(ratio: Fraction) -> Non
         return
     assert 2**29 <= multiplier < 2**30
     assert abs(Fraction(multiplier, 2**shift) - ratio) <= Fraction(1, 2 ** (shift + 1))
+
+
+def test_what_was_stored_is_the_same_network_again() -> None:
+    network = RandomNetwork(3, symmetric=False, per_channel=True, length=4)
+    again = restored(network.model.graph, network.grids, tensors_of(network.model))
+    images = network.images(4)
+    assert torch.equal(integer_network(again).run(images), integer_network(network.model).run(images))
+    fewer = {name: grid for name, grid in network.grids.items() if name != "input"}
+    with pytest.raises(UsageError, match="another model: 'input' has no range"):
+        restored(network.model.graph, fewer, tensors_of(network.model))
+    with pytest.raises(UsageError, match="another model: nothing fits its layer"):
+        restored(network.model.graph, network.grids, {})
+
+
+def test_a_processor_without_exact_products_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = RandomNetwork(5, symmetric=False, per_channel=True, length=5)
+    images = network.images(3)
+    usual = integer_network(network.model).run(images)
+    monkeypatch.setattr(integer_ops, "int_mm_is_exact", lambda: False)
+    assert torch.equal(integer_network(network.model).run(images), usual)
 
 
 def test_a_ratio_beyond_all_reason_is_refused() -> None:

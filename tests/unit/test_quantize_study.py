@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from command import Said, run_command
 from paceline.errors import UsageError
+from paceline.plugins import load_reference
 from paceline.quantize.ranges import METHODS
 from paceline.study.quantize import Request, find_source, load_source, quantize
 from paceline.study.quantize.scoring import Score, calibration_batches, confusion
@@ -131,6 +133,9 @@ def test_options_lead_to_integers_as_well(options: tuple[str, ...], run: Path, t
         assert study["request"]["calibrations"] == options[1].split(",")
     if options == ("--symmetric",):
         assert {tensor["zero_point"] for tensor in study["activations"]} == {0}
+    (integers,) = (tmp_path / "runs").glob("*/integers.safetensors")
+    scales = load_file(integers)["conv2.scales"]
+    assert (len(scales.unique()) == 1) == (options == ("--per-tensor",))
 
 
 def test_a_checkpoint_is_enough(run: Path, tmp_path: Path) -> None:
@@ -142,6 +147,19 @@ def test_a_checkpoint_is_enough(run: Path, tmp_path: Path) -> None:
         said = run_command("quantize", str(path), *QUICK, *options, "--out", str(out), "--calibration", "minmax")
         assert said.code == 0, said.err
         assert "fully integer" in said.out
+
+
+def test_last_after_a_quantization_is_the_same_run_again(tmp_path: Path) -> None:
+    out, words = tmp_path / "runs", (*QUICK, "--calibration", "minmax", "--no-report")
+    trained_run(out / "small")
+    for _ in range(2):
+        said = run_command("quantize", "last", "--out", str(out), *words)
+        assert said.code == 0, said.err
+        assert said.out.startswith("small: lenet5")
+    shutil.rmtree(out / "small")
+    said = run_command("quantize", "last", "--out", str(out), *words)
+    assert said.code == 2
+    assert "is a quantization of 'small', which is not stored here" in said.err
 
 
 def odd_run(folder: Path) -> Path:
@@ -167,6 +185,62 @@ def test_what_has_no_integer_form_can_be_left_in_float(tmp_path: Path) -> None:
     assert run_command("runs", "--out", str(tmp_path / "runs")).code == 0
 
 
+def own_run(folder: Path, text: str, **changes: str) -> Path:
+    """A run of a user's own file."""
+    folder.mkdir()
+    file = folder / "own.py"
+    file.write_text(text)
+    of = LENET.replace(
+        {"model.name": f"{file}:model"} | {key.replace("__", "."): value for key, value in changes.items()}
+    )
+    state = load_reference(f"{file}:model", "model")().state_dict()
+    return trained_run(folder / "run", state, of=of)
+
+
+THREE_CHANNELS = """
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2704, 10))
+"""
+
+REGRESSION = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+
+def data(seed):
+    inputs = torch.randn(200, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    target = inputs.sum(1).float()
+    return (inputs[:150], target[:150]), (inputs[150:], target[150:])
+
+def loss(output, target):
+    return nn.functional.mse_loss(output.squeeze(1), target)
+"""
+
+
+def three_channels(folder: Path) -> Path:
+    return own_run(folder, THREE_CHANNELS)
+
+
+def test_a_model_without_classes_has_losses_alone(tmp_path: Path) -> None:
+    file = tmp_path / "own" / "own.py"
+    run = own_run(tmp_path / "own", REGRESSION, data__name=f"{file}:data", train__loss=f"{file}:loss")
+    said = run_command("quantize", str(run), "--out", str(tmp_path / "out"), "--json", str(tmp_path / "study.json"))
+    assert said.code == 0, said.err
+    study = json.loads((tmp_path / "study.json").read_text())
+    assert {row["agreement"] for row in study["stages"]} == {row["test_accuracy"] for row in study["stages"]} == {None}
+    assert study["confusion"] == []
+    assert study["num_calibration_samples"] == 150
+    first, last = study["stages"][0], last_integer(study)
+    assert last is not None
+    assert last["test_loss"] == pytest.approx(first["test_loss"], rel=0.05)
+    assert "Calibrated on 150 training samples" in " ".join(said.out.split())
+
+
 def _nan(state: dict[str, torch.Tensor]) -> None:
     state["conv2.weight"][0, 0, 0, 0] = float("nan")
 
@@ -190,7 +264,11 @@ def _other_shape(state: dict[str, torch.Tensor]) -> None:
         (trained_run, ("--calibration", "minmacs"), "did you mean 'minmax'"),
         (trained_run, ("--calibration", ","), "--calibration names none of"),
         (trained_run, ("--percentile", "20"), "--percentile must be above 50"),
+        (trained_run, ("--percentile", "99", "--calibration", "mse"), "--percentile is for the percentile method"),
         (trained_run, ("--finetune", "-1"), "--finetune must be a number of steps"),
+        (trained_run, ("--strategy", "ring"), "add --finetune N"),
+        (trained_run, ("--no-onnx", "-o", "file.onnx"), "-o asks for an ONNX file and --no-onnx for none"),
+        (three_channels, (), "cannot take data 'mnist-mini': RuntimeError"),
         (odd_run, (), "without an integer form: Sigmoid"),
         (odd_run, ("--finetune", "5"), "without an integer form: Sigmoid"),
     ],
@@ -252,6 +330,9 @@ def test_confusion_has_the_first_models_answers_down() -> None:
     second = Score(0.0, None, torch.tensor([0, 2, 1, 2]))
     assert confusion(first, second, 3) == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
     assert first.agreement(second) == 0.75
+    many = Score(0.0, None, torch.tensor([0, 8]))
+    assert len(confusion(many, many, 7)) == 9  # a model with more outputs than there are classes
+    assert confusion(many, Score(0.0, None, torch.tensor([0, 500])), 7) == []
     assert first.agreement(Score(0.0, None, torch.empty(0, dtype=torch.int64))) is None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.data.base import Data, Dataset
 from paceline.errors import UsageError
 from paceline.models import build_model
-from paceline.quantize.ops import FloatOp
+from paceline.quantize.ops import Clip, FloatOp
 from paceline.quantize.trace import trace
 from quantize_samples import Residual, with_statistics
 
@@ -190,3 +191,65 @@ class Two(nn.Module):
 def test_what_cannot_be_traced_is_said(model: nn.Module, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         trace(model, torch.randn(2, 1, 4, 4))
+
+
+def test_a_relu_behind_a_maximum_is_part_of_the_layer_before() -> None:
+    """Its grid then holds nothing that is clipped away."""
+    layers = [nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.ReLU6(), nn.Linear(12, 2)]
+    model, images = nn.Sequential(*layers), torch.randn(2, 1, 6, 6) * 20
+    graph = trace(model, images)
+    assert [op.kind for op in graph.ops] == ["convolution", "max pooling", "flatten", "linear"]
+    first = graph.layers[0]
+    assert first.clip == Clip(6.0)
+    seen: dict[str, Tensor] = {}
+    with torch.no_grad():
+        torch.testing.assert_close(graph.run(images, seen.__setitem__), model(images))
+    assert float(seen[first.name].min()) == 0.0
+    assert float(seen[first.name].max()) == 6.0
+
+
+class UsedTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        return torch.relu(F.max_pool2d(x, 2)) + F.max_pool2d(x, 2)
+
+
+def test_a_relu_is_no_part_of_what_others_use() -> None:
+    model, images = UsedTwice(), torch.randn(2, 1, 6, 6)
+    graph = trace(model, images)
+    assert sorted(op.kind for op in graph.ops) == ["addition", "convolution", "max pooling", "max pooling", "relu"]
+    with torch.no_grad():
+        torch.testing.assert_close(graph.run(images), model(images))
+
+
+class Keywords(nn.Module):
+    """As some people write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.flatten(input=torch.relu(input=self.conv(input=x)), start_dim=1)
+
+
+def test_inputs_may_be_given_by_name() -> None:
+    model, images = Keywords(), torch.randn(2, 1, 5, 5)
+    graph = trace(model, images)
+    assert [op.kind for op in graph.ops] == ["convolution", "flatten"]
+    with torch.no_grad():
+        torch.testing.assert_close(graph.run(images), model(images))
+
+
+class OwnKernel(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, x.size()[2:])
+
+
+def test_a_kernel_that_is_worked_out_has_no_integer_form() -> None:
+    graph = trace(OwnKernel(), torch.randn(2, 1, 5, 5))
+    assert "avg_pool2d" in [op.what for op in graph.left_in_float]

@@ -90,12 +90,16 @@ def quantize(
     from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
     from paceline.cli.parts.quantized import following, show_quantized
     from paceline.cli.parts.tuning_on import make_tuning
-    from paceline.errors import RunError
+    from paceline.errors import RunError, UsageError
     from paceline.study.quantize import Request, find_source, load_source
     from paceline.study.quantize import quantize as run_study
 
     check_json_target(json_target)
     check_output_target(str(output or ""))
+    if not finetune and (strategy or workers is not None or lr is not None):
+        raise UsageError("--strategy, --workers and --lr say how to fine-tune: add --finetune N, or leave them out")
+    if output is not None and onnx is False:
+        raise UsageError("-o asks for an ONNX file and --no-onnx for none")
     request = Request(
         calibration=calibration,
         symmetric=symmetric,
@@ -117,7 +121,8 @@ def quantize(
     tuning = make_tuning(source.recipe, steps=finetune, strategy=strategy, workers=workers, lr=lr) if finetune else None
     console.print(
         f"{source.name}: {source.recipe.model.name} on {source.recipe.data.name}, {len(loaded.data.test):,} test "
-        f"samples, calibrated on {min(samples, len(loaded.data.train)):,} training samples",
+        f"samples; {min(samples, len(loaded.data.train)):,} of {len(loaded.data.train):,} training samples to "
+        "calibrate on",
         markup=False,
     )
     try:

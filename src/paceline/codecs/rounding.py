@@ -29,6 +29,8 @@ def to_numbers(integers: Tensor, scale: Tensor | float, zero_point: int = 0) -> 
     return (integers - zero_point) * scale if zero_point else integers * scale
 
 
-def as_int8(values: Tensor, scale: Tensor | float, zero_point: int = 0, low: int = -LARGEST) -> Tensor:
+def as_int8(
+    values: Tensor, scale: Tensor | float, zero_point: int = 0, low: int = -LARGEST, high: int = LARGEST
+) -> Tensor:
     """As `to_integers`, in one byte each."""
-    return to_integers(values, scale, zero_point, low).to(torch.int8)
+    return to_integers(values, scale, zero_point, low, high).to(torch.int8)

@@ -115,19 +115,33 @@ def _on_its_own(norm: BatchNorm) -> Conv:
 
 
 def _fuse_relu(graph: Graph) -> Graph:
-    """Clipping at zero costs nothing where an integer is clipped anyway."""
+    """Clipping costs nothing where an integer is clipped anyway, and its grid then holds only what is left.
+
+    A maximum and a flattening may stand between: the largest of clipped numbers is the largest, clipped.
+    """
     users = _users(graph)
     ops: dict[str, Op] = {}
     renamed: dict[str, str] = {}
-    for op in graph.ops:
-        op = dataclasses.replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs))
-        before = ops.get(op.inputs[0]) if op.inputs else None
-        if isinstance(op, Relu) and op.most is None and isinstance(before, Layer | Add) and users[before.name] == 1:
-            ops[before.name] = dataclasses.replace(before, relu=True)
-            renamed[op.name] = before.name
+    for original in graph.ops:
+        op = dataclasses.replace(original, inputs=tuple(renamed.get(name, name) for name in original.inputs))
+        maker = _only_maker(op.inputs[0], ops, users) if isinstance(op, Relu) else None
+        if isinstance(op, Relu) and maker is not None:
+            ops[maker.name] = dataclasses.replace(maker, clip=op.clip.within(maker.clip))
+            renamed[op.name] = op.inputs[0]
+            users[op.inputs[0]] = users[op.name]
             continue
         ops[op.name] = op
     return Graph(graph.input, tuple(ops.values()), renamed.get(graph.output, graph.output))
+
+
+def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> Layer | Add | None:
+    """The layer or addition whose numbers a tensor holds, where nobody else sees them on the way."""
+    op = ops.get(name)
+    while op is not None and users[op.name] == 1:
+        if isinstance(op, Layer | Add):
+            return op
+        op = ops.get(op.inputs[0]) if op.keeps_grid else None
+    return None
 
 
 def _users(graph: Graph) -> Counter[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.codecs.rounding import LARGEST, symmetric_scale, to_integers, to_numbers
+from paceline.codecs.rounding import LARGEST, as_int8, symmetric_scale, to_integers, to_numbers
 
 LOWEST = -128
 NOTHING = 2.0**-100  # a scale below which numbers count as zeros: a float32 has fewer and fewer digits there
@@ -25,7 +25,7 @@ class Grid:
 
     def quantize(self, values: Tensor) -> Tensor:
         """Numbers as int8."""
-        return to_integers(values, self.scale, self.zero_point, self.low, self.high).to(torch.int8)
+        return as_int8(values, self.scale, self.zero_point, self.low, self.high)
 
     def rounded(self, values: Tensor) -> Tensor:
         """The numbers that are left of these once they have been integers."""
@@ -75,6 +75,11 @@ def weight_scales(weight: Tensor, *, per_channel: bool, bias: Tensor | None = No
         least = (bias.detach().abs().double() / (input_scale * LARGEST_BIAS)).to(torch.float32)
         scales = torch.maximum(scales, least if per_channel else least.amax().expand(len(least)))
     return torch.where(scales > NOTHING, scales, 1.0)
+
+
+def bias_steps(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
+    """A bias in steps of the input's scale times the weights', whole ones, in float64: a float32 holds fewer digits."""
+    return (bias.detach().double() / (scales.double() * input_scale)).round_()
 
 
 def along_channels(scales: Tensor, weight: Tensor) -> Tensor:

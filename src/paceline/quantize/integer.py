@@ -17,7 +17,7 @@ from paceline.quantize.integer_ops import (
     HEADROOM,
     AddUp,
     Average,
-    Clip,
+    Clipped,
     Convolve,
     Flattened,
     Maximum,
@@ -26,7 +26,7 @@ from paceline.quantize.integer_ops import (
     Step,
     int_mm_is_exact,
 )
-from paceline.quantize.ops import Add, AveragePool, Conv, Flatten, Layer, Linear, MaxPool, Op, Relu
+from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Layer, Linear, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized
 from paceline.quantize.simulate import is_wide
 
@@ -85,31 +85,42 @@ def check_has_integer_form(model: Quantized) -> None:
         raise UsageError(f"there is no integer form of {named(floats)}")
 
 
-def _exact(value: float) -> Fraction:
-    return Fraction(value)
-
-
 def _sum_scales(model: Quantized, op: Layer) -> list[Fraction]:
     """What one step of an output channel's sum is worth."""
-    input_scale = _exact(model.grid(op.inputs[0]).scale)
-    return [input_scale * _exact(scale) for scale in model.weights[op.name].scales.tolist()]
+    input_scale = Fraction(model.grid(op.inputs[0]).scale)
+    return [input_scale * Fraction(scale) for scale in model.weights[op.name].scales.tolist()]
 
 
 def _wide_scale(model: Quantized, op: Layer) -> Fraction:
-    """The coarsest of the channels' scales: in it no score is larger than the sum that it comes from."""
-    return max(_sum_scales(model, op))
+    """The coarsest of the channels' scales: in it no score is larger than the sum that it comes from.
+
+    A channel without weights and bias has a scale that means nothing: its score is 0 in any.
+    """
+    weights = model.weights[op.name]
+    is_alive = weights.weight.flatten(1).any(1) | (weights.bias != 0)
+    scales = _sum_scales(model, op)
+    return max([scale for scale, counts in zip(scales, is_alive.tolist(), strict=True) if counts] or scales)
 
 
 def _finish_layer(model: Quantized, op: Layer) -> Callable[[Tensor], Tensor]:
     if is_wide(model.graph, op):
-        return Rescale([scale / _wide_scale(model, op) for scale in _sum_scales(model, op)])
-    return _narrow(model.grid(op.name), _sum_scales(model, op), relu=op.relu)
+        widest = _wide_scale(model, op)
+        return Rescale([min(scale / widest, Fraction(1)) for scale in _sum_scales(model, op)])
+    return _narrow(model.grid(op.name), _sum_scales(model, op), op.clip)
 
 
-def _narrow(grid: Grid, scales: list[Fraction], *, relu: bool = False) -> Narrow:
-    rescale = Rescale([scale / _exact(grid.scale) for scale in scales])
-    low = max(grid.low, grid.zero_point) if relu else grid.low
-    return Narrow(rescale=rescale, zero_point=grid.zero_point, low=low, high=grid.high)
+def _narrow(grid: Grid, scales: list[Fraction], clip: Clip | None = None) -> Narrow:
+    low, high = _limits(grid, clip)
+    rescale = Rescale([scale / Fraction(grid.scale) for scale in scales])
+    return Narrow(rescale=rescale, zero_point=grid.zero_point, low=low, high=high)
+
+
+def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
+    """The smallest and the largest integer that are left."""
+    if clip is None:
+        return grid.low, grid.high
+    high = grid.high if clip.most is None else int(grid.quantize(torch.tensor(clip.most)))
+    return max(grid.low, grid.zero_point), high
 
 
 def _bias_without_zero_point(model: Quantized, op: Layer) -> Tensor:
@@ -150,13 +161,13 @@ def _multiply(model: Quantized, op: Linear) -> Step:
 
 def _add(model: Quantized, op: Add) -> Step:
     first, second = (model.grid(name) for name in op.inputs)
-    common = 2 * max(_exact(first.scale), _exact(second.scale))
+    common = 2 * max(Fraction(first.scale), Fraction(second.scale))
     return AddUp(
         name=op.name,
         inputs=op.inputs,
         zero_points=(first.zero_point, second.zero_point),
-        rescales=(Rescale([_exact(first.scale) / common]), Rescale([_exact(second.scale) / common])),
-        finish=_narrow(model.grid(op.name), [common / 2**HEADROOM], relu=op.relu),
+        rescales=(Rescale([Fraction(first.scale) / common]), Rescale([Fraction(second.scale) / common])),
+        finish=_narrow(model.grid(op.name), [common / 2**HEADROOM], op.clip),
     )
 
 
@@ -169,7 +180,7 @@ def _average(model: Quantized, op: AveragePool) -> Step:
         stride=op.stride,
         padding=op.padding,
         zero_point=grid.zero_point,
-        finish=_narrow(model.grid(op.name), [_exact(grid.scale) / (op.kernel[0] * op.kernel[1])]),
+        finish=_narrow(model.grid(op.name), [Fraction(grid.scale) / (op.kernel[0] * op.kernel[1])]),
     )
 
 
@@ -179,9 +190,8 @@ def _maximum(model: Quantized, op: MaxPool) -> Step:
 
 
 def _clip(model: Quantized, op: Relu) -> Step:
-    grid = model.grid(op.name)
-    high = grid.high if op.most is None else int(grid.quantize(torch.tensor(op.most)))
-    return Clip(name=op.name, inputs=op.inputs, low=max(grid.low, grid.zero_point), high=high)
+    low, high = _limits(model.grid(op.name), op.clip)
+    return Clipped(name=op.name, inputs=op.inputs, low=low, high=high)
 
 
 def _flatten(model: Quantized, op: Flatten) -> Step:

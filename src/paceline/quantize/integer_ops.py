@@ -144,7 +144,7 @@ class Maximum(Step):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Clip(Step):
+class Clipped(Step):
     low: int
     high: int
 

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from paceline.codecs.rounding import to_integers, to_numbers
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import along_channels, weight_scales
+from paceline.quantize.grid import weight_scales
 from paceline.quantize.ops import Layer
-from paceline.quantize.simulate import Simulated
+from paceline.quantize.simulate import Simulated, rounded_weight
 
 
 def decibels(signal: float, noise: float) -> float | None:
@@ -27,7 +26,11 @@ def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tenso
     noise: dict[str, float] = {}
     for images in batches:
         exact: dict[str, Tensor] = {}
-        graph.run(images, exact.__setitem__)
+
+        def keep(name: str, values: Tensor, exact: dict[str, Tensor] = exact) -> None:
+            exact[name] = values.clone()  # an operation in float may change it in place
+
+        graph.run(images, keep)
 
         def compare(name: str, values: Tensor, exact: dict[str, Tensor] = exact) -> None:
             if values.is_floating_point():
@@ -42,11 +45,5 @@ def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tenso
 @torch.no_grad()
 def weight_noise(op: Layer, *, per_channel: bool) -> float | None:
     """Of a layer's weights."""
-    rounded = rounded_weight(op, per_channel=per_channel)
+    rounded = rounded_weight(op.weight, weight_scales(op.weight, per_channel=per_channel))
     return decibels(float(op.weight.double().square().sum()), float((rounded - op.weight).double().square().sum()))
-
-
-def rounded_weight(op: Layer, *, per_channel: bool) -> Tensor:
-    """The numbers that are left of a layer's weights once they have been int8."""
-    scales = along_channels(weight_scales(op.weight, per_channel=per_channel), op.weight)
-    return to_numbers(to_integers(op.weight, scales), scales)

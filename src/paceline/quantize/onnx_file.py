@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from paceline.quantize.graph import Graph
-from paceline.quantize.ops import Add, AveragePool, Conv, Flatten, Layer, Linear, MaxPool, Op, Relu
+from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Layer, Linear, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized
 from paceline.quantize.simulate import is_wide
 
@@ -86,7 +86,14 @@ class _Writer:
         return weight, self._dequantized(f"{op.name}_bias", integers.bias.numpy(), scales * input_scale)
 
     def finish(self, made: str, op: Layer | Add) -> str:
-        return self.node("Relu", [made], f"{op.name}_relu") if op.relu else made
+        return made if op.clip is None else self.clipped(op.name, made, op.clip)
+
+    def clipped(self, name: str, made: str, clip: Clip) -> str:
+        if clip.most is None:
+            return self.node("Relu", [made], f"{name}_relu")
+        low = self.constant(f"{name}_least", np.array(0, dtype=np.float32))
+        high = self.constant(f"{name}_most", np.array(clip.most, dtype=np.float32))
+        return self.node("Clip", [made, low, high], f"{name}_clipped")
 
     def _dequantized(self, name: str, integers: Any, scales: Any) -> str:
         zeros = self.constant(f"{name}_zero", np.zeros(len(scales), dtype=integers.dtype))
@@ -133,11 +140,7 @@ def _pool(kind: str, **more: Any) -> Callable[[_Writer, MaxPool | AveragePool], 
 
 
 def _relu(writer: _Writer, op: Relu) -> str:
-    if op.most is None:
-        return writer.node("Relu", writer.inputs_of(op), f"{op.name}_clipped")
-    low = writer.constant(f"{op.name}_least", np.array(0, dtype=np.float32))
-    high = writer.constant(f"{op.name}_most", np.array(op.most, dtype=np.float32))
-    return writer.node("Clip", [*writer.inputs_of(op), low, high], f"{op.name}_clipped")
+    return writer.clipped(op.name, writer.inputs_of(op)[0], op.clip)
 
 
 def _flatten(writer: _Writer, op: Flatten) -> str:

@@ -12,6 +12,21 @@ from torch import Tensor
 Pair = tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Clip:
+    """ReLU, or with a ceiling ReLU6."""
+
+    most: float | None = None
+
+    def of(self, x: Tensor) -> Tensor:
+        return x.clamp(0.0, self.most)
+
+    def within(self, other: Clip | None) -> Clip:
+        """Both, one after the other."""
+        ceilings = [clip.most for clip in (self, other) if clip is not None and clip.most is not None]
+        return Clip(min(ceilings, default=None))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
     """One operation; `name` is also that of the tensor that it makes."""
@@ -31,7 +46,7 @@ class Layer(Op):
 
     weight: Tensor
     bias: Tensor
-    relu: bool = False
+    clip: Clip | None = None
 
     def apply(self, *inputs: Any) -> Any:
         return self.finish(self.multiply(inputs[0], self.weight, self.bias))
@@ -41,7 +56,7 @@ class Layer(Op):
         raise NotImplementedError
 
     def finish(self, x: Tensor) -> Tensor:
-        return F.relu(x) if self.relu else x
+        return x if self.clip is None else self.clip.of(x)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,12 +90,14 @@ class BatchNorm(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relu(Op):
+    """Where it does not clip what one layer or addition makes: then it is part of that."""
+
     kind: ClassVar[str] = "relu"
     keeps_grid: ClassVar[bool] = True
-    most: float | None = None  # 6 for ReLU6
+    clip: Clip
 
     def apply(self, *inputs: Any) -> Any:
-        return inputs[0].clamp(0.0, self.most)
+        return self.clip.of(inputs[0])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -122,11 +139,11 @@ class Flatten(Op):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Add(Op):
     kind: ClassVar[str] = "addition"
-    relu: bool = False
+    clip: Clip | None = None
 
     def apply(self, *inputs: Any) -> Any:
         total = inputs[0] + inputs[1]
-        return F.relu(total) if self.relu else total
+        return total if self.clip is None else self.clip.of(total)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

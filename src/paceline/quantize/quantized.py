@@ -11,7 +11,7 @@ from torch import Tensor
 from paceline.codecs.rounding import as_int8
 from paceline.errors import UsageError
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import Grid, along_channels, weight_scales
+from paceline.quantize.grid import Grid, along_channels, bias_steps, weight_scales
 from paceline.quantize.ops import Layer
 
 LARGEST_SUM = 2**31 - 1
@@ -61,7 +61,8 @@ def restored(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tens
         if weight is None or scales is None or bias is None or weight.shape != op.weight.shape:
             raise UsageError(f"the stored integers are of another model: nothing fits its layer {op.name!r}")
         weights[op.name] = IntegerWeights(weight, scales, bias)
-    missing = [name for name in (graph.input, *(op.name for op in graph.ops)) if graph.grid_owner(name) not in grids]
+    tensors_in = (graph.input, *(op.name for op in graph.ops))
+    missing = [name for name in tensors_in if graph.has_grid(name) and name not in grids]
     if missing:
         raise UsageError(f"the stored integers are of another model: {missing[0]!r} has no range")
     return Quantized(graph, grids, weights)
@@ -79,7 +80,7 @@ def tensors_of(model: Quantized) -> dict[str, Tensor]:
 def _integers(op: Layer, input_scale: float, *, per_channel: bool) -> IntegerWeights:
     scales = weight_scales(op.weight, per_channel=per_channel, bias=op.bias, input_scale=input_scale)
     weight = as_int8(op.weight, along_channels(scales, op.weight))
-    bias = (op.bias.double() / (scales.double() * input_scale)).round().to(torch.int64)
+    bias = bias_steps(op.bias, scales, input_scale).to(torch.int64)
     largest = 255 * weight.flatten(1).long().abs().sum(1) + bias.abs()
     if int(largest.max()) > LARGEST_SUM:
         raise UsageError(f"layer {op.name!r} adds up so many products that an int32 could overflow")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from paceline.errors import UsageError
-from paceline.quantize.ops import Add, AveragePool, BatchNorm, Conv, Flatten, Linear, MaxPool, Op, Pair, Relu
+from paceline.quantize.ops import Add, AveragePool, BatchNorm, Clip, Conv, Flatten, Linear, MaxPool, Op, Pair, Relu
 
 Found = list[Op] | str | None
 
@@ -36,7 +36,12 @@ class Reading:
     @property
     def source(self) -> str:
         """The tensor that it takes."""
-        return self.name_of(self.node.args[0])
+        return self.name_of(self.given)
+
+    @property
+    def given(self) -> Any:
+        """The node that makes it; `f(input=x)` is the same as `f(x)`."""
+        return self.node.args[0] if self.node.args else self.node.kwargs.get("input")
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument by its place or its name, behind the tensor; that of a module is its attribute."""
@@ -56,7 +61,8 @@ class Reading:
 
 
 def _pair(value: Any) -> Pair:
-    return (int(value[0]), int(value[-1])) if isinstance(value, tuple | list) else (int(value), int(value))
+    items = _items(value)
+    return int(items[0]), int(items[-1])
 
 
 def _floats(tensor: Tensor) -> Tensor:
@@ -128,44 +134,59 @@ def _follows_linear(reading: Reading) -> bool:
 
 
 def _relu(reading: Reading) -> Found:
-    return reading.one(Relu)
+    return reading.one(Relu, clip=Clip())
 
 
 def _relu6(reading: Reading) -> Found:
-    return reading.one(Relu, most=6.0)
+    return reading.one(Relu, clip=Clip(6.0))
 
 
 def _hardtanh(reading: Reading) -> Found:
     low, high = float(reading.argument(1, "min_val", -1.0)), float(reading.argument(2, "max_val", 1.0))
-    return reading.one(Relu, most=high) if low == 0 else None
+    return reading.one(Relu, clip=Clip(high)) if low == 0 < high else None
+
+
+def _windows(reading: Reading) -> tuple[Pair, Pair, Pair] | None:
+    """Kernel, stride and padding of a pooling; None where they are worked out from a tensor while it runs."""
+    kernel = reading.argument(1, "kernel_size")
+    stride, padding = reading.argument(2, "stride") or kernel, reading.argument(3, "padding", 0)
+    if any(isinstance(value, fx.Node) for given in (kernel, stride, padding) for value in _items(given)):
+        return None
+    return _pair(kernel), _pair(stride), _pair(padding)
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple | list) else (value,)
 
 
 def _max_pool(reading: Reading) -> Found:
-    kernel = reading.argument(1, "kernel_size")
-    stride = reading.argument(2, "stride") or kernel
+    windows = _windows(reading)
+    if windows is None:
+        return None
     if reading.argument(5, "ceil_mode", False) or _pair(reading.argument(4, "dilation", 1)) != (1, 1):
         return None
     if reading.argument(6, "return_indices", False):
         return None
-    padding = _pair(reading.argument(3, "padding", 0))
-    return reading.one(MaxPool, kernel=_pair(kernel), stride=_pair(stride), padding=padding)
+    kernel, stride, padding = windows
+    return reading.one(MaxPool, kernel=kernel, stride=stride, padding=padding)
 
 
 def _average_pool(reading: Reading) -> Found:
-    kernel = reading.argument(1, "kernel_size")
-    stride = reading.argument(2, "stride") or kernel
-    padding = _pair(reading.argument(3, "padding", 0))
+    windows = _windows(reading)
+    if windows is None:
+        return None
+    kernel, stride, padding = windows
     counts_padding = reading.argument(5, "count_include_pad", True) or padding == (0, 0)
     if reading.argument(4, "ceil_mode", False) or not counts_padding:
         return None
     if reading.argument(6, "divisor_override", None) is not None:
         return None
-    return reading.one(AveragePool, kernel=_pair(kernel), stride=_pair(stride), padding=padding)
+    return reading.one(AveragePool, kernel=kernel, stride=stride, padding=padding)
 
 
 def _adaptive_pool(reading: Reading) -> Found:
     """A plain pooling where every output has as many pixels."""
-    before, after = reading.shape(reading.node.args[0]), reading.shape()
+    before, after = reading.shape(reading.given), reading.shape()
     if before is None or after is None or len(after) != 4 or before[2] % after[2] or before[3] % after[3]:
         return None
     kernel = (before[2] // after[2], before[3] // after[3])
@@ -174,7 +195,7 @@ def _adaptive_pool(reading: Reading) -> Found:
 
 def _mean(reading: Reading) -> Found:
     """A mean over all pixels is a pooling."""
-    before = reading.shape(reading.node.args[0])
+    before = reading.shape(reading.given)
     dims = reading.argument(1, "dim")
     if before is None or len(before) != 4 or not isinstance(dims, tuple | list):
         return None
@@ -190,7 +211,7 @@ def _mean(reading: Reading) -> Found:
 
 def _reshape(reading: Reading) -> Found:
     """Whatever is written, what counts is the shape that comes out."""
-    before, after = reading.shape(reading.node.args[0]), reading.shape()
+    before, after = reading.shape(reading.given), reading.shape()
     if before is None or after is None:
         return None
     if after == before:

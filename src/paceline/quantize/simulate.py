@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from paceline.codecs.rounding import to_integers, to_numbers
 from paceline.quantize.graph import Graph, Seen
-from paceline.quantize.grid import Grid, along_channels, weight_scales
+from paceline.quantize.grid import Grid, along_channels, bias_steps, weight_scales
 from paceline.quantize.ops import Layer, Op, Relu
 
 
@@ -26,7 +26,7 @@ class Rounding:
 
 def is_wide(graph: Graph, op: Op) -> bool:
     """Whether an operation makes the scores: they stay as fine as they were summed up, since nothing follows them."""
-    if op.name != graph.output or not isinstance(op, Layer) or op.relu:
+    if op.name != graph.output or not isinstance(op, Layer) or op.clip is not None:
         return False
     return not any(op.name in other.inputs for other in graph.ops)
 
@@ -66,8 +66,7 @@ class Simulated(nn.Module):
         grid = self._grid_of(op.inputs[0]) if self.rounding.biases else None
         known = {} if grid is None else {"bias": bias, "input_scale": grid.scale}
         scales = weight_scales(weight, per_channel=self.rounding.per_channel, **known)  # type: ignore[arg-type]
-        shaped = along_channels(scales, weight)
-        weight = _straight_through(weight, to_numbers(to_integers(weight.detach(), shaped), shaped))
+        weight = _straight_through(weight, rounded_weight(weight, scales))
         if grid is not None:
             bias = _straight_through(bias, rounded_bias(bias.detach(), scales, grid.scale).float())
         return op.finish(op.multiply(x, weight, bias))
@@ -83,9 +82,14 @@ class Simulated(nn.Module):
 
 
 def rounded_bias(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
-    """The numbers that are left of a bias once it has been an int32, in float64: a float32 holds fewer digits."""
-    step = scales.double() * input_scale
-    return (bias.double() / step).round_() * step
+    """The numbers that are left of a bias once it has been an int32."""
+    return bias_steps(bias, scales, input_scale) * (scales.double() * input_scale)
+
+
+def rounded_weight(weight: Tensor, scales: Tensor) -> Tensor:
+    """The numbers that are left of a weight once it has been int8."""
+    shaped = along_channels(scales, weight)
+    return to_numbers(to_integers(weight.detach(), shaped), shaped)
 
 
 def _straight_through(values: Tensor, rounded: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ def render(material: Material) -> str:
         templates()
         .get_template("quantize.html")
         .render(
-            title=str(study["source"]),
+            title=f"{recipe.model.name} on {recipe.data.name} in int8",
             started=source.started,
             notices=material.left_out,
             headline=headline(study),
@@ -113,7 +113,7 @@ def _conditions(study: Study) -> list[facts.Fact]:
         ("From", str(study["source"])),
         ("Data", str(recipe["data"]["name"])),
         ("Test samples", f"{study['num_test_samples']:,}"),
-        ("Calibration samples", f"{request['samples']:,}, of the training data"),
+        ("Calibration samples", f"{study['num_calibration_samples']:,}, of the training data"),
         ("Calibrations tried", ", ".join(request["calibrations"])),
         ("Activations", "int8, symmetric" if request["symmetric"] else "int8, asymmetric"),
         ("Weights", f"int8, symmetric, {request['weights']}"),

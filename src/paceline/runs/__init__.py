@@ -16,7 +16,18 @@ from paceline.runs.select import (
     status_of,
     strategies_of,
 )
-from paceline.runs.store import SCHEMA, STUDY_FILE, Folder, finite, list_runs, read, stamped, store_study, write_run
+from paceline.runs.store import (
+    SCHEMA,
+    STUDY_FILE,
+    Folder,
+    finite,
+    list_runs,
+    read,
+    stamped,
+    store_study,
+    unstamped,
+    write_run,
+)
 
 __all__ = [
     "SCHEMA",
@@ -43,6 +54,7 @@ __all__ = [
     "status_of",
     "store_study",
     "strategies_of",
+    "unstamped",
     "worker_files",
     "worker_lines",
     "write_run",

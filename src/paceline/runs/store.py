@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -109,6 +110,11 @@ def stamped(name: str) -> str:
     """A folder name that sorts by time."""
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"[:100]
+
+
+def unstamped(name: str) -> str:
+    """The name without its time, for what is made of a stored run."""
+    return re.sub(r"^\d{8}-\d{6}-", "", name)
 
 
 def write_run(

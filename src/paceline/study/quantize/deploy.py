@@ -26,7 +26,7 @@ WARMUP, ROUNDS = 5, 40
 def deploy(
     judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
 ) -> dict[str, Any]:
-    """Write both files, judge them, and take times in turn."""
+    """Write both files, judge them, and take times in turn; the graph is that of the float model."""
     from paceline.quantize.onnx_file import write_onnx
 
     shape, threads = tuple(images.shape[1:]), torch.get_num_threads()

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from paceline.data import Data, load_data
+from paceline.errors import RunError
 from paceline.launch.base import Launcher, Task
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid
@@ -19,6 +20,7 @@ from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
+from paceline.study.quantize.scoring import floats_of
 from paceline.study.quantize.source import Source, load_source
 from paceline.train.context import Context
 from paceline.train.job import serve
@@ -34,6 +36,7 @@ def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
     changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
     changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # there is none left to have a mode
+    changes["train.precision"] = "fp32"  # fewer digits would round otherwise than the integers do
     return recipe.replace({**changes, "optimizer.lr": recipe.optimizer.lr / 10 if lr is None else lr})
 
 
@@ -69,8 +72,19 @@ def finetune(
     )
     workers = launcher.run(task, _ignore)
     model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids, biases=True))
-    model.load_state_dict(load_file(file))
+    state = load_file(file)
+    if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+        raise diverged("weights are not finite", recipe)
+    model.load_state_dict(state)
     return model.trained(), workers[0]
+
+
+def diverged(reason: str, recipe: Recipe) -> RunError:
+    """What was trained cannot be used."""
+    return RunError(
+        f"fine-tuning diverged after {recipe.train.iterations} steps at learning rate {recipe.optimizer.lr:g}: "
+        f"{reason}; try a smaller --lr"
+    )
 
 
 def finetune_job(
@@ -104,7 +118,7 @@ def serve_finetune(
 def _build(recipe: Recipe, source: Source, grids: Plain, *, per_channel: bool) -> tuple[Data, Simulated]:
     """The rounded network as the parent has it, and the training data as the recipe wants it, augmentation too."""
     loaded = load_source(source)
-    example, _ = loaded.data.train.batch(torch.arange(min(2, len(loaded.data.train))), 0)
+    example, _ = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     known = {name: Grid(**values) for name, values in grids.items()}
     rounding = Rounding(per_channel=per_channel, grids=known, biases=True)
     return load_data(recipe.data, seed=recipe.seed), Simulated(trace(loaded.model, example), rounding)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from paceline.quantize.graph import Graph
+from paceline.quantize.grid import weight_scales
 from paceline.quantize.histogram import Histogram, histogram_of
-from paceline.quantize.noise import activation_noise, rounded_weight, weight_noise
-from paceline.quantize.simulate import Rounding, Simulated
+from paceline.quantize.noise import activation_noise, weight_noise
+from paceline.quantize.simulate import Rounding, Simulated, rounded_weight
 from paceline.study.quantize.stages import Calibrated
 
 WEIGHT_BINS, ACTIVATION_BINS = 101, 128
@@ -22,7 +23,7 @@ def weight_pictures(graph: Graph, *, per_channel: bool) -> list[dict[str, Any]]:
     found = []
     for op in graph.layers:
         largest = float(op.weight.abs().max()) or 1.0
-        after = rounded_weight(op, per_channel=per_channel)
+        after = rounded_weight(op.weight, weight_scales(op.weight, per_channel=per_channel))
         found.append(
             {
                 "layer": op.name,
@@ -39,6 +40,7 @@ def weight_pictures(graph: Graph, *, per_channel: bool) -> list[dict[str, Any]]:
 
 
 def _counts(values: Tensor, largest: float) -> list[int]:
+    values = values.clamp(-largest, largest)  # a rounded weight may be a hair above the largest
     return [int(count) for count in histogram_of(values, -largest, largest, WEIGHT_BINS).tolist()]
 
 

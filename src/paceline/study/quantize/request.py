@@ -10,13 +10,14 @@ from paceline.quantize.ranges import METHODS, Calibration
 from paceline.quantize.runtime import missing_packages
 
 AUTO = "auto"
+PERCENTILE = 99.99
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     calibration: str = AUTO  # methods separated by commas; auto: all of them, and the best goes on
     symmetric: bool = False
-    percentile: float = 99.99
+    percentile: float = PERCENTILE
     per_channel: bool = True
     samples: int = 512  # of the training data, for calibration
     keep_float: bool = False  # what has no integer form stays in float, and nothing is run in integers alone
@@ -31,7 +32,9 @@ class Request:
             )
         if self.finetune < 0:
             raise UsageError(f"--finetune must be a number of steps, not {self.finetune}")
-        self.calibrations()  # finds words that mean nothing
+        methods = {calibration.method for calibration in self.calibrations()}  # finds words that mean nothing
+        if self.percentile != PERCENTILE and "percentile" not in methods:
+            raise UsageError("--percentile is for the percentile method, which --calibration leaves out")
         if self.onnx and missing_packages():
             raise UsageError(
                 f"ONNX files need {' and '.join(missing_packages())}, not installed here: pip install 'paceline[int8]'"

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paceline.data.base import Dataset
+from paceline.data.base import Batch, Dataset
 from paceline.train.losses import Objective
 
 BATCH = 100
+MOST_CLASSES = 100
 Predict = Callable[[Tensor], Tensor]  # images to scores
 
 
@@ -28,19 +29,26 @@ class Score:
         return float((self.answers == other.answers).double().mean())
 
 
+def floats_of(data: Dataset, indices: Tensor) -> Batch:
+    """Inputs as the model takes them: whatever floating-point type they are stored in."""
+    inputs, target = data.batch(indices, 0)
+    is_float = isinstance(inputs, Tensor) and inputs.is_floating_point()
+    return (inputs.float() if is_float else inputs), target
+
+
 @torch.no_grad()
 def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> Score:
     """Judge a model on all of a data set; `on_batch` hears how many samples are done."""
     loss, right, answers, samples = 0.0, 0, 0, 0
     classes: list[Tensor] = []
     for indices in torch.arange(len(data)).split(BATCH):
-        images, target = data.batch(indices, 0)
+        images, target = floats_of(data, indices)
         output = predict(images)
         loss += float(objective.loss(output, target)) * len(indices)
         correct = objective.correct(output, target)
         if correct is not None:
             right, answers = right + correct[0], answers + correct[1]
-        if output.dim() == 2:
+        if objective.count_correct is not None and output.dim() == 2:
             classes.append(output.argmax(1))
         samples += len(indices)
         on_batch(samples)
@@ -55,14 +63,20 @@ def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[
 
     def batches() -> Iterator[Tensor]:
         for part in indices.split(BATCH):
-            yield data.batch(part, 0)[0]
+            yield floats_of(data, part)[0]
 
     return batches
 
 
 def confusion(first: Score, second: Score, num_classes: int) -> list[list[int]]:
-    """How often the second answers each class where the first answers each: rows are the first's."""
-    if not len(first.answers) or not num_classes:
+    """How often the second answers each class where the first answers each: rows are the first's.
+
+    A model may have more outputs than the data has classes. Of very many classes nobody could read a table.
+    """
+    if not len(first.answers):
         return []
-    places = first.answers * num_classes + second.answers
-    return torch.bincount(places, minlength=num_classes**2).view(num_classes, num_classes).tolist()
+    size = max(num_classes, *(int(score.answers.max()) + 1 for score in (first, second)))
+    if size > MOST_CLASSES:
+        return []
+    places = first.answers * size + second.answers
+    return torch.bincount(places, minlength=size**2).view(size, size).tolist()

@@ -48,6 +48,8 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> Source:
     if path.suffix == SUFFIX or path.is_file():
         return _of_file(path, changes)
     stored = find(target, runs)
+    if stored.get("study") == "quantize":
+        stored = _quantized_run(stored, runs)
     folder = Path(stored["folder"])
     if stored["kind"] != "run":
         raise UsageError(f"{target!r} is a study of several runs; name one of them, in {str(folder / 'runs')!r}")
@@ -55,6 +57,17 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> Source:
     if not checkpoint.is_file():
         raise UsageError(f"run {folder.name!r} has no {FINAL}: it is {stored.get('status', 'not done')}")
     return Source(folder.name, _recipe_in(folder).replace(changes), checkpoint)
+
+
+def _quantized_run(study: Mapping[str, Any], runs: Path) -> dict[str, Any]:
+    """The run that was quantized: `last` after a quantization is that run again."""
+    try:
+        return find(str(study["source"]), runs)
+    except UsageError:
+        raise UsageError(
+            f"{Path(study['folder']).name!r} is a quantization of {study['source']!r}, which is not stored here; "
+            "name a run or a checkpoint"
+        ) from None
 
 
 def _of_file(path: Path, changes: Mapping[str, Any]) -> Source:
@@ -96,8 +109,6 @@ def load_source(source: Source) -> Loaded:
         raise UsageError("the model was trained with --batchnorm off: without running statistics it cannot be folded")
     metadata = _metadata(source.checkpoint)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
-    if not data.shape:
-        raise UsageError(f"data {recipe.data.name!r} has inputs of several tensors; only single tensors are quantized")
     if len(data.train) == 0:
         raise UsageError(f"data {recipe.data.name!r} has no training samples: the calibration set is empty")
     if len(data.test) == 0:

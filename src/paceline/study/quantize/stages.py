@@ -123,14 +123,24 @@ def best_of(calibrated: list[Calibrated]) -> Calibrated:
     return min(calibrated, key=lambda one: one.distance)
 
 
-def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool, stage: str = "") -> Quantized:
+def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """Biases too, then nothing but integers."""
     facts = {"calibration": chosen.calibration.method}
     model = quantized(graph, chosen.grids, per_channel=per_channel)
-    if not stage:
-        rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
-        judge.stage(BIASES, "biases int32", Simulated(graph, rounding), **facts)
+    simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
+    judge.stage(BIASES, "biases int32", simulated, **facts)
     if not graph.left_in_float:
-        name = "fine-tuned, fully integer" if stage else "fully integer"
-        judge.stage(stage or INTEGER, name, integer_network(model).scores, **facts)
+        judge.stage(INTEGER, "fully integer", integer_network(model).scores, **facts)
+    return model
+
+
+def tuned_stage(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
+    """The weights that fine-tuning left, in integers alone where that can be."""
+    facts = {"calibration": chosen.calibration.method}
+    model = quantized(graph, chosen.grids, per_channel=per_channel)
+    if graph.left_in_float:
+        simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
+        judge.stage(TUNED, "fine-tuned, biases int32", simulated, **facts)
+    else:
+        judge.stage(TUNED, "fine-tuned, fully integer", integer_network(model).scores, **facts)
     return model

@@ -13,23 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
+from paceline.codecs import TensorSpec
+from paceline.errors import PacelineError, UsageError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.quantize.graph import Graph, named
 from paceline.quantize.histogram import observe
 from paceline.quantize.quantized import Quantized, tensors_of
 from paceline.quantize.runtime import missing_packages
+from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, Folder, stamped, store_study
+from paceline.runs import SCHEMA, Folder, stamped, store_study, unstamped
 from paceline.runs.store import disk_errors
-from paceline.study.entries import Entry
+from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
-from paceline.study.quantize.finetune import finetune
+from paceline.study.quantize.finetune import diverged, finetune
 from paceline.study.quantize.pictures import activation_pictures, weight_pictures
 from paceline.study.quantize.request import Request
-from paceline.study.quantize.scoring import calibration_batches, confusion
+from paceline.study.quantize.scoring import calibration_batches, confusion, floats_of
 from paceline.study.quantize.source import Loaded
 from paceline.study.quantize.stages import (
     FLOAT,
@@ -41,6 +43,7 @@ from paceline.study.quantize.stages import (
     activation_stages,
     best_of,
     integer_stages,
+    tuned_stage,
     weight_stages,
 )
 from paceline.train.losses import build_objective
@@ -60,11 +63,12 @@ class Tuning:
 
 def prepare(loaded: Loaded, request: Request) -> Graph:
     """Trace the model, and refuse before anything is judged what cannot be had in integers."""
-    example, _ = loaded.data.train.batch(torch.arange(min(2, len(loaded.data.train))), 0)
+    example, target = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     if not isinstance(example, Tensor):
         raise UsageError(
             f"data {loaded.recipe.data.name!r} has inputs of several tensors; only single tensors are quantized"
         )
+    _try_once(loaded, example, target)
     graph = trace(loaded.model, example)
     if not graph.layers:
         raise UsageError(
@@ -78,6 +82,21 @@ def prepare(loaded: Loaded, request: Request) -> Graph:
     return graph
 
 
+@torch.no_grad()
+def _try_once(loaded: Loaded, example: Tensor, target: Any) -> None:
+    """Model, loss and data together: what does not fit is said before anything is judged."""
+    recipe = loaded.recipe
+    try:
+        build_objective(recipe.train.loss).loss(loaded.model(example), target)
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a user's model or loss raises
+        raise UsageError(
+            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        ) from error
+
+
 def quantize(
     loaded: Loaded,
     request: Request,
@@ -89,24 +108,37 @@ def quantize(
 ) -> tuple[dict[str, Any], Path]:
     """Every stage in turn; the study and its folder. Nothing is left of one that fails."""
     graph = prepare(loaded, request)
-    if output is not None and graph.left_in_float:
-        raise UsageError(f"no ONNX file can be written with {named(graph.left_in_float)} left in float; leave out -o")
+    if request.onnx and graph.left_in_float:
+        left = named(graph.left_in_float)
+        raise UsageError(f"no ONNX file can be written with {left} left in float; leave out --onnx and -o")
+    if tuning is not None:
+        parameters = Simulated(graph, Rounding()).parameters()
+        check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
     started, stamp = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     facts = environment()
-    folder = Folder(out, stamped(f"quantize-{loaded.source.name}"))
+    folder = Folder(out, stamped(f"quantize-{unstamped(loaded.source.name)}"))
     try:
         study = _head(loaded, request, graph, stamp, facts)
         study |= _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
         study["wall_s"] = time.perf_counter() - started
-        if output is not None:
-            beside = output.with_name(f".{output.name}.part")
-            with disk_errors(output):
-                shutil.copyfile(folder.path / INT8_FILE, beside)
-                beside.replace(output)
     except BaseException:
         folder.discard()
         raise
-    return study, store_study(folder, study)
+    path = store_study(folder, study)
+    if output is not None:
+        _copy(path / INT8_FILE, output)
+    return study, path
+
+
+def _copy(file: Path, output: Path) -> None:
+    """Whole, or not at all."""
+    beside = output.with_name(f".{output.name}.part")
+    try:
+        with disk_errors(output):
+            shutil.copyfile(file, beside)
+            beside.replace(output)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 class _Work:
@@ -116,6 +148,7 @@ class _Work:
         self._loaded, self._request, self._graph, self._folder = loaded, request, graph, folder
         self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
         self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
+        self._num_samples = min(request.samples, len(loaded.data.train))
         self._images = torch.cat(list(self._batches()))[:200]  # for what is only compared, not judged
 
     def all_of_it(self, tuning: Tuning | None) -> dict[str, Any]:
@@ -132,13 +165,14 @@ class _Work:
         found: dict[str, Any] = {
             "chosen_calibration": chosen.calibration.method,
             "distances": {one.calibration.method: one.distance for one in calibrated},
-            "weights": weight_pictures(graph, per_channel=per_channel),
-            "activations": activation_pictures(
-                graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
-            ),
+            "num_calibration_samples": self._num_samples,
         }
         if tuning is not None:
             model, found["finetuned"] = self._tune(tuning, chosen)
+        found["weights"] = weight_pictures(model.graph, per_channel=per_channel)
+        found["activations"] = activation_pictures(
+            model.graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
+        )
         found["deployed"], found["deployed_reason"] = self._deploy(model)
         save_weights(tensors_of(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
         last = judge.scores.get(TUNED) or judge.scores.get(INTEGER) or next(reversed(judge.scores.values()))
@@ -160,7 +194,10 @@ class _Work:
                 per_channel=per_channel,
                 file=file,
             )
-        model = integer_stages(self._judge, graph, chosen, per_channel=per_channel, stage=TUNED)
+        try:
+            model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
+        except PacelineError as error:  # finite, and beyond what integers hold on these ranges
+            raise diverged(str(error), tuning.recipe) from error
         entry = tuning.entry
         facts = {"strategy": entry.label, "workers": entry.num_workers, "lr": tuning.recipe.optimizer.lr}
         return model, {**facts, **said}
@@ -172,8 +209,8 @@ class _Work:
             return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not asked for"
         if self._graph.left_in_float:
             return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
-        images, _ = self._loaded.data.test.batch(torch.arange(min(32, len(self._loaded.data.test))), 0)
-        return deploy(self._judge, self._loaded.model, model.graph, model, images, self._folder.path), ""
+        images, _ = floats_of(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))
+        return deploy(self._judge, self._loaded.model, self._graph, model, images, self._folder.path), ""
 
 
 def _head(loaded: Loaded, request: Request, graph: Graph, started: str, facts: dict[str, Any]) -> dict[str, Any]:

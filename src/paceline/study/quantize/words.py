@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.study.quantize.stages import FLOAT, INTEGER, ONNX_INT8, TUNED
+from paceline.study.quantize.stages import FLOAT, INTEGER, TUNED
 
 Study = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -51,10 +51,10 @@ def calibration_words(study: Study) -> str:
     """Which method was taken, and why."""
     chosen, distances = study["chosen_calibration"], study["distances"]
     if len(distances) == 1:
-        return f"Activations were calibrated by {chosen} on {study['request']['samples']} training samples."
+        return f"Activations were calibrated by {chosen} on {study['num_calibration_samples']} training samples."
     return (
         f"Of {', '.join(distances)}, {chosen} moved the scores of training images least, and was taken; the test set "
-        f"had no say. Calibrated on {study['request']['samples']} training samples."
+        f"had no say. Calibrated on {study['num_calibration_samples']} training samples."
     )
 
 
@@ -67,7 +67,7 @@ def deployed_lines(study: Study) -> list[str]:
         f"ONNX files: int8 {found['int8_bytes'] / 1e6:.3g} MB, {percents(found['size_ratio'], 1)} of fp32's "
         f"{found['fp32_bytes'] / 1e6:.3g} MB."
     ]
-    if found["agreement_with_integer"] is not None and row_of(study, ONNX_INT8) is not None:
+    if found["agreement_with_integer"] is not None:
         lines.append(
             f"ONNX Runtime int8 answers as the integer executor does on {percents(found['agreement_with_integer'])} of "
             "the test set."
@@ -98,5 +98,5 @@ def tuned_line(study: Study) -> str:
         return ""
     return (
         f"Fine-tuned for {said['steps']} steps under {said['strategy']} on {said['workers']} workers at learning rate "
-        f"{said['lr']:g}: training loss {said['first_loss']:.3g} to {said['last_loss']:.3g}."
+        f"{said['lr']:g}: training loss {said['first_loss']:.3g} to {said['last_loss']:.3g}; ranges as before."
     )
