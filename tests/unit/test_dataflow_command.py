@@ -189,6 +189,22 @@ def test_the_json_of_a_network(tmp_path: Path) -> None:
     assert {"active_pes", "cycles", "time_s", "energy", "utilisation", "bound", "dram_bytes"} <= set(first)
 
 
+def test_a_chip_to_start_from(tmp_path: Path) -> None:
+    """What is printed is a chip: changed, it is another."""
+    file = tmp_path / "mine.toml"
+    printed = run_command("dataflow", "chip").out
+    assert "rows = 12\n" in printed
+    file.write_text(printed.replace("rows = 12\n", "rows = 24\n"))
+    pes = [
+        json.loads(run_command("dataflow", "network", "alexnet", "--chip", chip, "--json", "-").out)["layers"][0]["pes"]
+        for chip in ("eyeriss", str(file))
+    ]
+    assert pes == [12 * 14, 24 * 14]
+    said = run_command("dataflow", "chip", "eyeris")
+    assert (said.code, said.out) == (2, "")
+    assert "did you mean 'eyeriss'?" in said.err
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -48,6 +48,7 @@ def test_random_ones_are_the_same_for_a_seed() -> None:
     assert first.shape == (2, 3, 4, 5)
     assert (first == read_matrix("random:2x3x4x5:7", "--input")).all()
     assert (first != read_matrix("random:2x3x4x5:8", "--input")).any()
+    assert (first != read_matrix("random:2x3x4x5:7", "--kernel")).any()
 
 
 @pytest.mark.parametrize(

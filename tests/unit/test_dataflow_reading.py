@@ -78,14 +78,24 @@ def test_macs_are_those_that_torch_counts() -> None:
 def test_models_that_cannot_be_followed() -> None:
     with pytest.raises(UsageError, match="is dilated by"):
         layers_of(nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), torch.zeros(1, 1, 9, 9), num_images=1)
-    with pytest.raises(UsageError, match="padding='same'"):
-        layers_of(nn.Sequential(nn.Conv2d(1, 1, 3, padding="same")), torch.zeros(1, 1, 9, 9), num_images=1)
+    with pytest.raises(UsageError, match="padding='same' for an even kernel"):
+        layers_of(nn.Sequential(nn.Conv2d(1, 1, (3, 4), padding="same")), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="pads with 'reflect'"):
         layers_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="has no convolution"):
         layers_of(nn.Linear(4, 2), torch.zeros(1, 4), num_images=1)
     with pytest.raises(UsageError, match="does not take inputs of 3x9x9"):
         layers_of(nn.Conv2d(1, 1, 3), torch.zeros(1, 3, 9, 9), num_images=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "kernel", "numbers"), [("same", (5, 3), (2, 1)), ("same", (1, 1), (0, 0)), ("valid", (3, 3), (0, 0))]
+)
+def test_padding_in_words(words: str, kernel: tuple[int, int], numbers: tuple[int, int]) -> None:
+    model = nn.Conv2d(1, 1, kernel, padding=words)
+    (layer,) = layers_of(model, torch.zeros(1, 1, 9, 9), num_images=1)
+    assert layer.shape.padding == numbers
+    assert model(torch.zeros(1, 1, 9, 9)).shape[2:] == (layer.shape.output_height, layer.shape.output_width)
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
@@ -104,6 +114,19 @@ def test_a_layer_that_is_passed_twice_has_two_rows() -> None:
     for chart in network_charts({"network": "twice", **result}):
         if chart.id != "dataflows":
             assert [len(trace["x"]) for trace in chart.views[-1].traces] == [2] * len(chart.views[-1].traces)
+
+
+def test_parts_of_a_layers_time_are_its_time() -> None:
+    """Also where DRAM bounds it."""
+    model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.Flatten(), nn.Linear(64 * 14 * 14, 10))
+    layers = layers_of(model, torch.zeros(1, 64, 16, 16), num_images=4, with_linear=True)
+    result = analyse(layers, load_chip("eyeriss"))
+    assert {row["bound"] for row in result["layers"]} > {"dram"}
+    times = next(chart for chart in network_charts({"network": "n", **result}) if chart.id == "layer-times")
+    parts = [trace["y"] for trace in times.views[0].traces]
+    assert [sum(layer) for layer in zip(*parts, strict=True)] == pytest.approx(
+        [1e3 * row["time_s"] for row in result["layers"]]
+    )
 
 
 def test_every_vector_of_a_linear_layer_counts() -> None:

@@ -116,7 +116,10 @@ def network(
         str,
         typer.Argument(help="alexnet, vgg16, a built-in model, file.py:factory, or a stored run.", metavar="NETWORK"),
     ],
-    chip: Annotated[str, typer.Option("--chip", help="A chip's name, or a TOML file.")] = "eyeriss",
+    chip: Annotated[
+        str,
+        typer.Option("--chip", help="A chip's name, or a TOML file; `paceline dataflow chip` prints one to change."),
+    ] = "eyeriss",
     batch: Annotated[int, typer.Option("--batch", help="Images at a time.", min=1)] = 4,
     input_shape: Annotated[
         str, typer.Option("--input-shape", help="What a model reads, as 3x32x32.", metavar="CxHxW")
@@ -158,6 +161,16 @@ def network(
 
         console.print(f"chart  {write_network_charts(result, chart)}", markup=False, soft_wrap=True)
     write_json(result, json_target)
+
+
+@dataflow.command()
+def chip(
+    name: Annotated[str, typer.Argument(help="A chip that is built in.", metavar="[CHIP]")] = "eyeriss",
+) -> None:
+    """Print the TOML of a chip, to change and give to --chip: paceline dataflow chip > mine.toml."""
+    from paceline.dataflow.chips import chip_text
+
+    typer.echo(chip_text(name), nl=False)
 
 
 def register(app: typer.Typer) -> None:

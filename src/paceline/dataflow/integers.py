@@ -22,11 +22,9 @@ from paceline.models import build_model
 from paceline.quantize.grid import stored_grid
 from paceline.quantize.integer import integer_network
 from paceline.quantize.ops import Conv, Linear
-from paceline.quantize.quantized import Quantized, restored
+from paceline.quantize.quantized import INTEGERS_FILE, Quantized, restored
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
-
-INTEGERS_FILE = "integers.safetensors"
 
 
 def layers_of_integers(study: Mapping[str, Any], chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:

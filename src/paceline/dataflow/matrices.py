@@ -70,12 +70,12 @@ def _parse_json(text: str, what: str) -> Any:
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
-    """Small whole numbers, so that every intermediate value can be read and checked by eye."""
+    """Small whole numbers, so that every value can be checked by eye; of one seed, others for each option."""
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
     if math.prod(sides) > MAX_VALUES:
         raise UsageError(f"{what} asks for {math.prod(sides):,} values, and {MAX_VALUES:,} are the most")
-    return np.random.default_rng(seed).integers(-9, 10, size=sides, dtype=np.int64)
+    return np.random.default_rng([seed, *what.encode()]).integers(-9, 10, size=sides, dtype=np.int64)
 
 
 def _from_rows(rows: Sequence[Sequence[str]], what: str) -> Matrix:

@@ -28,6 +28,7 @@ def analyse(
         "schema": SCHEMA,
         "chip": chip.name,
         "chip_description": chip.description,
+        "word_bits": chip.word_bits,
         "objective": objective,
         "layers": rows,
         "total": _total(rows, chip),

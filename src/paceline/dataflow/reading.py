@@ -98,8 +98,7 @@ def _look(model: nn.Module, inputs: Tensor, chip: Chip, *, with_linear: bool) ->
     def see(module: nn.Module, given: tuple[Tensor, ...]) -> None:
         if isinstance(module, nn.Conv2d):
             kernel, stride = (_pair(sides) for sides in (module.kernel_size, module.stride))
-            padding = _pair(module.padding)
-            seen.append(look_at_images(given[0], chip, kernel=kernel, stride=stride, padding=padding))
+            seen.append(look_at_images(given[0], chip, kernel=kernel, stride=stride, padding=_padding(module)))
         else:
             seen.append(look_at(given[0], chip))
 
@@ -109,6 +108,16 @@ def _look(model: nn.Module, inputs: Tensor, chip: Chip, *, with_linear: bool) ->
 
 def _pair(sides: Any) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
+
+
+def _padding(module: nn.Conv2d) -> tuple[int, int]:
+    """In numbers; `same` is them where it puts as much on both sides."""
+    if not isinstance(module.padding, str):
+        return _pair(module.padding)
+    if module.padding == "valid":
+        return 0, 0
+    height, width = _pair(module.kernel_size)
+    return (height - 1) // 2, (width - 1) // 2
 
 
 def _forward(model: nn.Module, inputs: Tensor, see: Any, *, with_linear: bool) -> None:
@@ -143,8 +152,8 @@ def _layer(name: str, module: nn.Module, given: Tensor, num_images: int) -> Laye
         raise UsageError(f"layer {name} pads with {module.padding_mode!r}; only zeros are put around an input here")
     if set(module.dilation) != {1}:
         raise UsageError(f"layer {name} is dilated by {module.dilation}, which no mapping here covers")
-    if isinstance(module.padding, str):
-        raise UsageError(f"layer {name} has padding={module.padding!r}; give it as numbers")
+    if module.padding == "same" and not all(side % 2 for side in module.kernel_size):
+        raise UsageError(f"layer {name} has padding='same' for an even kernel: no mapping here pads one side more")
     shape = Shape(
         num_images=num_images,
         num_filters=module.out_channels // module.groups,
@@ -154,7 +163,7 @@ def _layer(name: str, module: nn.Module, given: Tensor, num_images: int) -> Laye
         kernel_height=module.kernel_size[0],
         kernel_width=module.kernel_size[1],
         stride=(module.stride[0], module.stride[1]),
-        padding=(module.padding[0], module.padding[1]),
+        padding=_padding(module),
     )
     return Layer(name=name, shape=shape, num_groups=module.groups)
 

@@ -103,18 +103,20 @@ def _layer_utilisation(layers: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def _layer_times(layers: Sequence[Mapping[str, Any]]) -> Chart:
-    """Cycles as time: what the array works, and the loads that nothing hides."""
-    parts = {"working": "working", **CAUSES}
+    """What the array works, the loads that nothing hides, and the wait where DRAM takes longer than both."""
+    parts = {"working": "working", **CAUSES, "waiting": "waiting for DRAM"}
     times = {}
     for row in layers:
         causes = row["cycles_by_cause"]
         scale = 1e3 * row["processing_s"] / row["cycles"]
         loads = {cause: causes[cause] * scale for cause in CAUSES}
-        times[row["name"]] = {"working": 1e3 * row["processing_s"] - sum(loads.values()), **loads}
+        working = 1e3 * row["processing_s"] - sum(loads.values())
+        waiting = 1e3 * (row["time_s"] - row["processing_s"])
+        times[row["name"]] = {"working": working, **loads, "waiting": waiting}
     figure = _stacked(times, parts)
     figure.y_axis("ms")
     rows = [[name, *(f"{part:.2f}" for part in values.values())] for name, values in times.items()]
-    caption = "Processing time; where DRAM takes longer, the table of the command says so."
+    caption = "Transfers that the array's work hides take no time here."
     return Chart("layer-times", "Time by layer", caption, [figure], Table(["Layer", *parts.values()], rows))
 
 

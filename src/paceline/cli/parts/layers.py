@@ -94,7 +94,7 @@ def _total_cells(total: dict[str, Any], *, with_zeros: bool) -> dict[str, str]:
 
 def _figures(row: dict[str, Any]) -> dict[str, str]:
     return {
-        "MACs": f"{row['macs'] / 1e6:.0f} M",
+        "MACs": f"{row['macs'] / 1e6:,.{0 if row['macs'] >= 1e8 else 1}f} M",
         "ms": f"{1e3 * row['time_s']:.2f}",
         "buffer MB": f"{row['buffer_traffic_bytes'] / 1e6:.1f}",
         "DRAM MB": f"{row['dram_bytes'] / 1e6:.2f}",
@@ -135,7 +135,10 @@ def _zeros(result: dict[str, Any]) -> list[str]:
     if all(row["filter_zeros"] is not None for row in rows):
         zeros = sum(row["filter_zeros"] * _num_weights(row["shape"]) for row in rows)
         share = zeros / sum(_num_weights(row["shape"]) for row in rows)
-        lines.append(f"In integers alone: int8 weights, {share:.1%} of them zero.")
+        bits = result["word_bits"]
+        lines.append(
+            f"In integers alone: int8 weights, {share:.1%} of them zero; words are the chip's, {bits} bits wide."
+        )
     return lines
 
 
