@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from paceline.dataflow.layers import alexnet
 from paceline.dataflow.mapping import OBJECTIVES, best_mapping
 from paceline.dataflow.network import analyse
 from paceline.dataflow.operands import make_operands
+from paceline.dataflow.others import best_accesses
 from paceline.dataflow.rowstationary import Mapping, accesses, cycles, total_cycles
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import MODELS, Timing
@@ -42,6 +43,14 @@ MAPPINGS = {
     "CONV5": (64, 4, 13, 16, 3, 2, 2),
 }
 PUBLISHED_ENERGY = "1.4 to 2.5"
+# What an array of a dataflow may be confined to: blocks of filters and channels, or of filters, rows and columns.
+CONFINED: dict[str, tuple[str, Callable[..., bool]]] = {
+    "one channel at a time": ("weight-stationary", lambda _filters, channels: channels == 1),
+    "one filter at a time": ("weight-stationary", lambda filters, _channels: filters == 1),
+    "one plane of weights": ("weight-stationary", lambda filters, channels: filters == channels == 1),
+    "outputs of one filter": ("output-stationary", lambda filters, *_: filters == 1),
+    "one pixel of all filters": ("output-stationary", lambda _filters, rows, columns: rows == columns == 1),
+}
 
 
 def main() -> None:
@@ -54,7 +63,7 @@ def main() -> None:
     show_published_mappings(chip)
     show_widths(chip)
     show_objectives(chip)
-    show_energy(analyse(alexnet(4), chip))
+    show_energy(analyse(alexnet(4), chip), chip)
     show_speed(chip, side=arguments.side, repeats=arguments.repeats)
 
 
@@ -130,11 +139,24 @@ def show_objectives(chip: Chip) -> None:
     print()
 
 
-def show_energy(result: dict[str, Any]) -> None:
+def show_energy(result: dict[str, Any], chip: Chip) -> None:
     print(f"energy per MAC in the five layers, and times row-stationary (published: {PUBLISHED_ENERGY})")
     for name, energy in result["total"]["energy_by_dataflow"].items():
         print(f"  {name:<18} {energy['per_mac']:6.2f}   {energy['over_row_stationary']:.2f}")
+    print("  with less freedom in what PEs work on side by side:")
+    for label, (name, allowed) in CONFINED.items():
+        energy = confined_energy(name, chip, allowed)
+        times = energy / result["total"]["energy"]["per_mac"]
+        print(f"  {name}, {label:<{46 - len(name)}} {energy:6.2f}   {times:.2f}")
     print()
+
+
+def confined_energy(name: str, chip: Chip, allowed: Callable[..., bool]) -> float:
+    """Per MAC, of a dataflow over the five layers."""
+    layers = alexnet(4)
+    moved = [best_accesses(name, layer.shape, chip, allowed).times(layer.num_groups) for layer in layers]
+    macs = sum(layer.num_macs for layer in layers)
+    return chip.energy.mac + sum(sum(one.energy(chip).values()) for one in moved) / macs
 
 
 def show_speed(chip: Chip, *, side: int, repeats: int) -> None:

@@ -30,9 +30,17 @@ class Tiles:
     e: Amount
 
 
-def best_accesses(dataflow: str, shape: Shape, chip: Chip) -> Accesses:
+# Says of a block (what PEs work on side by side) whether an array may be laid out so; it is given the block's sizes.
+Allowed = Callable[..., bool]
+
+
+def any_block(*_: int) -> bool:
+    return True
+
+
+def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
     """The accesses of least energy under a dataflow, for one group of a layer."""
-    found = OTHERS[dataflow](shape, chip)
+    found = OTHERS[dataflow](shape, chip, allowed)
     energy = np.asarray(sum(found.energy(chip).values()), dtype=float)
     best = int(np.argmin(energy))
     levels = {
@@ -44,14 +52,18 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip) -> Accesses:
     return Accesses(**levels)
 
 
-def weight_stationary(shape: Shape, chip: Chip) -> Accesses:
+def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer.
+
+    Blocks are filters and channels whose planes lie side by side.
 
     A plane with more weights than there are PEs is folded: inputs pass once more, and sums come back, for every fold.
     """
     plane = shape.kernel_height * shape.kernel_width
     folds = ceiling(plane, chip.num_pes)
-    blocks = _pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane))
+    blocks = [
+        pair for pair in _pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane)) if allowed(*pair)
+    ]
     (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.row_reads, 0))
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     pixels = shape.num_images * shape.num_channels * shape.rows.read_in_strips(tiles.e) * shape.row_reads
@@ -68,13 +80,13 @@ def weight_stationary(shape: Shape, chip: Chip) -> Accesses:
     )
 
 
-def output_stationary(shape: Shape, chip: Chip) -> Accesses:
+def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """A PE holds one sum until it is complete; weights go to all PEs of a filter, inputs to all of a pixel."""
     blocks = []
     for a in divided(shape.num_filters, chip.num_pes):
         for rows in divided(shape.output_height, chip.num_pes // a):
             blocks += [(a, rows, columns) for columns in divided(shape.output_width, chip.num_pes // (a * rows))]
-    a, rows, columns = np.array(blocks, dtype=np.int64).T
+    a, rows, columns = np.array([block for block in blocks if allowed(*block)], dtype=np.int64).T
     tiles = ceiling(shape.output_height, rows) * ceiling(shape.output_width, columns)
     windows = shape.rows.read_in_strips(rows) * shape.columns.read_in_strips(columns)
     macs = shape.num_multiplications
@@ -93,7 +105,7 @@ def output_stationary(shape: Shape, chip: Chip) -> Accesses:
     )
 
 
-def input_stationary(shape: Shape, chip: Chip) -> Accesses:
+def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """A PE holds one input pixel; weights go to all PEs of a channel, sums from PE to PE and on to the buffer."""
     blocks = []
     for b in divided(shape.num_channels, chip.num_pes):
@@ -103,7 +115,10 @@ def input_stationary(shape: Shape, chip: Chip) -> Accesses:
             ]
     plane = shape.kernel_height * shape.kernel_width
     (b, rows, columns), tiles = _with_tiles(
-        shape, chip, blocks, lambda b, rows, columns, *_: (1, b * rows * columns, b * plane)
+        shape,
+        chip,
+        [block for block in blocks if allowed(*block)],
+        lambda b, rows, columns, *_: (1, b * rows * columns, b * plane),
     )
     count = ceiling(shape.rows.real, rows) * ceiling(shape.columns.real, columns)
     touched = shape.rows.outputs_of_blocks(rows) * shape.columns.outputs_of_blocks(columns)
@@ -124,9 +139,9 @@ def input_stationary(shape: Shape, chip: Chip) -> Accesses:
     )
 
 
-def no_local_reuse(shape: Shape, chip: Chip) -> Accesses:
+def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """PEs keep nothing: a weight comes from the buffer for every product; an input reaches the PEs of all filters."""
-    blocks = _pairs(shape.num_filters, shape.num_channels, chip.num_pes)
+    blocks = [pair for pair in _pairs(shape.num_filters, shape.num_channels, chip.num_pes) if allowed(*pair)]
     plane = shape.kernel_height * shape.kernel_width
     (a, b), tiles = _with_tiles(
         shape,
@@ -147,7 +162,7 @@ def no_local_reuse(shape: Shape, chip: Chip) -> Accesses:
     )
 
 
-OTHERS: dict[str, Callable[[Shape, Chip], Accesses]] = {
+OTHERS: dict[str, Callable[[Shape, Chip, Allowed], Accesses]] = {
     "weight-stationary": weight_stationary,
     "output-stationary": output_stationary,
     "input-stationary": input_stationary,
