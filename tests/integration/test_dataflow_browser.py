@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,31 @@ def test_charts_of_a_convolution(tmp_path: Path) -> None:
         shares = page.evaluate("Array.from(document.querySelector('#utilisation').data[0].y)")
         assert shares == [100] * 6 + [50] * 2
         assert page.locator("#energy .barlayer .point").count() == 5
+
+
+def test_rows_stay_while_their_product_is_added(tmp_path: Path) -> None:
+    """Of two channels, the second is in the PE while the product of its weight is added."""
+    image, kernel = read_matrix("[[[1, 2]], [[3, 4]]]", "--input"), read_matrix("[[[5]], [[6]]]", "--kernel")
+    simulation = Simulation.of(make_operands(image, kernel), Timing(), (2, 2))
+    with opened(write_animation(simulation, tmp_path / "a.html")) as page:
+        rows = []
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+            marked = page.locator(".pe .used").all_text_contents()
+            rows.append([*page.locator(".pe .row").all_text_contents(), "".join(marked)])
+        assert rows == [["w5", "x12", "51"], ["w6", "x34", "63"], ["w6", "x34", ""]]
+        assert works(page) == ["5 + 18 = 23"]
+        assert page.locator(".pe.unused").count() == 3
+        assert page.locator("#said").text_content() == "Cycle 3: 1 PE works. Complete: output [0, 0] = 23."
+
+
+def test_layers_with_numbers_for_names_are_all_drawn(tmp_path: Path) -> None:
+    layers = [replace(layer, name=name) for layer, name in zip(alexnet(1), ("0", "2.a", "2.b", "5", "10"), strict=True)]
+    result = {"network": "mine", "batch": 1, **analyse(layers, load_chip("eyeriss"), with_others=False)}
+    with opened(write_network_charts(result, tmp_path / "n.html")) as page:
+        for chart in ("layer-utilisation", "layer-times", "energy"):
+            ticks = page.locator(f"#{chart} .xtick text").all_text_contents()
+            assert ticks == ["0", "2.a", "2.b", "5", "10"], chart
 
 
 def test_charts_of_a_network(tmp_path: Path) -> None:

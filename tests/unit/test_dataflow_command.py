@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         (("--add-cycles", "0"), "--add-cycles must be at least 1"),
         (("--kernel", "1 2 3 4"), "the kernel (1 x 4) is larger than the padded input (3 x 3)"),
         (("--kernel", "1 2; 3"), "--kernel is ragged"),
-        (("--kernel", "1 two"), "--kernel: 'two' is not a number"),
+        (("--kernel", "1 two"), "'two' is not a number"),
         (("--trace", "t.txt"), "ends in .csv, .json, .vcd"),
         (("--trace", "nowhere/t.csv"), "the folder 'nowhere' does not exist"),
         (("--animate", "page.txt"), "--animate 'page.txt': name a file that ends in .html"),
@@ -132,6 +133,10 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         (("--multiply-cycles", "1000000000", "--chart", "c.html"), "cycles are too many for a chart"),
         (("--multiply-cycles", "1000000000", "--animate", "a.html"), "are too many for one page"),
         (("--pes", "100000x100000", "--animate", "a.html"), "are too many for one page"),
+        (
+            ("--input", "random:1x200000", "--kernel", "random:1x1000"),
+            "products per output row, and 20,000,000 are the",
+        ),
     ],
 )
 def test_requests_that_cannot_be_met(more: tuple[str, ...], words: str) -> None:
@@ -139,6 +144,31 @@ def test_requests_that_cannot_be_met(more: tuple[str, ...], words: str) -> None:
     assert said.code == 2
     assert words in said.err
     assert said.out == ""
+
+
+def test_utilisation_is_of_the_set_and_of_the_array() -> None:
+    """Which the same PEs are where no array is given."""
+    assert "utilisation 87.5%\n" in run_command(*WORKED, "--cycles", "0").out
+    said = run_command(*WORKED, "--cycles", "0", "--pes", "1x1").out
+    assert "28 cycles, 4 PEs of the logical set, utilisation 25.0% (of the 1 x 1 in the array: 100.0%)\n" in said
+
+
+def test_other_models_and_passes_are_shown() -> None:
+    said = run_command(*WORKED, "--pes", "1x1").out
+    assert "Other models: serial 28, pipelined 22, mac 16 cycles" in said
+    lines = said.partition(" cycle ")[2].partition("An empty line is between passes")[0].splitlines()[2:]
+    first = [after.split()[0] for line, after in itertools.pairwise(lines) if not line.strip() and after.strip()]
+    assert first == ["7", "15", "21"]  # 6 cycles of the first kernel row, 8 with the sums of the second
+
+
+def test_small_figures_are_shown_with_their_digits() -> None:
+    given = ("dataflow", "network", "lenet5", "--input-shape", "1x28x28", "--linear", "--no-others", "--batch", "1")
+    (line,) = (
+        line for line in run_command(*given, width=140).out.splitlines() if " dram" in line and "linear3" in line
+    )
+    assert "0.00084 M" in line
+    assert " 0.0 " not in line
+    assert " 0.00 " not in line
 
 
 def test_too_much_for_a_page(tmp_path: Path) -> None:
@@ -209,7 +239,7 @@ def test_a_chip_to_start_from(tmp_path: Path) -> None:
     ("given", "words"),
     [
         (("alexnett",), "did you mean 'alexnet'?"),
-        (("lenet5",), "Give the shape of one input: --input-shape 3x32x32"),
+        (("lenet5",), "Give the shape of one input, such as --input-shape 3x32x32"),
         (("lenet5", "--input-shape", "1x28"), "takes images (channels, height, width)"),
         (("lenet5", "--input-shape", "big"), "is not sizes such as 3x32x32"),
         (("lenet5", "--input-shape", "1x99999x99999"), "of 100,000,000 values at most"),
@@ -217,6 +247,8 @@ def test_a_chip_to_start_from(tmp_path: Path) -> None:
         (("alexnet", "--linear"), "alexnet is its published convolutions"),
         (("alexnet", "--chip", "eyeris"), "did you mean 'eyeriss'?"),
         (("alexnet", "--objective", "speed"), "unknown objective 'speed'"),
+        (("alexnet", "--batch", "1000000000"), "less than or equal to 100000"),
+        (("last", "--runs", "nowhere"), "Nor is it a stored run: 'last' is not there"),
     ],
 )
 def test_networks_that_cannot_be(given: tuple[str, ...], words: str) -> None:

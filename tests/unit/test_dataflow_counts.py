@@ -51,12 +51,22 @@ def test_pixels_of_strips(axis: Axis) -> None:
     assert axis.read_in_strips(parts).tolist() == [sum(map(len, some)) for some in strips]
     assert axis.real_in_strips(parts).tolist() == [sum(real(axis, one) for one in some) for some in strips]
     assert axis.real == real(axis, strips[-1][0])
-    met = sorted(place for place in strips[-1][0] if axis.padding <= place < axis.padding + axis.size)
-    windows = [pixels(axis, [output]) for output in range(axis.outputs)]
-    for part in range(1, len(met) + 1):
-        touched = sum(bool(window & set(block)) for block in cut(met, part) for window in windows)
-        assert axis.outputs_of_blocks(part) == touched
     assert axis.read(axis.outputs) == len(strips[-1][0])
+
+
+@settings(max_examples=300, deadline=None)
+@given(axes())
+def test_blocks_of_pixels_in_strips(axis: Axis) -> None:
+    """How many there are, and how many outputs of their own strip each of them goes into."""
+    for part, size in itertools.product(range(1, axis.outputs + 1), range(1, axis.size + 1)):
+        count = touched = 0
+        for strip in cut(range(axis.outputs), part):
+            met = sorted(place for place in pixels(axis, strip) if axis.padding <= place < axis.padding + axis.size)
+            blocks = cut(met, size)
+            count += len(blocks)
+            touched += sum(bool(pixels(axis, [output]) & set(block)) for block in blocks for output in strip)
+        assert axis.blocks_in_strips(size, part) == count
+        assert axis.outputs_of_blocks(size, part) == touched
 
 
 def test_padding_that_no_output_reads() -> None:

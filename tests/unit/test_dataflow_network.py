@@ -101,6 +101,7 @@ def test_other_dataflows_move_at_least_what_there_is(dataflow: str) -> None:
         assert moved.dram["filter"] >= shape.num_filters * shape.weights_per_output
         assert moved.dram["partial_sum"] == shape.num_outputs
         assert moved.total("register_file") + moved.total("neighbour") >= 3 * shape.num_multiplications
+        assert moved.buffer["input"] >= moved.buffer["input_fill"]  # what is never read need not be there
 
 
 def test_layers_of_one_shape_share_a_mapping() -> None:
@@ -166,10 +167,14 @@ def test_chips(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text.replace("rows = 12", "rows = 24"))
     assert load_chip(str(file)).rows == 24
+    assert load_chip(str(file)).about == "Eyeriss (JSSC 2017): 24 x 14 PEs at 200 MHz, 108 KB global buffer, 16 bits"
+    huge = text.replace("banks = 25", f"banks = {10**9}").replace("bank_bytes = 4096", f"bank_bytes = {10**9}")
+    file.write_text(huge.replace("rows = 12", f"rows = {10**9}").replace("columns = 14", f"columns = {10**9}"))
+    assert analyse(alexnet(1)[:1], load_chip(str(file)))["layers"][0]["cycles"] > 0
     for wrong, words in {
-        text.replace("rows = 12", "rows = 0"): "rows must be a whole number above 0, at most 1e+15, not 0",
-        text.replace("rows = 12", 'rows = "12"'): "rows must be a whole number above 0, at most 1e+15, not '12'",
-        text.replace("rows = 12", f"rows = {10**40}"): "at most 1e+15, not 10000",
+        text.replace("rows = 12", "rows = 0"): "rows must be a whole number above 0, at most 1e+09, not 0",
+        text.replace("rows = 12", 'rows = "12"'): "rows must be a whole number above 0, at most 1e+09, not '12'",
+        text.replace("rows = 12", f"rows = {10**40}"): "at most 1e+09, not 10000",
         text.replace("480e6", "inf"): "bytes_per_s must be a number above 0, at most 1e+15, not inf",
         text.replace("480e6", "nan"): "not nan",
         text.replace(

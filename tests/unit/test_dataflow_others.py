@@ -14,7 +14,7 @@ from dataflow_reference import axes, shaped
 from paceline.dataflow.axis import Axis
 from paceline.dataflow.chips import Chip, load_chip
 from paceline.dataflow.levels import Accesses
-from paceline.dataflow.others import OTHERS, best_accesses
+from paceline.dataflow.others import OTHERS, Allowed, any_block, best_accesses
 from paceline.dataflow.shape import Shape
 
 EYERISS = load_chip("eyeriss")
@@ -38,7 +38,7 @@ def test_other_dataflows_with_room_for_everything(rows: Axis, columns: Axis, cou
             "register_file": {"filter": macs + weights},
         },
         "output-stationary": {
-            "buffer": {"filter": (1 + num_images) * weights, "input": read, "partial_sum": 0},
+            "buffer": {"filter": (1 + num_images) * weights, "input": read, "partial_sum": 2 * outputs},
             "neighbour": {"filter": macs, "input": macs, "partial_sum": outputs},
             "register_file": {"partial_sum": 2 * macs},
         },
@@ -87,61 +87,9 @@ def cut(whole: int, part: int) -> list[range]:
     return [range(start, min(start + part, whole)) for start in range(0, whole, part)]
 
 
-def met(axis: Axis, outputs: range) -> tuple[int, int]:
-    """Places that some outputs read along an axis, and how many of them are no padding."""
-    places = {output * axis.stride + offset for output in outputs for offset in range(axis.kernel)}
-    return len(places), sum(axis.padding <= place < axis.padding + axis.size for place in places)
-
-
 def worth_trying(whole: int) -> list[int]:
     """Parts of a whole that need fewer rounds than any smaller part."""
     return [part for part in range(1, whole + 1) if part == 1 or -(-whole // part) < -(-whole // (part - 1))]
-
-
-def weight_stationary_ways(shape: Shape, chip: Chip) -> Iterator[Accesses]:
-    """Every block of planes, images and rows that the buffer has room for, walked through; filters as many as fit."""
-    plane = shape.kernel_height * shape.kernel_width
-    words = int((chip.buffer.banks * chip.buffer.bank_bytes + chip.buffer.filter_bytes) / chip.word_bytes)
-    whole_width, real_width = met(shape.columns, range(shape.output_width))
-    sizes = (shape.num_filters, shape.num_channels, shape.num_images, shape.output_height)
-    for a, b, n, e in itertools.product(*map(worth_trying, sizes)):
-        inputs = n * b * met(shape.rows, range(e))[0] * whole_width
-        m = min((words - inputs) // (n * e * shape.output_width), shape.num_filters)
-        m = m if m == shape.num_filters else m // a * a
-        if m < a or a * b > max(1, chip.num_pes // plane):
-            continue
-        count = dict.fromkeys(("filter", "fill", "input", "sums"), 0)
-        for images, rows in itertools.product(cut(shape.num_images, n), cut(shape.output_height, e)):
-            whole_rows, real_rows = met(shape.rows, rows)
-            for held in cut(shape.num_filters, m):
-                count["fill"] += len(images) * shape.num_channels * real_rows * real_width
-                for channels, filters in itertools.product(cut(shape.num_channels, b), cut(len(held), a)):
-                    count["filter"] += len(filters) * len(channels) * plane
-                    count["input"] += len(images) * len(channels) * whole_rows * whole_width
-                    count["sums"] += 2 * len(images) * len(filters) * len(rows) * shape.output_width
-        macs, filters = shape.num_multiplications, count["filter"]
-        yield Accesses(
-            dram={"filter": filters, "input": count["fill"], "partial_sum": shape.num_outputs},
-            buffer={
-                "filter": 2 * filters,
-                "input_fill": count["fill"],
-                "input": count["input"],
-                "partial_sum": count["sums"],
-            },
-            neighbour={"filter": filters, "input": macs, "partial_sum": macs},
-            register_file={"filter": macs + filters},
-        )
-
-
-@settings(max_examples=60, deadline=None)
-@given(axes(), axes(), st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 4)))
-def test_the_least_of_all_ways_is_found(rows: Axis, columns: Axis, counts: tuple[int, int, int]) -> None:
-    """Weight-stationary with a buffer of 200 words on 15 PEs."""
-    rows, columns = (replace(axis, kernel=min(axis.kernel, 3), size=max(axis.size, 3)) for axis in (rows, columns))
-    num_images, num_filters, num_channels = counts
-    shape = shaped(rows, columns, num_images=num_images, num_filters=num_filters, num_channels=num_channels)
-    energies = [sum(way.energy(SCARCE).values()) for way in weight_stationary_ways(shape, SCARCE)]
-    assert sum(best_accesses("weight-stationary", shape, SCARCE).energy(SCARCE).values()) == min(energies)
 
 
 @pytest.mark.parametrize("dataflow", OTHERS)
@@ -149,3 +97,98 @@ def test_an_input_that_no_output_reads(dataflow: str) -> None:
     """Padding of 2 and a stride of 5: the one output is over padding alone."""
     shape = shaped(*[Axis(size=1, kernel=1, stride=5, padding=2)] * 2)
     assert best_accesses(dataflow, shape, EYERISS).dram == {"filter": 1, "input": 0, "partial_sum": 1}
+
+
+def tiles(shape: Shape) -> Iterator[tuple[int, int, int, list[tuple[range, range, range]]]]:
+    """Filters, images and rows whose sums wait in the buffer, and every turn that this takes."""
+    for m, n, e in itertools.product(
+        range(1, shape.num_filters + 1), worth_trying(shape.num_images), worth_trying(shape.output_height)
+    ):
+        cuts = cut(shape.num_images, n), cut(shape.output_height, e), cut(shape.num_filters, m)
+        yield m, n, e, list(itertools.product(*cuts))
+
+
+def real_pixels(axis: Axis, outputs: range) -> list[int]:
+    places = {output * axis.stride + offset for output in outputs for offset in range(axis.kernel)}
+    return sorted(place for place in places if axis.padding <= place < axis.padding + axis.size)
+
+
+def touched(axis: Axis, outputs: range, block: list[int]) -> int:
+    """Outputs that read any pixel of a block."""
+    return sum(any(0 <= pixel - output * axis.stride < axis.kernel for pixel in block) for output in outputs)
+
+
+def input_stationary_ways(shape: Shape, chip: Chip) -> Iterator[Accesses]:
+    """Blocks of pixels within a strip, of sizes that save a block somewhere, one after another in the PEs."""
+    plane, width = shape.kernel_height * shape.kernel_width, range(shape.output_width)
+    words = int((chip.buffer.banks * chip.buffer.bank_bytes + chip.buffer.filter_bytes) / chip.word_bytes)
+    whole = [real_pixels(axis, range(axis.outputs)) for axis in (shape.rows, shape.columns)]
+    across = whole[1]
+    sizes = itertools.product(*map(worth_trying, (shape.num_channels, *(max(1, len(one)) for one in whole))))
+    for (b, high, wide), (m, n, e, turns) in itertools.product(sizes, list(tiles(shape))):
+        held_words = b * high * wide + m * (n * e * shape.output_width + b * plane)
+        if b * high * wide > chip.num_pes or held_words > words:
+            continue
+        count = dict.fromkeys(("filter", "fill", "read", "input", "sums"), 0)
+        for images, strip, held in turns:
+            down = real_pixels(shape.rows, strip)
+            count["filter"] += len(held) * shape.num_channels * plane
+            count["fill"] += len(images) * shape.num_channels * len(down) * len(across)
+            for channels in cut(shape.num_channels, b):
+                for rows, columns in itertools.product(chunks(down, high), chunks(across, wide)):
+                    count["input"] += len(images) * len(channels) * len(rows) * len(columns)
+                    count["read"] += len(images) * len(held) * len(channels) * plane
+                    outputs = touched(shape.rows, strip, rows) * touched(shape.columns, width, columns)
+                    count["sums"] += 2 * len(images) * len(held) * outputs
+        macs = shape.num_multiplications
+        yield Accesses(
+            dram={"filter": count["filter"], "input": count["fill"], "partial_sum": shape.num_outputs},
+            buffer={
+                "filter": count["filter"] + count["read"],
+                "input_fill": count["fill"],
+                "input": count["input"],
+                "partial_sum": count["sums"],
+            },
+            neighbour={"filter": macs, "input": count["input"], "partial_sum": macs},
+            register_file={"input": macs + count["input"]},
+        )
+
+
+def chunks(pixels: list[int], size: int) -> list[list[int]]:
+    return [pixels[start : start + size] for start in range(0, len(pixels), size)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(axes(), axes(), st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)))
+def test_input_stationary_is_that_of_a_walk(rows: Axis, columns: Axis, counts: tuple[int, int, int]) -> None:
+    """On 15 PEs with a buffer of 200 words: strips overlap, blocks do not fill them, sums come back."""
+    rows, columns = (
+        replace(axis, kernel=min(axis.kernel, 3), size=min(max(axis.size, 3), 7)) for axis in (rows, columns)
+    )
+    num_images, num_filters, num_channels = counts
+    shape = shaped(rows, columns, num_images=num_images, num_filters=num_filters, num_channels=num_channels)
+    energies = [sum(way.energy(SCARCE).values()) for way in input_stationary_ways(shape, SCARCE)]
+    assert sum(best_accesses("input-stationary", shape, SCARCE).energy(SCARCE).values()) == min(energies)
+
+
+def test_less_freedom_costs_more() -> None:
+    shape = Shape(
+        num_filters=16,
+        num_channels=16,
+        input_height=14,
+        input_width=14,
+        kernel_height=3,
+        kernel_width=3,
+        padding=(1, 1),
+    )
+
+    def energy(dataflow: str, **given: Allowed) -> float:
+        return float(sum(best_accesses(dataflow, shape, EYERISS, **given).energy(EYERISS).values()))
+
+    for dataflow in OTHERS:
+        assert energy(dataflow, allowed=lambda *sizes: sizes[0] == 1) > energy(dataflow)
+        assert energy(dataflow, allowed=any_block) == energy(dataflow)
+        with pytest.raises(ValueError, match="none of a dataflow's blocks is allowed"):
+            energy(dataflow, allowed=lambda *_: False)
+    alone = best_accesses("weight-stationary", shape, EYERISS, lambda _filters, channels: channels == 1)
+    assert alone.buffer["partial_sum"] == 2 * shape.num_outputs * shape.num_channels

@@ -14,11 +14,13 @@ from torch import nn
 from command import run_command
 from paceline.data import load_data
 from paceline.dataflow.chips import load_chip
+from paceline.dataflow.compression import encoded_share
 from paceline.dataflow.network import analyse
 from paceline.dataflow.reading import UNKNOWN, layers_of, read_layers
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.quantize.grid import stored_grid
+from paceline.quantize.ops import Conv
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe, load_recipe
@@ -43,7 +45,7 @@ def ready():
 
 def read(name: str, **changes: object) -> list[object]:
     given = {"num_images": 2, "input_shape": None, "with_linear": False, "runs": Path("runs"), **changes}
-    return list(read_layers(name, load_chip("eyeriss"), **given))  # type: ignore[arg-type]
+    return list(read_layers(name, load_chip("eyeriss"), **given)[1])  # type: ignore[arg-type]
 
 
 def test_a_users_model(tmp_path: Path) -> None:
@@ -75,7 +77,48 @@ def test_macs_are_those_that_torch_counts() -> None:
     assert 2 * sum(layer.num_macs for layer in layers) == counter.get_total_flops()
 
 
+class Patches(nn.Module):
+    """Cuts every image into four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(1, 2, 3), nn.Linear(288, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        cut = images.reshape(-1, 1, 14, 14)
+        return self.linear(self.conv(input=cut).flatten(1))
+
+
+@pytest.mark.parametrize("tried", [1, 3])
+def test_layers_that_read_several_times_as_many_as_images(tried: int) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = Patches()
+    layers = layers_of(model, torch.zeros(tried, 1, 28, 28), num_images=6, with_linear=True)
+    assert [layer.shape.num_images for layer in layers] == [24, 24]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(6, 1, 28, 28))
+    assert 2 * sum(layer.num_macs for layer in layers) == counter.get_total_flops()
+
+
+def test_an_image_without_a_batch() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 3, 3)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.conv(images[0])
+
+    (layer,) = layers_of(Single(), torch.zeros(1, 2, 9, 9), num_images=2)
+    assert (layer.shape.num_images, layer.shape.num_channels, layer.shape.input_height) == (2, 2, 9)
+    with pytest.raises(UsageError, match="layer conv reads 1 inputs where 4 images go in"):
+        layers_of(Single(), torch.zeros(4, 2, 9, 9), num_images=2)
+
+
 def test_models_that_cannot_be_followed() -> None:
+    with pytest.raises(UsageError, match=r"layer 0: the kernel \(5 x 5\) is larger than the padded input"):
+        layers_of(nn.Sequential(nn.Conv2d(1, 1, 5)), torch.zeros(1, 1, 3, 3), num_images=1)
     with pytest.raises(UsageError, match="is dilated by"):
         layers_of(nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="padding='same' for an even kernel"):
@@ -134,15 +177,21 @@ def test_every_vector_of_a_linear_layer_counts() -> None:
     assert (layer.shape.num_images, layer.shape.num_channels, layer.num_macs) == (30, 6, 30 * 24)
 
 
+def stored(recipe: Recipe, model: nn.Module, out: Path) -> None:
+    """A run that ended with a model's weights."""
+    folder = Folder(out, "mine")
+    save_file(model.state_dict(), folder.make_inner("checkpoints") / "final.safetensors")
+    write_run(folder, recipe, {}, {"name": "mine", "started": "2026-01-31T12:00:00+0000", "status": "done"}, [])
+    folder.commit()
+
+
 def test_a_run_counts_its_own_zeros(tmp_path: Path) -> None:
     """Zeros behind a ReLU come from the weights that were trained and the images that it was tested on."""
     recipe = load_recipe("lenet5-mnist")
     data = load_data(recipe.data, seed=recipe.seed)
+    torch.manual_seed(0)
     model = build_model(recipe.model.name, data)
-    folder = Folder(tmp_path, "mine")
-    save_file(model.state_dict(), folder.make_inner("checkpoints") / "final.safetensors")
-    write_run(folder, recipe, {}, {"name": "mine", "started": "2026-01-31T12:00:00+0000", "status": "done"}, [])
-    folder.commit()
+    stored(recipe, model, tmp_path)
     first, second = read("mine", runs=tmp_path, num_images=3)
     images, _ = data.test.batch(torch.arange(3), 0)
     assert first.input_zeros == pytest.approx(float((images == 0).float().mean()))
@@ -154,7 +203,7 @@ def test_a_run_counts_its_own_zeros(tmp_path: Path) -> None:
     padded = nn.functional.pad(images, (2, 2, 2, 2))
     zeros = sum(float((padded[:, :, y : y + 28, x : x + 28] == 0).sum()) for y in range(5) for x in range(5))
     assert first.zero_products == pytest.approx(zeros / (3 * 28 * 28 * 25))
-    assert 0 < second.input_share < 1
+    assert second.input_share == encoded_share(between.numpy(), load_chip("eyeriss"))
     given = ("dataflow", "network", "mine", "--runs", str(tmp_path), "--batch", "3")
     row = json.loads(run_command(*given, "--json", "-").out)["layers"][0]
     assert row["gated"]["products"] == round(first.zero_products * row["macs"])
@@ -198,11 +247,74 @@ def test_a_run_in_integers_counts_the_zeros_of_its_integers(quantized: Path) -> 
     }
     graph = trace(model, images)
     values: dict[str, torch.Tensor] = {}
-    Simulated(graph, Rounding(grids=grids, biases=True))(images, values.__setitem__)
+    with torch.no_grad():
+        Simulated(graph, Rounding(grids=grids, biases=True))(images, values.__setitem__)
     for layer in layers:
         (op,) = (op for op in graph.layers if op.name == layer.name)
-        assert layer.input_zeros == pytest.approx(float((values[op.inputs[0]] == 0).double().mean()), abs=0.002)
+        given = values[op.inputs[0]]
+        assert layer.input_zeros == pytest.approx(float((given == 0).double().mean()), abs=0.002)
+        assert layer.input_share == pytest.approx(encoded_share(given.numpy(), load_chip("eyeriss")), abs=0.003)
+        assert layer.zero_products == pytest.approx(zero_products(given, op), abs=0.002)
     assert 0.1 < layers[1].input_zeros < 0.95
+    assert layers[0].zero_products > layers[0].input_zeros  # padding
+
+
+def zero_products(given: torch.Tensor, op: object) -> float:
+    """Each weight meets its pixels in turn; nothing of the package is used."""
+    if not isinstance(op, Conv):
+        return float((given == 0).double().mean())
+    down, across = op.padding
+    padded = nn.functional.pad(given, (across, across, down, down))
+    height, width = (padded.shape[2 + axis] - op.weight.shape[2 + axis] + 1 for axis in range(2))
+    met = [
+        padded[:, :, y : y + height : op.stride[0], x : x + width : op.stride[1]] == 0
+        for y in range(op.weight.shape[2])
+        for x in range(op.weight.shape[3])
+    ]
+    return float(torch.stack(met).double().mean())
+
+
+MIXED = """
+from torch import nn
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, padding=1, stride=2)
+        self.norm = nn.BatchNorm2d(8)
+        self.grouped = nn.Conv2d(8, 8, (3, 1), padding=(1, 0), groups=4)
+        self.last = nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = self.norm(self.first(x).relu())
+        x = self.grouped(self.grouped(x).relu()).relu()
+        return self.last(x.mean((2, 3)))
+
+def mixed():
+    import torch
+    torch.manual_seed(0)
+    made = Mixed()
+    nn.init.uniform_(made.norm.running_mean, -1, 1)
+    return made
+"""
+
+
+def test_floats_and_integers_of_a_model_have_the_same_layers(tmp_path: Path) -> None:
+    """A BatchNorm that cannot be folded is no convolution, a module that is passed twice counts twice, groups stay."""
+    file = tmp_path / "mixed.py"
+    file.write_text(MIXED)
+    recipe = load_recipe("lenet5-mnist").replace({"model.name": f"{file}:mixed"})
+    model = build_model(recipe.model.name, load_data(recipe.data, seed=recipe.seed))
+    stored(recipe, model, tmp_path)
+    words = ("--samples", "64", "--test-samples", "50", "--no-onnx", "--no-report")
+    made = run_command("quantize", str(tmp_path / "mine"), *words, "--out", str(tmp_path / "quantized"))
+    assert made.code == 0, made.err
+    integers = read("last", runs=tmp_path / "quantized", num_images=20, with_linear=True)
+    floats = read("mine", runs=tmp_path, num_images=20, with_linear=True)
+    assert [layer.name for layer in integers] == ["first", "grouped", "grouped", "last"]
+    for one, other in zip(integers, floats, strict=True):
+        assert (one.name, one.shape, one.num_groups) == (other.name, other.shape, other.num_groups)
+        assert one.zero_products == pytest.approx(other.zero_products, abs=0.02)  # what is nearly zero is zero
 
 
 def test_the_command_says_what_zeros_save(quantized: Path) -> None:

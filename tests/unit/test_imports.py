@@ -16,7 +16,7 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"errors"},
+    {"errors", "files"},
     {"plugins"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},

@@ -42,8 +42,8 @@ def conv(
     pes: Annotated[
         str, typer.Option("--pes", help="The array: rows x columns (default: what the set needs).", metavar="12x14")
     ] = "",
-    stride: Annotated[str, typer.Option("--stride", help="2, or 2x1: down and across.")] = "1",
-    padding: Annotated[str, typer.Option("--padding", help="Zeros around the input: 1, or 1x2.")] = "0",
+    stride: Annotated[str, typer.Option("--stride", help="2, or 2x1: down and across.", metavar="2x1")] = "1",
+    padding: Annotated[str, typer.Option("--padding", help="Zeros around the input: 1, or 1x2.", metavar="1x2")] = "0",
     channels: Annotated[
         int | None, typer.Option("--channels", help="Cut the rows of plain matrices into so many channels.")
     ] = None,
@@ -64,7 +64,7 @@ def conv(
     json_target: Json = "",
 ) -> None:
     from paceline.cli.parts.cycles import conv_result, print_conv
-    from paceline.cli.parts.options import check_json_target, check_target, console_for, write_json
+    from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.matrices import read_matrix
     from paceline.dataflow.operands import make_operands
     from paceline.dataflow.shape import parse_array, parse_pair
@@ -78,6 +78,7 @@ def conv(
         check_target("--trace", trace)
     check_target("--animate", animate, ends=".html")
     check_target("--chart", chart, ends=".html")
+    check_different({"--trace": trace, "--animate": animate, "--chart": chart, "--json": json_target})
     operands = make_operands(
         read_matrix(given_input, "--input"),
         read_matrix(kernel, "--kernel"),
@@ -107,20 +108,28 @@ def conv(
         console.print(f"page   {pages.write_animation(simulation, animate)}", markup=False, soft_wrap=True)
     if chart:
         console.print(f"chart  {pages.write_conv_charts(simulation, chart)}", markup=False, soft_wrap=True)
-    write_json(conv_result(simulation), json_target)
+    if json_target:
+        write_json(conv_result(simulation), json_target)
 
 
 @dataflow.command()
 def network(
     name: Annotated[
         str,
-        typer.Argument(help="alexnet, vgg16, a built-in model, file.py:factory, or a stored run.", metavar="NETWORK"),
+        typer.Argument(
+            help="alexnet, vgg16, a built-in model, file.py:factory, or a stored run or quantization.",
+            metavar="NETWORK",
+        ),
     ],
     chip: Annotated[
         str,
-        typer.Option("--chip", help="A chip's name, or a TOML file; `paceline dataflow chip` prints one to change."),
+        typer.Option(
+            "--chip",
+            help="A chip's name, or a TOML file; `paceline dataflow chip` prints one to change.",
+            metavar="CHIP",
+        ),
     ] = "eyeriss",
-    batch: Annotated[int, typer.Option("--batch", help="Images at a time.", min=1)] = 4,
+    batch: Annotated[int, typer.Option("--batch", help="Images at a time.", min=1, max=100_000)] = 4,
     input_shape: Annotated[
         str, typer.Option("--input-shape", help="What a model reads, as 3x32x32.", metavar="CxHxW")
     ] = "",
@@ -142,18 +151,19 @@ def network(
 ) -> None:
     """What a network costs on a chip: mapping, time, accesses and energy of every convolution."""
     from paceline.cli.parts.layers import parse_sides, print_network, read_network
-    from paceline.cli.parts.options import check_json_target, check_target, console_for, write_json
+    from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.chips import load_chip
     from paceline.dataflow.mapping import check_objective
     from paceline.dataflow.network import analyse
 
     check_json_target(json_target)
     check_target("--chart", chart, ends=".html")
+    check_different({"--chart": chart, "--json": json_target})
     check_objective(objective)
     found = load_chip(chip)
     sides = parse_sides(input_shape) if input_shape else None
-    layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
-    result = {"network": name, "batch": batch, **analyse(layers, found, objective=objective, with_others=others)}
+    title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
+    result = {"network": title, "batch": batch, **analyse(layers, found, objective=objective, with_others=others)}
     console = console_for(json_target)
     print_network(result, console)
     if chart:

@@ -49,24 +49,35 @@ class Axis:
 
     def real_in_strips(self, part: Amount) -> Amount:
         """The same without padding."""
-        return _for_each(part, self._real)
+        return _for_each(self._real, part)
 
     @property
     def real(self) -> int:
         """Pixels without padding that any output reads."""
         return self._real(self.outputs)
 
-    def outputs_of_blocks(self, part: Amount) -> Amount:
-        """The other way round: outputs that a block of `part` such pixels goes into, added up over all blocks."""
-        return _for_each(part, self._outputs_of_blocks)
+    def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
+        """Blocks of so many such pixels, where no block holds pixels of two strips."""
+        return _for_each(self._blocks, block, part)
+
+    def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
+        """The other way round: outputs that such a block goes into, added up over all blocks."""
+        return _for_each(self._outputs_of_blocks, block, part)
 
     def _real(self, part: int) -> int:
         return int(self._new(part).sum())
 
-    def _outputs_of_blocks(self, part: int) -> int:
-        end = np.cumsum(self._new(self.outputs))  # of each output's pixels, among all that are read
+    def _blocks(self, block: int, part: int) -> int:
+        pixels = np.add.reduceat(self._new(part), np.arange(0, self.outputs, part))
+        return int(ceiling(pixels, block).sum())
+
+    def _outputs_of_blocks(self, block: int, part: int) -> int:
+        new = self._new(part)
+        read = np.cumsum(new)
+        begin = np.arange(self.outputs) // part * part
+        end = read - (read - new)[begin]  # of each output's pixels, among all that its strip reads
         start = end - self._last(self.kernel)
-        return int(((end - 1) // part - start // part + 1)[end > start].sum())
+        return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _new(self, part: int) -> NDArray[np.int64]:
         """Pixels that each output is the first of its strip to read."""
@@ -81,8 +92,11 @@ class Axis:
         return np.asarray(np.maximum(within, 0))
 
 
-def _for_each(part: Amount, count: Callable[[int], int]) -> Amount:
-    """Counted once for every size that there is among the candidates."""
-    parts, which = np.unique(part, return_inverse=True)
-    found = np.array([count(int(one)) for one in parts], dtype=np.int64)
-    return found[which].reshape(np.shape(part))
+def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
+    """Counted once for all sizes that there are together among the candidates."""
+    alike = np.broadcast_arrays(*sizes)
+    key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    flat = [one.ravel() for one in alike]
+    found = np.array([count(*(int(one[index]) for one in flat)) for index in first], dtype=np.int64)
+    return found[which].reshape(alike[0].shape)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from paceline.data import load_data
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.layers import Layer, linear_layer
-from paceline.dataflow.shape import Shape
+from paceline.dataflow.layers import Layer, conv_layer, linear_layer
 from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
 from paceline.errors import UsageError
 from paceline.models import build_model
@@ -34,7 +33,8 @@ def layers_of_integers(study: Mapping[str, Any], chip: Chip, *, num_images: int,
     images, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
     model = _restored(study, build_model(recipe.model.name, data), images)
     kinds = (Conv, Linear) if with_linear else (Conv,)
-    ops = {op.name: op for op in model.graph.layers if isinstance(op, kinds)}
+    # A BatchNorm that stands alone is a convolution to the executor, but none of the model's.
+    ops = {op.name: op for op in model.graph.layers if isinstance(op, kinds) and op.module}
     if not ops:
         raise UsageError("this model has no convolution; --linear counts linear layers as well")
     layers: list[Layer] = []
@@ -46,7 +46,7 @@ def layers_of_integers(study: Mapping[str, Any], chip: Chip, *, num_images: int,
             # On their grid zero is the zero point; channels last, as the executor has them.
             values = integers.to(torch.int16) - model.grid(op.inputs[0]).zero_point
             values = values.movedim(-1, 1) if values.dim() == 4 else values
-            layers.append(_layer(op, values, num_images, model.weights[name].weight))
+            layers.append(_layer(op, values, num_images, len(images), model.weights[name].weight))
             seen.append(_look(op, values, chip))
 
     network = integer_network(model)
@@ -76,22 +76,21 @@ def _look(op: Conv | Linear, values: Tensor, chip: Chip) -> Seen:
     return look_at_images(values, chip, kernel=kernel, stride=op.stride, padding=op.padding)
 
 
-def _layer(op: Conv | Linear, values: Tensor, num_images: int, weight: Tensor) -> Layer:
-    zeros = float((weight == 0).double().mean())
+def _layer(op: Conv | Linear, values: Tensor, num_images: int, num_tried: int, weight: Tensor) -> Layer:
     if isinstance(op, Linear):
-        layer = linear_layer(op.name, values.shape, num_images=num_images, num_filters=weight.shape[0])
-        return replace(layer, filter_zeros=zeros)
-    if op.dilation != (1, 1):
-        raise UsageError(f"layer {op.name} is dilated by {op.dilation}, which no mapping here covers")
-    shape = Shape(
-        num_images=num_images,
-        num_filters=weight.shape[0] // op.groups,
-        num_channels=weight.shape[1],
-        input_height=values.shape[2],
-        input_width=values.shape[3],
-        kernel_height=weight.shape[2],
-        kernel_width=weight.shape[3],
-        stride=op.stride,
-        padding=op.padding,
-    )
-    return Layer(name=op.name, shape=shape, num_groups=op.groups, filter_zeros=zeros)
+        layer = linear_layer(
+            op.module, values.shape, num_images=num_images, num_tried=num_tried, num_filters=len(weight)
+        )
+    else:
+        layer = conv_layer(
+            op.module,
+            values.shape,
+            weight.shape,
+            num_images=num_images,
+            num_tried=num_tried,
+            num_groups=op.groups,
+            stride=op.stride,
+            padding=op.padding,
+            dilation=op.dilation,
+        )
+    return replace(layer, filter_zeros=float((weight == 0).double().mean()))

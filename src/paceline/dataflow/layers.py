@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paceline.dataflow.shape import Shape
+from paceline.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +31,43 @@ class Layer:
         return self.shape.num_multiplications * self.num_groups
 
 
-def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_filters: int) -> Layer:
-    """A linear layer as a convolution of one pixel; every vector of an image that it is given is a pixel of its own."""
+def conv_layer(
+    name: str,
+    given: Sequence[int],
+    weight: Sequence[int],
+    *,
+    num_images: int,
+    num_tried: int,
+    num_groups: int = 1,
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Layer:
+    """A convolution by the shapes of what it was given of `num_tried` images, and of its weights."""
+    if dilation != (1, 1):
+        raise UsageError(f"layer {name} is dilated by {dilation}, which no mapping here covers")
+    count = _scaled(name, given[0], num_images, num_tried)
+    try:
+        shape = Shape(
+            num_images=count,
+            num_filters=weight[0] // num_groups,
+            num_channels=weight[1],
+            input_height=given[2],
+            input_width=given[3],
+            kernel_height=weight[2],
+            kernel_width=weight[3],
+            stride=stride,
+            padding=padding,
+        )
+    except UsageError as error:
+        raise UsageError(f"layer {name}: {error}") from None
+    return Layer(name=name, shape=shape, num_groups=num_groups)
+
+
+def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried: int, num_filters: int) -> Layer:
+    """A linear layer as a convolution of one pixel; every vector that it is given is a pixel of its own."""
     shape = Shape(
-        num_images=num_images * math.prod(given[1:-1]),
+        num_images=_scaled(name, math.prod(given[:-1]), num_images, num_tried),
         num_filters=num_filters,
         num_channels=given[-1],
         input_height=1,
@@ -42,6 +76,14 @@ def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_filter
         kernel_width=1,
     )
     return Layer(name=name, shape=shape)
+
+
+def _scaled(name: str, seen: int, num_images: int, num_tried: int) -> int:
+    """Of so many images; a model may cut each into patches, say, that a layer reads one by one."""
+    count, rest = divmod(seen * num_images, num_tried)
+    if rest or not count:
+        raise UsageError(f"layer {name} reads {seen} inputs where {num_tried} images go in; how many are one image's?")
+    return count
 
 
 def told_apart(layers: Sequence[Layer]) -> list[Layer]:

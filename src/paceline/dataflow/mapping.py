@@ -31,10 +31,11 @@ def _dram(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:  # noqa: ARG001
 
 
 def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    return sum(accesses(shape, mapping).energy(chip).values())
+    return sum(accesses(shape, mapping).energy(chip).values()) + shape.num_multiplications * chip.energy.mac
 
 
 def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    """On the chip: how long DRAM takes hangs on zeros."""
     return total_cycles(cycles(shape, mapping, chip))
 
 
@@ -145,4 +146,10 @@ def divided(whole: int, most: int) -> list[int]:
 
     (Uneven strips could save a few words where padding is deep, as the shorter one then has more of it.)
     """
-    return sorted({part for rounds in range(1, whole + 1) if (part := math.ceil(whole / rounds)) <= most})
+    found = []
+    part = min(whole, most)
+    while part:
+        part = ceiling(whole, ceiling(whole, part))  # the smallest that needs as few rounds
+        found.append(part)
+        part -= 1
+    return found[::-1]

@@ -30,10 +30,14 @@ def read_matrix(text: str, what: str) -> Matrix:
         raise UsageError(f"{what} is empty; give rows such as '1 3 9; 4 5 6', or a file")
     if match := _RANDOM.fullmatch(stripped):
         return _random([int(side) for side in match[1].split("x")], int(match[2] or 0), what)
+    if stripped.startswith("random:"):
+        raise UsageError(f"{what} {stripped!r} is not sizes (two to four) such as random:3x8x8, or with a seed 3x8x8:7")
     if stripped.lower().endswith(SUFFIXES):
         return _read_file(Path(stripped), what)
     if stripped.startswith("["):
         return _from_nested(_parse_json(stripped, what), what)
+    if re.fullmatch(r"\S+\.[A-Za-z]\w*", stripped):
+        raise UsageError(f"{what} {stripped!r}: files are read that end in {', '.join(SUFFIXES)}")
     lines = [line for line in re.split(r"[;\n]", stripped) if line.strip()]
     return _from_rows([re.split(r"\s*,\s*|\s+", line.strip()) for line in lines], what)
 
@@ -86,7 +90,11 @@ def _from_rows(rows: Sequence[Sequence[str]], what: str) -> Matrix:
             raise UsageError(
                 f"{what} is ragged: row 1 has {_numbers(len(rows[0]))}, but row {number} has {_numbers(len(row))}"
             )
-    return _checked(np.array([[_number(cell, what) for cell in row] for row in rows]), what)
+    numbers = [
+        [_number(cell, f"{what}, row {row}, column {column}") for column, cell in enumerate(cells, start=1)]
+        for row, cells in enumerate(rows, start=1)
+    ]
+    return _checked(np.array(numbers), what)
 
 
 def _numbers(count: int) -> str:
@@ -96,10 +104,18 @@ def _numbers(count: int) -> str:
 def _number(cell: str, what: str) -> int | float:
     for kind in (int, float):
         try:
-            return kind(cell)
+            number = kind(cell.replace("_", "?"))  # 1_0 is ten to Python alone
         except ValueError:
             continue
+        return _within(number, what)
     raise UsageError(f"{what}: {repr(cell.strip()) if cell.strip() else 'an empty cell'} is not a number")
+
+
+def _within(number: int | float, what: str) -> int | float:
+    """Whole numbers beyond 64 bits would be rounded without a word."""
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        raise UsageError(f"{what} holds a whole number beyond 64 bits")
+    return number
 
 
 def _from_nested(value: Any, what: str) -> Matrix:
@@ -111,6 +127,7 @@ def _from_nested(value: Any, what: str) -> Matrix:
 def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
     """The shape of nested lists, where all of a level are alike."""
     if isinstance(value, int | float) and not isinstance(value, bool):
+        _within(value, what)
         return ()
     if not isinstance(value, list):
         raise UsageError(f"{what}{where}: {json.dumps(value)} is not a number")

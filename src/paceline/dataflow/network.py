@@ -27,7 +27,7 @@ def analyse(
     return {
         "schema": SCHEMA,
         "chip": chip.name,
-        "chip_description": chip.description,
+        "chip_description": chip.about,
         "word_bits": chip.word_bits,
         "objective": objective,
         "layers": rows,

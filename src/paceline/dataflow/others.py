@@ -61,9 +61,7 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """
     plane = shape.kernel_height * shape.kernel_width
     folds = ceiling(plane, chip.num_pes)
-    blocks = [
-        pair for pair in _pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane)) if allowed(*pair)
-    ]
+    blocks = _kept(_pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane)), allowed)
     (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.row_reads, 0))
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     pixels = shape.num_images * shape.num_channels * shape.rows.read_in_strips(tiles.e) * shape.row_reads
@@ -86,7 +84,7 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     for a in divided(shape.num_filters, chip.num_pes):
         for rows in divided(shape.output_height, chip.num_pes // a):
             blocks += [(a, rows, columns) for columns in divided(shape.output_width, chip.num_pes // (a * rows))]
-    a, rows, columns = np.array([block for block in blocks if allowed(*block)], dtype=np.int64).T
+    a, rows, columns = np.array(_kept(blocks, allowed), dtype=np.int64).T
     tiles = ceiling(shape.output_height, rows) * ceiling(shape.output_width, columns)
     windows = shape.rows.read_in_strips(rows) * shape.columns.read_in_strips(columns)
     macs = shape.num_multiplications
@@ -98,7 +96,7 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
             "filter": weights * shape.num_images * tiles + loads["filter"],
             "input_fill": loads["input"],
             "input": shape.num_images * shape.num_channels * windows * ceiling(shape.num_filters, a),
-            "partial_sum": 0,
+            "partial_sum": 2 * shape.num_outputs,
         },
         neighbour={"filter": macs, "input": macs, "partial_sum": shape.num_outputs},
         register_file={"partial_sum": 2 * macs},
@@ -117,15 +115,16 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     (b, rows, columns), tiles = _with_tiles(
         shape,
         chip,
-        [block for block in blocks if allowed(*block)],
+        _kept(blocks, allowed),
         lambda b, rows, columns, *_: (1, b * rows * columns, b * plane),
     )
-    count = ceiling(shape.rows.real, rows) * ceiling(shape.columns.real, columns)
-    touched = shape.rows.outputs_of_blocks(rows) * shape.columns.outputs_of_blocks(columns)
+    width = shape.output_width  # strips are of rows
+    count = shape.rows.blocks_in_strips(rows, tiles.e) * shape.columns.blocks_in_strips(columns, width)
+    touched = shape.rows.outputs_of_blocks(rows, tiles.e) * shape.columns.outputs_of_blocks(columns, width)
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     weights = shape.num_filters * shape.weights_per_output
     rounds = ceiling(shape.num_channels, b)
-    fills = shape.num_read_pixels * ceiling(shape.num_filters, tiles.m)
+    fills = loads["input"]
     return Accesses(
         dram=loads,
         buffer={
@@ -141,7 +140,7 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """PEs keep nothing: a weight comes from the buffer for every product; an input reaches the PEs of all filters."""
-    blocks = [pair for pair in _pairs(shape.num_filters, shape.num_channels, chip.num_pes) if allowed(*pair)]
+    blocks = _kept(_pairs(shape.num_filters, shape.num_channels, chip.num_pes), allowed)
     plane = shape.kernel_height * shape.kernel_width
     (a, b), tiles = _with_tiles(
         shape,
@@ -168,6 +167,13 @@ OTHERS: dict[str, Callable[[Shape, Chip, Allowed], Accesses]] = {
     "input-stationary": input_stationary,
     "no-local-reuse": no_local_reuse,
 }
+
+
+def _kept(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list[tuple[int, ...]]:
+    kept = [block for block in blocks if allowed(*block)]
+    if not kept:
+        raise ValueError("none of a dataflow's blocks is allowed")
+    return kept
 
 
 def _pairs(first: int, second: int, most: int) -> list[tuple[int, int]]:
@@ -234,4 +240,4 @@ def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
 
 def _buffer_words(chip: Chip) -> int:
     total = chip.buffer.banks * chip.buffer.bank_bytes + chip.buffer.filter_bytes
-    return int(total / chip.word_bytes)
+    return total * 8 // chip.word_bits

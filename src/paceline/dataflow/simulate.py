@@ -16,6 +16,8 @@ from paceline.dataflow.plan import Pass, Plan
 from paceline.dataflow.timing import Schedule, Timing
 from paceline.errors import UsageError
 
+MAX_PRODUCTS = 20_000_000  # in one PE and pass, when each of which happens is kept: some hundred megabytes
+
 
 @dataclass(frozen=True, eq=False)
 class Record:
@@ -44,7 +46,14 @@ class Simulation:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
         whole = array or (shape.kernel_height, shape.output_height)
-        return cls(operands=operands, plan=Plan(shape=shape, timing=timing, array=whole))
+        plan = Plan(shape=shape, timing=timing, array=whole)
+        products = plan.num_taps * shape.output_width
+        if products > MAX_PRODUCTS:
+            raise UsageError(
+                f"a PE would make {products:,} products per output row, and {MAX_PRODUCTS:,} are the most; take a "
+                "part of the input, fewer channels, or a smaller kernel"
+            )
+        return cls(operands=operands, plan=plan)
 
     @cached_property
     def output(self) -> Matrix:

@@ -51,7 +51,7 @@ def about(simulation: Simulation) -> Iterator[str]:
     size = f"a logical set of {shape.kernel_height} x {shape.output_height} PEs"
     sets = shape.num_images * shape.num_filters
     if sets > 1:
-        size += f", {sets} times ({shape.num_images} images x {shape.num_filters} filters)"
+        size += f", {sets} times (images: {shape.num_images}, filters: {shape.num_filters})"
     if plan.is_serial:
         yield f"{size}, of which one works"
         return
@@ -65,10 +65,10 @@ def about(simulation: Simulation) -> Iterator[str]:
 
 
 def summary(simulation: Simulation) -> str:
-    return (
-        f"{simulation.cycles:,} cycles, {simulation.plan.num_logical_pes:,} PEs of the logical set, "
-        f"utilisation {simulation.utilisation:.1%}"
-    )
+    plan, used = simulation.plan, f"{simulation.utilisation:.1%}"
+    if plan.array != (plan.shape.kernel_height, plan.shape.output_height):
+        used += f" (of the {plan.array[0]} x {plan.array[1]} in the array: {simulation.array_utilisation:.1%})"
+    return f"{simulation.cycles:,} cycles, {plan.num_logical_pes:,} PEs of the logical set, utilisation {used}"
 
 
 def number_text(value: Any) -> str:

@@ -12,6 +12,7 @@ from paceline.dataflow.events import Event, count_events, events
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.vcd import write_vcd
 from paceline.errors import RunError, UsageError
+from paceline.files import whole_file
 
 SCHEMA = 1
 MAX_EVENTS = 20_000_000  # some gigabytes; and as many cycles, each of which has a line in a .vcd
@@ -54,17 +55,11 @@ def write_trace(simulation: Simulation, target: str) -> int:
     """Write every event, a pass at a time, so that a long trace fits into memory; returns how many there were."""
     check_trace_file(target)
     check_trace(simulation, target)
-    path = Path(target)
-    beside = path.with_name(f"{path.name}.part")
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            count = _WRITERS[path.suffix.lower()](simulation, file)
-        beside.replace(path)
+        with whole_file(target) as file:
+            return _WRITERS[Path(target).suffix.lower()](simulation, file)
     except OSError as error:
         raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
-    finally:
-        beside.unlink(missing_ok=True)
-    return count
 
 
 def event_row(event: Event) -> dict[str, Any]:

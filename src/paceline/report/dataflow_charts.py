@@ -96,6 +96,7 @@ def _layer_utilisation(layers: Sequence[Mapping[str, Any]]) -> Chart:
     }
     for (label, values), colour in zip(series.items(), ("#A0A8B2", PALETTE[0]), strict=True):
         figure.add("bar", x=names, y=values, name=label, marker={"color": colour}, hovertemplate="%{y:.1f} %")
+    figure.x_axis(type="category")
     figure.y_axis("% of the array", range=[0, 105])
     rows = [[row["name"], *(f"{values[index]:.1f}" for values in series.values())] for index, row in enumerate(layers)]
     caption = "What is missing between the two is loading, remainders and waiting."
@@ -103,20 +104,22 @@ def _layer_utilisation(layers: Sequence[Mapping[str, Any]]) -> Chart:
 
 
 def _layer_times(layers: Sequence[Mapping[str, Any]]) -> Chart:
-    """What the array works, the loads that nothing hides, and the wait where DRAM takes longer than both."""
-    parts = {"working": "working", **CAUSES, "waiting": "waiting for DRAM"}
+    """What PEs multiply, the loads that nothing hides, and what they wait where words or DRAM take longer."""
+    parts = {"compute": "multiplying", **CAUSES, "buffer": "waiting for the buffer", "dram": "waiting for DRAM"}
     times = {}
     for row in layers:
         causes = row["cycles_by_cause"]
         scale = 1e3 * row["processing_s"] / row["cycles"]
-        loads = {cause: causes[cause] * scale for cause in CAUSES}
-        working = 1e3 * row["processing_s"] - sum(loads.values())
-        waiting = 1e3 * (row["time_s"] - row["processing_s"])
-        times[row["name"]] = {"working": working, **loads, "waiting": waiting}
+        own = {cause: causes[cause] * scale for cause in ("compute", *CAUSES)}
+        waits = {
+            "buffer": 1e3 * row["processing_s"] - sum(own.values()),
+            "dram": 1e3 * (row["time_s"] - row["processing_s"]),
+        }
+        times[row["name"]] = own | waits
     figure = _stacked(times, parts)
     figure.y_axis("ms")
-    rows = [[name, *(f"{part:.2f}" for part in values.values())] for name, values in times.items()]
-    caption = "Transfers that the array's work hides take no time here."
+    rows = [[name, *(f"{part:.4g}" for part in values.values())] for name, values in times.items()]
+    caption = "Transfers that go on while PEs multiply take no time here."
     return Chart("layer-times", "Time by layer", caption, [figure], Table(["Layer", *parts.values()], rows))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
@@ -15,12 +15,14 @@ from paceline.dataflow.counting import conv_accesses
 from paceline.dataflow.events import Event, Place, count_events, events
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.telling import about, holdings, number_text, output_text, summary
+from paceline.dataflow.timing import MODELS
 
 SCHEMA = 1
 MANY_PES = 6  # beyond which every event has a line of its own, instead of a column per PE
 MANY_EVENTS = 500_000  # of a whole simulation, beyond which none is printed
 MANY_ROWS = 24  # lines of a matrix or of the table of PEs
 MANY_OUTPUTS = 2  # matrices
+MANY_PRODUCTS = 100_000  # of a PE in a pass, beyond which the other models are left out: pipelined goes through each
 
 
 def conv_result(simulation: Simulation) -> dict[str, Any]:
@@ -68,10 +70,25 @@ def print_conv(simulation: Simulation, console: Console, *, num_cycles: int) -> 
     elif num_cycles:
         shown = itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation))
         console.print(_cycle_table(simulation, list(shown)))
+        if simulation.plan.num_passes > 1:
+            console.print("An empty line is between passes: PEs then hold other rows.")
         if num_cycles < simulation.cycles:
             console.print(f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")
     _print_output(simulation, console)
     console.print(summary(simulation), markup=False)
+    if simulation.plan.num_taps * simulation.plan.shape.output_width <= MANY_PRODUCTS:
+        console.print(_beside(simulation), markup=False)
+
+
+def _beside(simulation: Simulation) -> str:
+    """What the same would take under the other models."""
+    plan = simulation.plan
+    others = {
+        model: Simulation.of(simulation.operands, replace(plan.timing, model=model), plan.array).cycles
+        for model in MODELS
+        if model != plan.timing.model
+    }
+    return "Other models: " + ", ".join(f"{model} {cycles:,}" for model, cycles in others.items()) + " cycles"
 
 
 def _holdings(simulation: Simulation) -> Any:
@@ -114,13 +131,18 @@ def _cycle_table(simulation: Simulation, found: list[Event]) -> Any:
     places = sorted({event.place for event in found})
     if len(places) > MANY_PES:
         table = make_table("cycle", "PE", "does", text=("PE", "does"))
-        for event in found:
-            table.add_row(_when(event), _name(event.place), escape(_said(simulation, event)))
+        for event, following in zip(found, [*found[1:], None], strict=True):
+            ends = following is not None and following.number > event.number
+            table.add_row(_when(event), _name(event.place), escape(_said(simulation, event)), end_section=ends)
         return table
     table = make_table("cycle", *map(_name, places), text=tuple(map(_name, places)))
+    number = 0
     for cycle, some in itertools.groupby(found, key=lambda event: event.cycle):
         cells: dict[Place, list[str]] = {place: [] for place in places}
         for event in some:
+            if event.number > number:
+                number = event.number
+                table.add_section()
             until = f" (to cycle {event.last_cycle})" if event.last_cycle > cycle else ""
             cells[event.place].append(escape(_said(simulation, event) + until))
         table.add_row(str(cycle), *("\n".join(cells[place]) for place in places))

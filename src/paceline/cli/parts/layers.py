@@ -40,12 +40,12 @@ def parse_sides(text: str) -> tuple[int, ...]:
 
 def read_network(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
-) -> list[Layer]:
-    """Published networks are there without torch; anything else is read with it."""
+) -> tuple[str, list[Layer]]:
+    """What it is, and its layers. Published networks are there without torch; anything else is read with it."""
     if name in PUBLISHED:
         if input_shape is not None or with_linear:
             raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
-        return PUBLISHED[name](num_images)
+        return name, PUBLISHED[name](num_images)
     from paceline.dataflow.reading import read_layers
 
     return read_layers(name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs)
@@ -62,7 +62,7 @@ def print_network(result: dict[str, Any], console: Console) -> None:
     console.print(table)
     for line in _explanation(result, [str(column.header) for column in table.columns]):
         console.print(line, markup=False)
-    console.print("Accesses at each level, in millions of words:")
+    console.print("Cycles without waiting for DRAM, and accesses at each level in millions of words:")
     console.print(fitted(_access_rows(result), console.width))
     if "energy_by_dataflow" in result["total"]:
         console.print(fitted(_dataflow_rows(result), console.width, dispensable=("MAC", "registers"), name_share=0.3))
@@ -94,12 +94,19 @@ def _total_cells(total: dict[str, Any], *, with_zeros: bool) -> dict[str, str]:
 
 def _figures(row: dict[str, Any]) -> dict[str, str]:
     return {
-        "MACs": f"{row['macs'] / 1e6:,.{0 if row['macs'] >= 1e8 else 1}f} M",
-        "ms": f"{1e3 * row['time_s']:.2f}",
-        "buffer MB": f"{row['buffer_traffic_bytes'] / 1e6:.1f}",
-        "DRAM MB": f"{row['dram_bytes'] / 1e6:.2f}",
+        "MACs": f"{_readable(row['macs'] / 1e6, 0)} M",
+        "ms": _readable(1e3 * row["time_s"], 2),
+        "buffer MB": _readable(row["buffer_traffic_bytes"] / 1e6, 1),
+        "DRAM MB": _readable(row["dram_bytes"] / 1e6, 2),
         "energy/MAC": f"{row['energy']['per_mac']:.2f}",
     }
+
+
+def _readable(value: float, decimals: int) -> str:
+    """With as many decimals more as a small value needs for two digits."""
+    while decimals < 6 and 0 < value < 10 ** (1 - decimals):
+        decimals += 1
+    return f"{value:,.{decimals}f}"
 
 
 def _explanation(result: dict[str, Any], columns: Sequence[str]) -> list[str]:
@@ -115,7 +122,7 @@ def _access_rows(result: dict[str, Any]) -> list[dict[str, str]]:
         {
             "layer": escape(row["name"]),
             "cycles": f"{row['cycles']:,}",
-            **{head: f"{sum(row['accesses'][level].values()) / 1e6:,.2f}" for head, level in heads.items()},
+            **{head: _readable(sum(row["accesses"][level].values()) / 1e6, 2) for head, level in heads.items()},
         }
         for row in [*result["layers"], *total]
     ]

@@ -13,7 +13,8 @@ from paceline.errors import UsageError, unknown
 T = TypeVar("T")
 
 MAX_RUN_BITS = 32
-MAX_VALUE = 10**15  # of any figure; counts made of them still fit into 64 bits
+MAX_VALUE = 10**15
+MAX_WHOLE = 10**9  # so that products of two of them fit into 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,15 @@ class Chip:
             )
 
     @property
+    def about(self) -> str:
+        """Who made it, and its sizes as they are."""
+        buffer = self.buffer.banks * self.buffer.bank_bytes + self.buffer.filter_bytes
+        return (
+            f"{self.description}: {self.rows} x {self.columns} PEs at {self.clock_hz / 1e6:g} MHz, "
+            f"{buffer / 1024:g} KB global buffer, {self.word_bits} bits"
+        )
+
+    @property
     def num_pes(self) -> int:
         return self.rows * self.columns
 
@@ -180,8 +190,8 @@ def _value(kind: type, given: Any, where: str) -> Any:
     if kind is str:
         if isinstance(given, str):
             return given
-    elif _is_number(kind, given) and 0 < given <= MAX_VALUE:
+    elif _is_number(kind, given) and 0 < given <= (MAX_VALUE if kind is float else MAX_WHOLE):
         return kind(given)
     wanted = {str: "text", int: "a whole number", float: "a number"}[kind]
-    more = "" if kind is str else f" above 0, at most {MAX_VALUE:.0e}"
+    more = "" if kind is str else f" above 0, at most {MAX_VALUE if kind is float else MAX_WHOLE:.0e}"
     raise UsageError(f"{where} must be {wanted}{more}, not {given!r}")

@@ -23,11 +23,16 @@
   const array = element("array");
   array.style.gridTemplateColumns = `repeat(${story.columns}, auto)`;
   const cells = new Map();
+  const working = new Set(story.passes.flatMap((one) => one.pes.map((pe) => pe.place.join())));
   for (let row = 0; row < story.rows; row += 1) {
     for (let column = 0; column < story.columns; column += 1) {
       const box = make("div", "pe idle", array);
       box.dataset.place = `${row},${column}`;
       make("h3", "", box).textContent = `PE(${row},${column})`;
+      if (!working.has(box.dataset.place)) {
+        box.classList.add("unused");
+        continue;
+      }
       const parts = {box, title: box.firstChild};
       for (const name of ["filter", "input"]) parts[name] = make("div", `row ${name}`, box);
       for (const name of ["work", "sums"]) parts[name] = make("div", name, box);
@@ -55,11 +60,11 @@
     return found;
   };
 
-  const fillRow = (target, label, values, used, isNew) => {
+  const fillRow = (target, label, values, used, isInUse, isNew) => {
     target.replaceChildren();
     make("span", "label", target).textContent = label;
     values.forEach((value, index) => {
-      const item = make("span", index === used ? `used${isNew ? " new" : ""}` : "", target);
+      const item = make("span", isInUse && index === used ? `used${isNew ? " new" : ""}` : "", target);
       item.textContent = value;
     });
   };
@@ -69,7 +74,8 @@
     const most = 9;
     if (values.length <= most) return [values, used];
     const start = Math.max(0, Math.min(values.length - most, (used ?? 0) - 4));
-    return [values.slice(start, start + most), used === undefined ? undefined : used - start];
+    const [before, after] = [start > 0 ? ["\u2026"] : [], start + most < values.length ? ["\u2026"] : []];
+    return [[...before, ...values.slice(start, start + most), ...after], used === undefined ? undefined : used - start + before.length];
   };
 
   const words = (event) => {
@@ -77,9 +83,19 @@
     return `${event.left} ${event.kind === MULTIPLY ? "\u00d7" : "+"} ${event.right} = ${event.result}`;
   };
 
-  const showPe = (held, cycle, cell) => {
+  // While a PE adds, the rows of its last product stay.
+  const lastProduct = (place, cycle, since) => {
+    for (let at = cycle; at > since; at -= 1) {
+      const found = byCycle[at].find((event) => event.place === place && event.kind === MULTIPLY);
+      if (found) return found;
+    }
+    return undefined;
+  };
+
+  const showPe = (held, cycle, since, cell) => {
     const current = byCycle[cycle].filter((event) => event.place === cell.box.dataset.place);
     const product = current.find((event) => event.kind === MULTIPLY);
+    const latest = product ?? lastProduct(cell.box.dataset.place, cycle, since);
     const kinds = current.filter((event) => event.kind !== SEND).map((event) => event.kind);
     cell.box.className = `pe ${kinds.length ? story.operations[Math.max(...kinds)] : current.length ? "send" : "idle"}`;
     cell.work.replaceChildren();
@@ -90,13 +106,13 @@
       cell.sums.replaceChildren();
       return;
     }
-    const lane = product ? Math.floor(product.tap / story.kernel_width) : 0;
-    const offset = product ? product.tap % story.kernel_width : undefined;
+    const lane = latest ? Math.floor(latest.tap / story.kernel_width) : 0;
+    const offset = latest ? latest.tap % story.kernel_width : undefined;
     const weights = held.filter.slice(lane * story.kernel_width, (lane + 1) * story.kernel_width);
-    const pixel = product ? offset + product.output[3] * story.stride : undefined;
+    const pixel = latest ? offset + latest.output[3] * story.stride : undefined;
     const isNew = (bit) => product && product.first === cycle && (product.loads & bit) !== 0;
-    fillRow(cell.filter, "w", ...near(weights, offset), isNew(1));
-    fillRow(cell.input, "x", ...near(held.input[lane], pixel), isNew(2));
+    fillRow(cell.filter, "w", ...near(weights, offset), product, isNew(1));
+    fillRow(cell.input, "x", ...near(held.input[lane], pixel), product, isNew(2));
   };
 
   const showSums = (start, cycle) => {
@@ -161,7 +177,7 @@
       const mine = held.get(place);
       const rows = mine && (pass.whole_kernel ? `output row ${mine.output_row}` : `filter row ${mine.filter_row}, input row ${mine.input_row}`);
       cell.title.textContent = `PE(${place})${mine ? `: ${rows}` : ""}`;
-      showPe(mine, now, cell);
+      showPe(mine, now, pass.start, cell);
     }
     showSums(pass.start, now);
     showOutputs(now);
@@ -169,7 +185,7 @@
     const done = byCycle[now].filter((event) => event.done && event.last === now);
     const complete = done.map((event) => `output [${event.output.slice(images * filters > 1 ? 0 : 2).join(", ")}] = ${event.result}`).join("; ");
     const busy = now ? story.busy[now - 1] : 0;
-    element("said").textContent = now ? `Cycle ${now}: ${busy} PEs work.${complete ? ` Complete: ${complete}.` : ""}` : "Before the first cycle: PEs hold their rows.";
+    element("said").textContent = now ? `Cycle ${now}: ${busy} ${busy === 1 ? "PE works" : "PEs work"}.${complete ? ` Complete: ${complete}.` : ""}` : "Before the first cycle: PEs hold their rows.";
   };
 
   const stop = () => {
