@@ -36,6 +36,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/ring.py
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/dataflow.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -34,7 +34,7 @@ def load_reference(text: str, kind: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        public = [name for name in vars(module) if not name.startswith("_")]
+        public = [name for name, value in vars(module).items() if not name.startswith("_") and callable(value)]
         raise unknown(f"{kind} in {module_name}", attribute, public) from None
 
 

@@ -16,7 +16,7 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"errors"},
+    {"errors", "files"},
     {"plugins"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},
@@ -27,7 +27,7 @@ LAYERS: list[set[str]] = [
     {"quantize"},
     {"launch"},
     {"runs"},
-    {"study"},
+    {"study", "dataflow"},
     {"report", "export"},
     {"api", "library"},
     {"cli"},
@@ -107,6 +107,12 @@ def test_training_needs_neither_the_reports_nor_the_command_lines_packages() -> 
     assert "torch" in loaded
     elsewhere = {"plotly", "jinja2", "playwright", "typer", "rich", "pandas", "matplotlib"}
     assert not loaded & (elsewhere | {"pyarrow", "mlflow", "tensorboard", "onnx", "onnxruntime"})
+
+
+def test_the_accelerator_needs_torch_for_users_models_alone() -> None:
+    loaded = loaded_by("import paceline.dataflow.network, paceline.dataflow.trace, paceline.dataflow.simulate")
+    assert "numpy" in loaded
+    assert "torch" not in loaded
 
 
 def test_a_worker_that_waits_is_cheap() -> None:

@@ -47,6 +47,7 @@ class Layer(Op):
     weight: Tensor
     bias: Tensor
     clip: Clip | None = None
+    module: str = ""  # its name in the model; a BatchNorm that stands alone has none
 
     def apply(self, *inputs: Any) -> Any:
         return self.finish(self.multiply(inputs[0], self.weight, self.bias))

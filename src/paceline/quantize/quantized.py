@@ -15,6 +15,7 @@ from paceline.quantize.grid import Grid, along_channels, bias_steps, weight_scal
 from paceline.quantize.ops import Layer
 
 LARGEST_SUM = 2**31 - 1
+INTEGERS_FILE = "integers.safetensors"  # in the folder of a study
 PARTS = ("weight", "scales", "bias")
 
 

@@ -86,6 +86,7 @@ def _conv(reading: Reading) -> Found:
         padding=padding,
         dilation=_pair(module.dilation),
         groups=module.groups,
+        module=str(reading.node.target),
     )
 
 
@@ -104,7 +105,8 @@ def _linear(reading: Reading) -> Found:
     shape = reading.shape()
     if shape is None or len(shape) != 2:
         return None
-    return reading.one(Linear, weight=_floats(module.weight), bias=_bias(module, module.out_features))
+    weight, bias = _floats(module.weight), _bias(module, module.out_features)
+    return reading.one(Linear, weight=weight, bias=bias, module=str(reading.node.target))
 
 
 def _batchnorm(reading: Reading) -> Found:

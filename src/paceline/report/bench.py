@@ -38,6 +38,7 @@ def render_bench(outcome: Mapping[str, Any]) -> str:
         templates()
         .get_template("bench.html")
         .render(
+            title="Bandwidth of comms",
             started=outcome["started"],
             names=[*series.values(), COPY],
             looks=[Style(colour) for colour in _colours(series)],

@@ -5,19 +5,17 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
+from paceline.files import whole_file
 from paceline.runs.store import disk_errors
 
 
@@ -67,17 +65,8 @@ def template_file(name: str) -> str:
 
 
 def write_whole(output: Path, text: str) -> None:
-    """Beside its place first, then moved there: a reader never sees half a page."""
-    part: Any = None
+    """A page, with the folders on the way to it."""
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor, part = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".part", dir=output.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            os.chmod(part, 0o644)
-            os.replace(part, output)
-        except BaseException:
-            if part is not None:
-                Path(part).unlink(missing_ok=True)
-            raise
+        with whole_file(output) as file:
+            file.write(text)

@@ -8,11 +8,11 @@ import json
 import os
 import re
 import sys
+import tempfile
 import textwrap
 import types
 import typing
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from rich.console import Console
 from paceline.cli.parts.hosting import host_options as host_options
 from paceline.cli.parts.hosting import offering
 from paceline.errors import RunError, UsageError
+from paceline.files import is_stream, whole_file
 from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_cluster, parse_set, recipe_keys
 from paceline.runs import finite
 
@@ -233,20 +234,18 @@ def unbroken(text: str, width: int) -> str:
 
 def write_json(value: Any, target: str) -> None:
     """Write a result where --json says; nothing where it was not given."""
+    if not target:
+        return
     text = json.dumps(finite(value), indent=1) + "\n"
     if target == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
-    elif target:
-        path = Path(target)
-        beside = path.with_name(path.name + ".part")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
-        except OSError as error:
-            with suppress(OSError):  # on a read-only disk there is nothing to take away
-                beside.unlink(missing_ok=True)
-            raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
+        return
+    try:
+        with whole_file(target) as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
 
 
 def check_json_target(target: str) -> None:
@@ -282,13 +281,37 @@ def check_trace_target(target: str) -> None:
     _check_target("--output", target)
 
 
+def check_target(option: str, target: str, *, ends: str = "") -> None:
+    """Where a file is asked for, its name must end so and its folder must be there."""
+    if target and ends and not target.endswith(ends):
+        raise UsageError(f"{option} {target!r}: name a file that ends in {ends}")
+    _check_target(option, target)
+
+
+def check_different(targets: dict[str, str]) -> None:
+    """Two options with one file: the second would take away what the first has written."""
+    taken: dict[Path, str] = {}
+    for option, target in targets.items():
+        if not target or target == "-" or is_stream(target):
+            continue
+        first = taken.setdefault(Path(target).resolve(), option)
+        if first != option:
+            raise UsageError(f"{first} and {option} name the same file, {target!r}")
+
+
 def _check_target(option: str, target: str) -> None:
     if not target:
         return
     folder = Path(target).resolve().parent
+    if is_stream(target) and not Path(target).is_dir():
+        if not os.access(target, os.W_OK):
+            raise UsageError(f"{option} {target!r} cannot be written")
+        return
     if not folder.is_dir():
         raise UsageError(f"{option} {target!r}: the folder {str(Path(target).parent)!r} does not exist")
     if Path(target).is_dir():
         raise UsageError(f"{option} {target!r} is a folder; name a file in it")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"{option} {target!r}: the folder cannot be written")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()  # rights alone do not say it: not of /proc, nor of a read-only disk
+    except OSError:
+        raise UsageError(f"{option} {target!r}: the folder cannot be written") from None

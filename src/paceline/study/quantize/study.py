@@ -19,7 +19,7 @@ from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
 from paceline.quantize.graph import Graph, named
 from paceline.quantize.histogram import observe
-from paceline.quantize.quantized import Quantized, tensors_of
+from paceline.quantize.quantized import INTEGERS_FILE, Quantized, tensors_of
 from paceline.quantize.runtime import missing_packages
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
@@ -48,8 +48,6 @@ from paceline.study.quantize.stages import (
 )
 from paceline.train.losses import build_objective
 from paceline.train.replicas import save_weights
-
-INTEGERS_FILE = "integers.safetensors"
 
 
 @dataclass(frozen=True, eq=False)

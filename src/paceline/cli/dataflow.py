@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli.parts.options import Json, Runs
+
+ORDER = 7
+
+dataflow = typer.Typer(
+    help="A row-stationary accelerator: one convolution cycle by cycle with its values, or what a network costs on it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+CONV_HELP = """Run one convolution on an array of PEs and show every cycle.
+
+Models: serial (one PE does everything), single-alu (each PE one operation at a time), pipelined (multiplier and adder side by side), mac (fused: additions take no time). In all of them loads are free, a PE's first product starts its accumulator, and one PE per column adds the column's partial sums."""  # noqa: E501
+
+Animate = Annotated[
+    str, typer.Option("--animate", help="Write a page that plays the cycles, values moving.", metavar="FILE.html")
+]
+Chart = Annotated[str, typer.Option("--chart", help="Write a page of charts.", metavar="FILE.html")]
+
+
+@dataflow.command(help=CONV_HELP)
+def conv(
+    given_input: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            help="Rows such as '1 3 9; 4 5 6; 7 4 9', nested JSON, random:3x8x8, or a file (.npy, .csv, .json).",
+            metavar="MATRIX",
+        ),
+    ],
+    kernel: Annotated[str, typer.Option("--kernel", help="The same, for the filter or filters.", metavar="MATRIX")],
+    model: Annotated[
+        str, typer.Option("--model", help="serial, single-alu, pipelined or mac.", metavar="NAME")
+    ] = "single-alu",
+    pes: Annotated[
+        str, typer.Option("--pes", help="The array: rows x columns (default: what the set needs).", metavar="12x14")
+    ] = "",
+    stride: Annotated[str, typer.Option("--stride", help="2, or 2x1: down and across.", metavar="2x1")] = "1",
+    padding: Annotated[str, typer.Option("--padding", help="Zeros around the input: 1, or 1x2.", metavar="1x2")] = "0",
+    channels: Annotated[
+        int | None, typer.Option("--channels", help="Cut the rows of plain matrices into so many channels.")
+    ] = None,
+    filters: Annotated[
+        int | None, typer.Option("--filters", help="Cut the rows of a plain kernel into so many filters.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", help="Cut the rows of a plain input into so many images.")
+    ] = None,
+    multiply_cycles: Annotated[int, typer.Option("--multiply-cycles", help="What a multiplication takes.")] = 1,
+    add_cycles: Annotated[int, typer.Option("--add-cycles", help="What an addition takes (mac: nothing).")] = 1,
+    cycles: Annotated[int, typer.Option("--cycles", help="Cycles to print; --trace has all of them.", min=0)] = 40,
+    trace: Annotated[
+        str, typer.Option("--trace", help="Write every event: .csv, .json, or .vcd for GTKWave.", metavar="FILE")
+    ] = "",
+    animate: Animate = "",
+    chart: Chart = "",
+    json_target: Json = "",
+) -> None:
+    from paceline.cli.parts.cycles import conv_result, print_conv
+    from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
+    from paceline.dataflow.matrices import read_matrix
+    from paceline.dataflow.operands import make_operands
+    from paceline.dataflow.shape import parse_array, parse_pair
+    from paceline.dataflow.simulate import Simulation
+    from paceline.dataflow.timing import Timing
+    from paceline.dataflow.trace import check_trace, check_trace_file, write_trace
+
+    check_json_target(json_target)
+    if trace:
+        check_trace_file(trace)
+        check_target("--trace", trace)
+    check_target("--animate", animate, ends=".html")
+    check_target("--chart", chart, ends=".html")
+    check_different({"--trace": trace, "--animate": animate, "--chart": chart, "--json": json_target})
+    operands = make_operands(
+        read_matrix(given_input, "--input"),
+        read_matrix(kernel, "--kernel"),
+        stride=parse_pair(stride, "--stride"),
+        padding=parse_pair(padding, "--padding"),
+        num_channels=channels,
+        num_filters=filters,
+        num_images=batch,
+    )
+    timing = Timing(model=model, multiply_cycles=multiply_cycles, add_cycles=add_cycles)
+    simulation = Simulation.of(operands, timing, parse_array(pes) if pes else None)
+    if trace:
+        check_trace(simulation, trace)
+    if animate or chart:
+        from paceline.report import dataflow as pages
+
+        if animate:
+            pages.check_animation(simulation)
+        if chart:
+            pages.check_conv_charts(simulation)
+    console = console_for(json_target)
+    print_conv(simulation, console, num_cycles=cycles)
+    if trace:
+        count = write_trace(simulation, trace)
+        console.print(f"trace  {trace} ({count:,} events)", markup=False, soft_wrap=True)
+    if animate:
+        console.print(f"page   {pages.write_animation(simulation, animate)}", markup=False, soft_wrap=True)
+    if chart:
+        console.print(f"chart  {pages.write_conv_charts(simulation, chart)}", markup=False, soft_wrap=True)
+    if json_target:
+        write_json(conv_result(simulation), json_target)
+
+
+@dataflow.command()
+def network(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="alexnet, vgg16, a built-in model, file.py:factory, or a stored run or quantization.",
+            metavar="NETWORK",
+        ),
+    ],
+    chip: Annotated[
+        str,
+        typer.Option(
+            "--chip",
+            help="A chip's name, or a TOML file; `paceline dataflow chip` prints one to change.",
+            metavar="CHIP",
+        ),
+    ] = "eyeriss",
+    batch: Annotated[int, typer.Option("--batch", help="Images at a time.", min=1, max=100_000)] = 4,
+    input_shape: Annotated[
+        str, typer.Option("--input-shape", help="What a model reads, as 3x32x32.", metavar="CxHxW")
+    ] = "",
+    linear: Annotated[
+        bool, typer.Option("--linear", help="Count linear layers of a model as well, as convolutions of one pixel.")
+    ] = False,
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective", help="What a mapping is chosen by: dram-delay, energy-delay, energy or time.", metavar="NAME"
+        ),
+    ] = "dram-delay",
+    others: Annotated[
+        bool, typer.Option("--others/--no-others", help="Weigh other dataflows on the same chip, too.")
+    ] = True,
+    chart: Chart = "",
+    runs: Runs = Path("runs"),
+    json_target: Json = "",
+) -> None:
+    """What a network costs on a chip: mapping, time, accesses and energy of every convolution."""
+    from paceline.cli.parts.layers import parse_sides, print_network, read_network
+    from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
+    from paceline.dataflow.chips import load_chip
+    from paceline.dataflow.mapping import check_objective
+    from paceline.dataflow.network import analyse
+
+    check_json_target(json_target)
+    check_target("--chart", chart, ends=".html")
+    check_different({"--chart": chart, "--json": json_target})
+    check_objective(objective)
+    found = load_chip(chip)
+    sides = parse_sides(input_shape) if input_shape else None
+    title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
+    result = {"network": title, "batch": batch, **analyse(layers, found, objective=objective, with_others=others)}
+    console = console_for(json_target)
+    print_network(result, console)
+    if chart:
+        from paceline.report.dataflow import write_network_charts
+
+        console.print(f"chart  {write_network_charts(result, chart)}", markup=False, soft_wrap=True)
+    write_json(result, json_target)
+
+
+@dataflow.command()
+def chip(
+    name: Annotated[str, typer.Argument(help="A chip that is built in.", metavar="[CHIP]")] = "eyeriss",
+) -> None:
+    """Print the TOML of a chip, to change and give to --chip: paceline dataflow chip > mine.toml."""
+    from paceline.dataflow.chips import chip_text
+
+    typer.echo(chip_text(name), nl=False)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(dataflow, name="dataflow")

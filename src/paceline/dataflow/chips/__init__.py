@@ -1,0 +1,197 @@
+"""Chips as TOML files: ours by name, or the user's own file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paceline.errors import UsageError, unknown
+
+T = TypeVar("T")
+
+MAX_RUN_BITS = 32
+MAX_VALUE = 10**15
+MAX_WHOLE = 10**9  # so that products of two of them fit into 64 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchPads:
+    """Words in every PE."""
+
+    filter: int
+    input: int
+    partial_sum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """The global buffer: banks that hold either inputs or partial sums, and a part for the next pass's filters."""
+
+    banks: int
+    bank_bytes: int
+    filter_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Words per cycle between buffer and array."""
+
+    filter: int
+    input: int
+    partial_sum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dram:
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """Run-length coding of zeros on the way to DRAM."""
+
+    run_bits: int
+    pairs_per_word: int
+    compressed_word_bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """Of one access, relative to a multiply-accumulate."""
+
+    mac: float
+    register_file: float
+    neighbour: float
+    buffer: float
+    dram: float
+
+
+SECTIONS: dict[str, type] = {
+    "scratch_pads": ScratchPads,
+    "buffer": Buffer,
+    "network": Network,
+    "dram": Dram,
+    "compression": Compression,
+    "energy": Energy,
+}
+PLAIN = {"name": str, "description": str, "rows": int, "columns": int, "clock_hz": float, "word_bits": int}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """An array of PEs with what feeds it."""
+
+    name: str
+    description: str
+    rows: int
+    columns: int
+    clock_hz: float
+    word_bits: int
+    scratch_pads: ScratchPads
+    buffer: Buffer
+    network: Network
+    dram: Dram
+    compression: Compression
+    energy: Energy
+
+    def __post_init__(self) -> None:
+        coding = self.compression
+        if coding.run_bits > MAX_RUN_BITS:
+            raise UsageError(
+                f"chip {self.name!r} counts zeros in {coding.run_bits} bits (compression.run_bits); "
+                f"{MAX_RUN_BITS} are the most"
+            )
+        needed = coding.pairs_per_word * (coding.run_bits + self.word_bits)
+        if needed > coding.compressed_word_bits:
+            raise UsageError(
+                f"chip {self.name!r} has {coding.pairs_per_word} pairs of {coding.run_bits} + {self.word_bits} bits, "
+                f"{needed} in all, in compressed words of {coding.compressed_word_bits}; give fewer "
+                "compression.pairs_per_word or a larger compression.compressed_word_bits"
+            )
+
+    @property
+    def about(self) -> str:
+        """Who made it, and its sizes as they are."""
+        buffer = self.buffer.banks * self.buffer.bank_bytes + self.buffer.filter_bytes
+        return (
+            f"{self.description}: {self.rows} x {self.columns} PEs at {self.clock_hz / 1e6:g} MHz, "
+            f"{buffer / 1024:g} KB global buffer, {self.word_bits} bits"
+        )
+
+    @property
+    def num_pes(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def word_bytes(self) -> float:
+        return self.word_bits / 8
+
+
+def load_chip(name: str) -> Chip:
+    """A chip of ours, or a TOML file with the same keys."""
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"chip file {name!r} does not exist")
+        try:
+            return _parse(path.read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"chip file {name!r} cannot be read: {error}") from None
+    return _parse(chip_text(name), name)
+
+
+def chip_text(name: str) -> str:
+    """The TOML of a chip of ours, comments included: what a user's own file starts from."""
+    if name not in chip_names():
+        raise unknown("chip", name, chip_names())
+    return (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def chip_names() -> list[str]:
+    files = (entry.name for entry in resources.files(__name__).iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
+def _parse(text: str, where: str) -> Chip:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"chip {where!r} is not TOML: {error}") from None
+    _check_keys(values, {*PLAIN, *SECTIONS}, f"chip {where!r}")
+    sections: dict[str, Any] = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
+    plain = {name: _value(kind, values[name], f"{where}: {name}") for name, kind in PLAIN.items()}
+    return Chip(**plain, **sections)
+
+
+def _section(cls: type[T], given: Any, where: str) -> T:
+    kinds: dict[str, Any] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} is not a section")
+    _check_keys(given, set(kinds), where)
+    return cls(**{name: _value(kind, given[name], f"{where}.{name}") for name, kind in kinds.items()})
+
+
+def _check_keys(given: dict[str, Any], known: set[str], where: str) -> None:
+    for name in given:
+        if name not in known:
+            raise unknown(f"key of {where}", name, known)
+    if missing := sorted(known - set(given)):
+        raise UsageError(f"{where} lacks {', '.join(missing)}")
+
+
+def _is_number(kind: type, given: Any) -> bool:
+    return isinstance(given, (int, float) if kind is float else int) and not isinstance(given, bool)
+
+
+def _value(kind: type, given: Any, where: str) -> Any:
+    if kind is str:
+        if isinstance(given, str):
+            return given
+    elif _is_number(kind, given) and 0 < given <= (MAX_VALUE if kind is float else MAX_WHOLE):
+        return kind(given)
+    wanted = {str: "text", int: "a whole number", float: "a number"}[kind]
+    more = "" if kind is str else f" above 0, at most {MAX_VALUE if kind is float else MAX_WHOLE:.0e}"
+    raise UsageError(f"{where} must be {wanted}{more}, not {given!r}")

@@ -1,0 +1,149 @@
+"""Convolution layers of networks: two published ones, and what every layer of a network is described by."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paceline.dataflow.shape import Shape
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer; the shape is that of one of its groups, which are computed one after another."""
+
+    name: str
+    shape: Shape
+    num_groups: int = 1
+    input_zeros: float = 0.0  # share of zeros in what it reads, 0 to 1
+    output_zeros: float = 0.0  # and in what it writes, after the activation
+    # Counted on real values, where there are some; else they follow from the shares of zeros.
+    input_share: float | None = None  # compressed size over plain size
+    output_share: float | None = None
+    zero_products: float | None = None  # share of products whose input is zero, padding included
+    filter_zeros: float | None = None  # share of zeros in its integer weights
+
+    @property
+    def num_macs(self) -> int:
+        return self.shape.num_multiplications * self.num_groups
+
+
+def conv_layer(
+    name: str,
+    given: Sequence[int],
+    weight: Sequence[int],
+    *,
+    num_images: int,
+    num_tried: int,
+    num_groups: int = 1,
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+) -> Layer:
+    """A convolution by the shapes of what it was given of `num_tried` images, and of its weights."""
+    if dilation != (1, 1):
+        raise UsageError(f"layer {name} is dilated by {dilation}, which no mapping here covers")
+    count = _scaled(name, given[0], num_images, num_tried)
+    try:
+        shape = Shape(
+            num_images=count,
+            num_filters=weight[0] // num_groups,
+            num_channels=weight[1],
+            input_height=given[2],
+            input_width=given[3],
+            kernel_height=weight[2],
+            kernel_width=weight[3],
+            stride=stride,
+            padding=padding,
+        )
+    except UsageError as error:
+        raise UsageError(f"layer {name}: {error}") from None
+    return Layer(name=name, shape=shape, num_groups=num_groups)
+
+
+def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried: int, num_filters: int) -> Layer:
+    """A linear layer as a convolution of one pixel; every vector that it is given is a pixel of its own."""
+    shape = Shape(
+        num_images=_scaled(name, math.prod(given[:-1]), num_images, num_tried),
+        num_filters=num_filters,
+        num_channels=given[-1],
+        input_height=1,
+        input_width=1,
+        kernel_height=1,
+        kernel_width=1,
+    )
+    return Layer(name=name, shape=shape)
+
+
+def _scaled(name: str, seen: int, num_images: int, num_tried: int) -> int:
+    """Of so many images; a model may cut each into patches, say, that a layer reads one by one."""
+    count, rest = divmod(seen * num_images, num_tried)
+    if rest or not count:
+        raise UsageError(f"layer {name} reads {seen} inputs where {num_tried} images go in; how many are one image's?")
+    return count
+
+
+def told_apart(layers: Sequence[Layer]) -> list[Layer]:
+    """A layer that is passed several times is named so: conv, conv (2), conv (3)."""
+    taken: set[str] = set()
+    found = []
+    for layer in layers:
+        names = itertools.chain([layer.name], (f"{layer.name} ({number})" for number in itertools.count(2)))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        found.append(replace(layer, name=name))
+    return found
+
+
+def alexnet(num_images: int) -> list[Layer]:
+    """The five convolutions of AlexNet on images of 227 x 227, with the zeros that were measured on the chip.
+
+    Zeros in a layer's output are taken to be those of the next layer's input; pooling lies between some of them. Of
+    the last layer nothing is published, so its input's share stands for it.
+    """
+    zeros = (0.0001, 0.387, 0.725, 0.793, 0.776)
+    sizes = (  # groups, filters and channels per group, input side, kernel side, stride, padding
+        (1, 96, 3, 227, 11, 4, 0),
+        (2, 128, 48, 27, 5, 1, 2),
+        (1, 384, 256, 13, 3, 1, 1),
+        (2, 192, 192, 13, 3, 1, 1),
+        (2, 128, 192, 13, 3, 1, 1),
+    )
+    return [
+        _square(f"CONV{number + 1}", num_images, size, zeros[number], zeros[min(number + 1, 4)])
+        for number, size in enumerate(sizes)
+    ]
+
+
+def vgg16(num_images: int) -> list[Layer]:
+    """The thirteen convolutions of VGG-16 on images of 224 x 224; no zeros are assumed."""
+    layers = []
+    channels, side = 3, 224
+    for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):
+        for number in range(1, depth + 1):
+            layers.append(_square(f"CONV{group}-{number}", num_images, (1, width, channels, side, 3, 1, 1), 0.0, 0.0))
+            channels = width
+        side //= 2
+    return layers
+
+
+PUBLISHED = {"alexnet": alexnet, "vgg16": vgg16}
+
+
+def _square(name: str, num_images: int, size: tuple[int, ...], zeros_in: float, zeros_out: float) -> Layer:
+    groups, filters, channels, side, kernel, stride, padding = size
+    shape = Shape(
+        num_images=num_images,
+        num_filters=filters,
+        num_channels=channels,
+        input_height=side,
+        input_width=side,
+        kernel_height=kernel,
+        kernel_width=kernel,
+        stride=(stride, stride),
+        padding=(padding, padding),
+    )
+    return Layer(name=name, shape=shape, num_groups=groups, input_zeros=zeros_in, output_zeros=zeros_out)

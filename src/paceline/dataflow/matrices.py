@@ -1,0 +1,159 @@
+"""Matrices as users give them: text with rows between semicolons, nested JSON, or a file (.npy, .csv, .json)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import UsageError
+
+Matrix = NDArray[Any]  # int64 where every number is whole, else float64
+
+SUFFIXES = (".npy", ".csv", ".json")
+MAX_DIMENSIONS = 4
+MAX_VALUES = 100_000_000  # of one matrix: most of a gigabyte
+_RANDOM = re.compile(r"random:(\d{1,9}(?:x\d{1,9}){1,3})(?::(\d{1,18}))?")
+
+
+def read_matrix(text: str, what: str) -> Matrix:
+    """A matrix of 2, 3 or 4 dimensions from an option's text; `what` names the option in errors."""
+    stripped = text.strip()
+    if not stripped:
+        raise UsageError(f"{what} is empty; give rows such as '1 3 9; 4 5 6', or a file")
+    if match := _RANDOM.fullmatch(stripped):
+        return _random([int(side) for side in match[1].split("x")], int(match[2] or 0), what)
+    if stripped.startswith("random:"):
+        raise UsageError(f"{what} {stripped!r} is not sizes (two to four) such as random:3x8x8, or with a seed 3x8x8:7")
+    if stripped.lower().endswith(SUFFIXES):
+        return _read_file(Path(stripped), what)
+    if stripped.startswith("["):
+        return _from_nested(_parse_json(stripped, what), what)
+    if re.fullmatch(r"\S+\.[A-Za-z]\w*", stripped):
+        raise UsageError(f"{what} {stripped!r}: files are read that end in {', '.join(SUFFIXES)}")
+    lines = [line for line in re.split(r"[;\n]", stripped) if line.strip()]
+    return _from_rows([re.split(r"\s*,\s*|\s+", line.strip()) for line in lines], what)
+
+
+def _read_file(path: Path, what: str) -> Matrix:
+    try:
+        if not path.is_file():
+            raise UsageError(f"{what}: there is no file {str(path)!r}")
+        if path.suffix.lower() == ".npy":
+            with path.open("rb") as file:  # np.load would also open archives of several arrays
+                matrix: Matrix = np.lib.format.read_array(file, allow_pickle=False)
+            return _checked(matrix, what)
+        content = path.read_text(encoding="utf-8-sig")
+    except UsageError:
+        raise
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        raise UsageError(f"{what}: {str(path)!r} cannot be read: {error}") from None
+    if path.suffix.lower() == ".json":
+        return _from_nested(_parse_json(content, what), what)
+    try:
+        rows = [row for row in csv.reader(content.splitlines()) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise UsageError(f"{what}: {str(path)!r} is not CSV: {error}") from None
+    return _from_rows(rows, what)
+
+
+def _parse_json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{what} is not JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{what} is nested far too deep; give {MAX_DIMENSIONS} dimensions at most") from None
+
+
+def _random(sides: list[int], seed: int, what: str) -> Matrix:
+    """Small whole numbers, so that every value can be checked by eye; of one seed, others for each option."""
+    if 0 in sides:
+        raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
+    if math.prod(sides) > MAX_VALUES:
+        raise UsageError(f"{what} asks for {math.prod(sides):,} values, and {MAX_VALUES:,} are the most")
+    return np.random.default_rng([seed, *what.encode()]).integers(-9, 10, size=sides, dtype=np.int64)
+
+
+def _from_rows(rows: Sequence[Sequence[str]], what: str) -> Matrix:
+    if not rows:
+        raise UsageError(f"{what} has no rows")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise UsageError(
+                f"{what} is ragged: row 1 has {_numbers(len(rows[0]))}, but row {number} has {_numbers(len(row))}"
+            )
+    numbers = [
+        [_number(cell, f"{what}, row {row}, column {column}") for column, cell in enumerate(cells, start=1)]
+        for row, cells in enumerate(rows, start=1)
+    ]
+    return _checked(np.array(numbers), what)
+
+
+def _numbers(count: int) -> str:
+    return f"{count} number{'' if count == 1 else 's'}"
+
+
+def _number(cell: str, what: str) -> int | float:
+    for kind in (int, float):
+        try:
+            number = kind(cell.replace("_", "?"))  # 1_0 is ten to Python alone
+        except ValueError:
+            continue
+        return _within(number, what)
+    raise UsageError(f"{what}: {repr(cell.strip()) if cell.strip() else 'an empty cell'} is not a number")
+
+
+def _within(number: int | float, what: str) -> int | float:
+    """Whole numbers beyond 64 bits would be rounded without a word."""
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        raise UsageError(f"{what} holds a whole number beyond 64 bits")
+    return number
+
+
+def _from_nested(value: Any, what: str) -> Matrix:
+    """Nested lists; what numpy would turn into objects is said in words first."""
+    _check_nested(value, what, "")
+    return _checked(np.array(value), what)
+
+
+def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
+    """The shape of nested lists, where all of a level are alike."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        _within(value, what)
+        return ()
+    if not isinstance(value, list):
+        raise UsageError(f"{what}{where}: {json.dumps(value)} is not a number")
+    if not value:
+        raise UsageError(f"{what}{where} is an empty list")
+    if where.count("[") > MAX_DIMENSIONS:
+        raise UsageError(f"{what} has more than {MAX_DIMENSIONS} dimensions; give {MAX_DIMENSIONS} at most")
+    shapes = [_check_nested(item, what, f"{where}[{index}]") for index, item in enumerate(value)]
+    for index, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise UsageError(f"{what} is ragged: {where}[0] and {where}[{index}] differ in size")
+    return (len(value), *shapes[0])
+
+
+def _checked(matrix: Matrix, what: str) -> Matrix:
+    """The matrix in a type to calculate in; anything else is refused."""
+    if matrix.dtype.kind not in "iufb":
+        raise UsageError(f"{what} holds {matrix.dtype}, not numbers that int64 or float64 can hold")
+    if not 2 <= matrix.ndim <= MAX_DIMENSIONS:
+        raise UsageError(f"{what} has {matrix.ndim} dimensions; give 2 (rows and columns), 3 (channels first) or 4")
+    if 0 in matrix.shape:
+        raise UsageError(f"{what} has a side of length 0: {' x '.join(map(str, matrix.shape))}")
+    if matrix.dtype.kind == "f":
+        if not np.isfinite(matrix).all():
+            raise UsageError(f"{what} holds a value that is not finite")
+        return matrix.astype(np.float64)
+    if matrix.dtype.kind == "u" and matrix.max() > np.iinfo(np.int64).max:
+        raise UsageError(f"{what} holds a whole number beyond 64 bits")
+    return matrix.astype(np.int64)

@@ -1,0 +1,181 @@
+"""When each operation of a pass happens, under the four execution models.
+
+In all of them loads are free, a PE's first product starts its accumulator, and the first PE of each column adds the
+partial sums of the others. Times are counted from the start of a pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import UsageError, unknown
+
+Cycles = NDArray[np.int64]
+
+MAX_OPERATION_CYCLES = 1_000_000_000  # cycles of a whole convolution then still fit into 64 bits
+MODELS = {
+    "serial": "one PE does everything, one operation at a time",
+    "single-alu": "each PE does one operation at a time, a multiplication or an addition",
+    "pipelined": "each PE has a multiplier and an adder side by side",
+    "mac": "each PE multiplies and adds at once: an addition takes no time",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """An execution model and how long its operations take."""
+
+    model: str = "single-alu"
+    multiply_cycles: int = 1
+    add_cycles: int = 1
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise unknown("execution model", self.model, MODELS)
+        for name in ("multiply_cycles", "add_cycles"):
+            if not 1 <= getattr(self, name) <= MAX_OPERATION_CYCLES:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} must be at least 1 and at most {MAX_OPERATION_CYCLES:,}, "
+                    f"not {getattr(self, name)}"
+                )
+
+    @property
+    def addition(self) -> int:
+        """What an addition takes under this model."""
+        return 0 if self.model == "mac" else self.add_cycles
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """Start cycles in a pass, the same for all columns: F outputs of K products and J sums of the column each."""
+
+    multiply_start: Cycles  # F x K
+    add_start: Cycles  # F x (K - 1)
+    sum_start: Cycles  # F x J, in the first PE of a column alone
+    multiply_cycles: int
+    add_cycles: int
+
+    @cached_property
+    def cycles(self) -> int:
+        """The length of the pass."""
+        ends = [self.multiply_start.max() + self.multiply_cycles]
+        ends += [starts.max() + self.add_cycles for starts in (self.add_start, self.sum_start) if starts.size]
+        return int(max(ends))
+
+    @property
+    def worker_busy(self) -> NDArray[np.bool_]:
+        """In which cycles a PE that only multiplies its row is at work; one value per cycle."""
+        return self._busy(self._worker_spans)
+
+    @property
+    def adder_busy(self) -> NDArray[np.bool_]:
+        """The same of the first PE of a column."""
+        return self._busy(self._adder_spans)
+
+    @cached_property
+    def worker_cycles(self) -> int:
+        return _covered(self._worker_spans)
+
+    @cached_property
+    def adder_cycles(self) -> int:
+        return _covered(self._adder_spans)
+
+    @property
+    def _worker_spans(self) -> tuple[Cycles, Cycles]:
+        """When operations begin and end."""
+        starts = np.concatenate([self.multiply_start.ravel(), self.add_start.ravel()])
+        lengths = np.repeat([self.multiply_cycles, self.add_cycles], [self.multiply_start.size, self.add_start.size])
+        return starts, starts + lengths
+
+    @property
+    def _adder_spans(self) -> tuple[Cycles, Cycles]:
+        starts, ends = self._worker_spans
+        sums = self.sum_start.ravel()
+        return np.concatenate([starts, sums]), np.concatenate([ends, sums + self.add_cycles])
+
+    def _busy(self, spans: tuple[Cycles, Cycles]) -> NDArray[np.bool_]:
+        edges = np.zeros(self.cycles + 1, dtype=np.int64)
+        for times, change in zip(spans, (1, -1), strict=True):
+            np.add.at(edges, times, change)
+        return np.asarray(np.cumsum(edges)[:-1] > 0)
+
+
+def _covered(spans: tuple[Cycles, Cycles]) -> int:
+    """Cycles in which at least one operation goes on, however long they are."""
+    order = np.argsort(spans[0], kind="stable")
+    starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
+    gaps = np.maximum(starts[1:] - ends[:-1], 0)
+    return int(ends[-1] - starts[0] - gaps.sum())
+
+
+def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: int) -> Schedule:
+    """The schedule of one pass: a PE has `num_taps` products per output, a column `num_sums` further additions."""
+    build = {"pipelined": _pipelined, "mac": _fused}.get(timing.model, _alternating)
+    multiply, add, sums = build(timing, num_outputs, num_taps, num_sums)
+    return Schedule(
+        multiply_start=multiply,
+        add_start=add,
+        sum_start=sums,
+        multiply_cycles=timing.multiply_cycles,
+        add_cycles=timing.addition,
+    )
+
+
+def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
+    """One operation at a time: a PE finishes its row, then the first of the column adds up, output by output."""
+    multiply, add = timing.multiply_cycles, timing.add_cycles
+    length = taps * multiply + (taps - 1) * add
+    begin = np.arange(outputs, dtype=np.int64)[:, None] * length
+    later = np.arange(taps - 1, dtype=np.int64) * (multiply + add) + multiply
+    multiply_start = begin + np.concatenate([[0], later])
+    add_start = begin + later + multiply
+    sum_start = outputs * length + np.arange(outputs * sums, dtype=np.int64).reshape(outputs, sums) * add
+    return multiply_start, add_start, sum_start
+
+
+def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
+    """Products follow each other without a gap; every addition rides along."""
+    multiply_start = np.arange(outputs * taps, dtype=np.int64).reshape(outputs, taps) * timing.multiply_cycles
+    done = multiply_start + timing.multiply_cycles
+    return multiply_start, done[:, 1:], np.repeat(done[:, -1:], sums, axis=1)
+
+
+def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
+    """The multiplier goes on while the adder adds its last product; one product waits between them at most.
+
+    The PE's own additions come first; the column's fill the gaps that these leave in the adder.
+    """
+    multiply, add = timing.multiply_cycles, timing.add_cycles
+    multiply_start = np.zeros((outputs, taps), dtype=np.int64)
+    add_start = np.zeros((outputs, taps - 1), dtype=np.int64)
+    free_multiplier = free_adder = taken = 0
+    for output in range(outputs):
+        for tap in range(taps):
+            start = max(free_multiplier, taken - multiply)
+            multiply_start[output, tap] = start
+            free_multiplier = taken = start + multiply
+            if tap:
+                taken = max(free_multiplier, free_adder)
+                add_start[output, tap - 1] = taken
+                free_adder = taken + add
+    done = (add_start[:, -1] + add) if taps > 1 else (multiply_start[:, -1] + multiply)
+    return multiply_start, add_start, _in_gaps(add_start.ravel(), done, sums, add)
+
+
+def _in_gaps(taken: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
+    """The earliest starts of the column's sums, in order, that overlap none of the adder's own additions."""
+    starts = np.zeros((len(ready), sums), dtype=np.int64)
+    free, index = 0, 0
+    for output, since in enumerate(ready):
+        for number in range(sums):
+            start = max(free, int(since))
+            while index < len(taken) and taken[index] < start + length:
+                start = max(start, int(taken[index]) + length)
+                index += 1
+            starts[output, number] = start
+            free = start + length
+    return starts

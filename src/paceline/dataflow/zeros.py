@@ -1,0 +1,58 @@
+"""Zeros in what layers really read: how many there are, what compression makes of them, which products they save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.compression import encoded_share
+from paceline.dataflow.layers import Layer
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a layer read: the share of zeros, its compressed size, and the share of products that are zero."""
+
+    zeros: float
+    share: float
+    products: float
+
+
+def look_at(values: Tensor, chip: Chip) -> Seen:
+    """What a linear layer reads."""
+    zeros = float((values == 0).double().mean())
+    return Seen(zeros, encoded_share(values.numpy(), chip), zeros)
+
+
+def look_at_images(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> Seen:
+    """What a convolution reads, images with channels first; the zeros of its padding are multiplied as well."""
+    is_zero = (values == 0).double()
+    down, across = padding
+    padded = functional.pad(is_zero, (across, across, down, down), value=1.0)
+    ones = torch.ones(1, padded.shape[1], *kernel, dtype=torch.float64)
+    windows = functional.conv2d(padded, ones, stride=stride)
+    return Seen(
+        float(is_zero.mean()), encoded_share(values.contiguous().numpy(), chip), float(windows.mean()) / ones.numel()
+    )
+
+
+def with_zeros(layers: Sequence[Layer], seen: Sequence[Seen]) -> list[Layer]:
+    """What a layer writes has the zeros that the next one reads; the last one's own input stands for it."""
+    return [
+        replace(
+            layer,
+            input_zeros=own.zeros,
+            output_zeros=following.zeros,
+            input_share=own.share,
+            output_share=following.share,
+            zero_products=own.products,
+        )
+        for layer, own, following in zip(layers, seen, [*seen[1:], seen[-1]], strict=True)
+    ]

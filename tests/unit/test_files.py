@@ -1,0 +1,89 @@
+"""Files that are written whole, and what is no file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from command import run_command
+from paceline.cli.parts.options import check_different, check_target
+from paceline.errors import UsageError
+from paceline.files import is_stream, whole_file
+
+CONV = ("dataflow", "conv", "--input", "1 2; 3 4", "--kernel", "1", "--cycles", "0")
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("old")
+    with pytest.raises(UnicodeEncodeError), whole_file(file) as target:
+        target.writelines(["half", "\ud800"])
+    assert file.read_text() == "old"
+    with whole_file(file) as target:
+        target.write("new")
+        target.flush()
+        assert file.read_text() == "old"
+    assert file.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_keeps_pointing_where_it_does(tmp_path: Path) -> None:
+    file, link = tmp_path / "real.txt", tmp_path / "link.txt"
+    link.symlink_to("real.txt")
+    for text in ("made", "replaced"):
+        with whole_file(link) as target:
+            target.write(text)
+        assert file.read_text() == text
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, file]
+
+
+@pytest.mark.parametrize("option", ["--json", "--trace", "--chart", "--animate"])
+def test_a_pipe_is_written_to(tmp_path: Path, option: str) -> None:
+    """And is still a pipe."""
+    pipe = tmp_path / ("pipe.csv" if option == "--trace" else "pipe.html")
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    said = run_command(*CONV, option, str(pipe))
+    reader.join()
+    assert said.code == 0, said.err
+    assert len(read[0]) > 50
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_devices_are_streams(tmp_path: Path) -> None:
+    assert is_stream("/dev/null")
+    assert is_stream("/dev/fd/1")
+    assert not is_stream(tmp_path / "none.txt")
+    said = run_command(*CONV, "--json", "/dev/null")
+    assert (said.code, said.err) == (0, "")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a system without /proc")
+@pytest.mark.parametrize("option", ["--json", "--trace"])
+def test_a_folder_that_takes_no_files_is_said_first(option: str) -> None:
+    """Whatever its rights are."""
+    said = run_command(*CONV, option, "/proc/result.json", width=200)
+    assert (said.code, said.out) == (2, "")
+    assert "the folder cannot be written" in said.err
+
+
+def test_two_options_with_one_file(tmp_path: Path) -> None:
+    same = tmp_path / "same.json"
+    said = run_command(*CONV, "--json", str(same), "--trace", str(tmp_path / "." / "same.json"), width=300)
+    assert (said.code, said.out, same.exists()) == (2, "", False)
+    assert "--trace and --json name the same file" in said.err
+    check_different({"--json": "-", "--trace": "-", "--chart": "", "--animate": "", "--plot": "/dev/null"})
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        check_target("--trace", str(tmp_path))
