@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from command import run_command
+
 SHORT = ["--epochs", "4", "--workers", "2"]
 
 
@@ -177,17 +179,21 @@ WRONG = [
 @pytest.mark.parametrize(
     ("arguments", "sentence"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_a_wrong_request_is_one_sentence_and_exit_2(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+def test_a_wrong_request_is_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any worker starts, so that the command can run in this process."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.py").write_text(
         "import torch\ndef raises(): raise ValueError('no such thing')\ndef wrong(): return torch.nn.Linear(3, 10)\n"
         "def few(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 3))\n"
     )
     (tmp_path / "folder").mkdir()
     (tmp_path / "newer.toml").write_text('flavour = "new"\n')
-    done = paceline(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert sentence in done.stderr.replace("\n", " ")
-    assert "Traceback" not in done.stderr + done.stdout
+    said = run_command(*arguments)
+    assert said.code == 2, said.err
+    assert sentence in said.err.replace("\n", " ")
+    assert "Traceback" not in said.err + said.out
     assert not (tmp_path / "runs").exists()
 
 
@@ -316,11 +322,11 @@ def test_every_command_helps_without_importing_torch() -> None:
 
 
 @pytest.mark.parametrize("command", ["strategies", "models", "recipes", "data"])
-def test_listings(command: str, tmp_path: Path) -> None:
-    done = paceline(command, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_listings(command: str) -> None:
+    said = run_command(command)
+    assert said.code == 0, said.err
     expected = {"strategies": "gather-scatter", "models": "61,706", "recipes": "vgg11-cifar10", "data": "mnist-mini"}
-    assert expected[command] in done.stdout
+    assert expected[command] in said.out
     if command == "strategies":
-        assert "option ratio=0.01" in done.stdout
-    assert max(len(line) for line in done.stdout.splitlines()) <= 100
+        assert "option ratio=0.01" in said.out
+    assert max(len(line) for line in said.out.splitlines()) <= 100

@@ -83,16 +83,6 @@ def test_a_chosen_mapping_fits_the_chip(objective: str) -> None:
         assert mapping.m <= layer.shape.num_filters
 
 
-def test_the_objective_is_met_best_by_its_own_mapping() -> None:
-    layer = alexnet(4)[1]
-    for objective, measure in OBJECTIVES.items():
-        values = {
-            other: float(measure(layer.shape, choose_mapping(layer.name, layer.shape, EYERISS, other), EYERISS))
-            for other in OBJECTIVES
-        }
-        assert min(values.values()) == values[objective], objective
-
-
 @pytest.mark.parametrize("dataflow", OTHERS)
 def test_other_dataflows_move_at_least_what_there_is(dataflow: str) -> None:
     for layer in alexnet(4):

@@ -164,12 +164,14 @@ def network(
     sides = parse_sides(input_shape) if input_shape else None
     title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
     result = {"network": title, "batch": batch, **analyse(layers, found, objective=objective, with_others=others)}
+    if chart:  # before anything is printed: whoever reads that may stop in between
+        from paceline.report.dataflow import write_network_charts
+
+        write_network_charts(result, chart)
     console = console_for(json_target)
     print_network(result, console)
     if chart:
-        from paceline.report.dataflow import write_network_charts
-
-        console.print(f"chart  {write_network_charts(result, chart)}", markup=False, soft_wrap=True)
+        console.print(f"chart  {chart}", markup=False, soft_wrap=True)
     write_json(result, json_target)
 
 
