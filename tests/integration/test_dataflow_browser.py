@@ -105,7 +105,7 @@ def test_partial_sums_travel(worked: Path) -> None:
         token = page.locator(".token").first.bounding_box()
         target = page.locator(".pe[data-place='0,0']").bounding_box()
         assert target["x"] < token["x"] < target["x"] + target["width"]
-        assert target["y"] < token["y"] < target["y"] + target["height"]
+        assert token["y"] < target["y"] < token["y"] + token["height"]  # on its edge, where it covers no value
 
 
 def test_it_plays_pauses_and_ends(worked: Path) -> None:
@@ -190,10 +190,23 @@ def test_rows_stay_while_their_product_is_added(tmp_path: Path) -> None:
             page.keyboard.press("ArrowRight")
             marked = page.locator(".pe .used").all_text_contents()
             rows.append([*page.locator(".pe .row").all_text_contents(), "".join(marked)])
-        assert rows == [["w5", "x12", "51"], ["w6", "x34", "63"], ["w6", "x34", ""]]
+        first, second = (["w channel 0: 5", "x channel 0: 12"], ["w channel 1: 6", "x channel 1: 34"])
+        assert rows == [[*first, "51"], [*second, "63"], [*second, ""]]
         assert works(page) == ["5 + 18 = 23"]
         assert page.locator(".pe.unused").count() == 3
         assert page.locator("#said").text_content() == "Cycle 3: 1 PE works. Complete: output [0, 0] = 23."
+
+
+def test_sums_of_an_earlier_fold_are_said_and_filters_named(tmp_path: Path) -> None:
+    image, kernel = read_matrix("1 2; 3 4", "--input"), read_matrix("[[[[5], [6]]], [[[7], [8]]]]", "--kernel")
+    simulation = Simulation.of(make_operands(image, kernel), Timing(), (1, 1))
+    with opened(write_animation(simulation, tmp_path / "a.html")) as page:
+        said = []
+        for _ in range(simulation.cycles):
+            page.keyboard.press("ArrowRight")
+            said.append([page.locator(".pe h3").text_content(), *works(page)])
+        assert said[4] == ["PE(0,0): filter 0, filter row 1, input row 1", "18 + 5 = 23 (5 kept)"]
+        assert said[6][0] == "PE(0,0): filter 1, filter row 0, input row 0"
 
 
 def test_layers_with_numbers_for_names_are_all_drawn(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         "place": [1, 0],
         "filter": ["2", "-1"],
         "input": [["4", "5", "6"]],
+        "image": 0,
+        "number": 0,
         "filter_row": 1,
         "input_row": 1,
         "output_row": 0,
@@ -248,7 +250,9 @@ def test_a_chip_to_start_from(tmp_path: Path) -> None:
         (("alexnet", "--chip", "eyeris"), "did you mean 'eyeriss'?"),
         (("alexnet", "--objective", "speed"), "unknown objective 'speed'"),
         (("alexnet", "--batch", "1000000000"), "less than or equal to 100000"),
-        (("last", "--runs", "nowhere"), "Nor is it a stored run: 'last' is not there"),
+        (("last", "--runs", "nowhere"), "paceline: 'last' is not there: 'nowhere' holds 0 runs and studies"),
+        (("mine", "--runs", "nowhere"), "(Nor is it a stored run: there is no 'mine' in 'nowhere'"),
+        (("none.py:model",), "model file 'none.py' does not exist"),
     ],
 )
 def test_networks_that_cannot_be(given: tuple[str, ...], words: str) -> None:

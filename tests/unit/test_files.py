@@ -80,8 +80,38 @@ def test_two_options_with_one_file(tmp_path: Path) -> None:
     same = tmp_path / "same.json"
     said = run_command(*CONV, "--json", str(same), "--trace", str(tmp_path / "." / "same.json"), width=300)
     assert (said.code, said.out, same.exists()) == (2, "", False)
-    assert "--trace and --json name the same file" in said.err
+    assert "--trace and --json are the same file" in said.err
     check_different({"--json": "-", "--trace": "-", "--chart": "", "--animate": "", "--plot": "/dev/null"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("in.csv", "1,2\n3,4\n", ("conv", "--input", "in.csv", "--kernel", "1", "--trace")),
+        ("k.json", "[[1]]", ("conv", "--input", "1 2; 3 4", "--kernel", "./k.json", "--json")),
+        ("my.py", "def model(): pass\n", ("network", "my.py:model", "--input-shape", "1x8x8", "--json")),
+        ("mine.toml", "rows = 1\n", ("network", "alexnet", "--chip", "mine.toml", "--json")),
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    name: str, text: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    said = run_command("dataflow", *words, name, width=200)
+    assert said.code == 2
+    assert f"what is read and {words[-1]} are the same file, {name!r}" in said.err
+    assert Path(name).read_text() == text
+
+
+def test_links_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop.json").symlink_to("loop.json")
+    with pytest.raises(UsageError, match="is a link that leads back to itself"):
+        check_target("--json", "loop.json")
+    Path("far.json").symlink_to("nowhere/far.json")
+    with pytest.raises(UsageError, match=r"the folder '.*/nowhere' does not exist"):
+        check_target("--json", "far.json")
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

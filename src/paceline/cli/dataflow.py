@@ -65,7 +65,7 @@ def conv(
 ) -> None:
     from paceline.cli.parts.cycles import conv_result, print_conv
     from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
-    from paceline.dataflow.matrices import read_matrix
+    from paceline.dataflow.matrices import is_file_name, read_matrix
     from paceline.dataflow.operands import make_operands
     from paceline.dataflow.shape import parse_array, parse_pair
     from paceline.dataflow.simulate import Simulation
@@ -78,7 +78,8 @@ def conv(
         check_target("--trace", trace)
     check_target("--animate", animate, ends=".html")
     check_target("--chart", chart, ends=".html")
-    check_different({"--trace": trace, "--animate": animate, "--chart": chart, "--json": json_target})
+    targets = {"--trace": trace, "--animate": animate, "--chart": chart, "--json": json_target}
+    check_different(targets, read=[name for name in (given_input, kernel) if is_file_name(name)])
     operands = make_operands(
         read_matrix(given_input, "--input"),
         read_matrix(kernel, "--kernel"),
@@ -158,7 +159,7 @@ def network(
 
     check_json_target(json_target)
     check_target("--chart", chart, ends=".html")
-    check_different({"--chart": chart, "--json": json_target})
+    check_different({"--chart": chart, "--json": json_target}, read=[chip, name.partition(":")[0]])
     check_objective(objective)
     found = load_chip(chip)
     sides = parse_sides(input_shape) if input_shape else None

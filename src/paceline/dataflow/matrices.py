@@ -23,6 +23,10 @@ MAX_VALUES = 100_000_000  # of one matrix: most of a gigabyte
 _RANDOM = re.compile(r"random:(\d{1,9}(?:x\d{1,9}){1,3})(?::(\d{1,18}))?")
 
 
+def is_file_name(text: str) -> bool:
+    return text.strip().lower().endswith(SUFFIXES)
+
+
 def read_matrix(text: str, what: str) -> Matrix:
     """A matrix of 2, 3 or 4 dimensions from an option's text; `what` names the option in errors."""
     stripped = text.strip()
@@ -32,7 +36,7 @@ def read_matrix(text: str, what: str) -> Matrix:
         return _random([int(side) for side in match[1].split("x")], int(match[2] or 0), what)
     if stripped.startswith("random:"):
         raise UsageError(f"{what} {stripped!r} is not sizes (two to four) such as random:3x8x8, or with a seed 3x8x8:7")
-    if stripped.lower().endswith(SUFFIXES):
+    if is_file_name(stripped):
         return _read_file(Path(stripped), what)
     if stripped.startswith("["):
         return _from_nested(_parse_json(stripped, what), what)

@@ -19,7 +19,7 @@ from paceline.dataflow.layers import PUBLISHED, Layer, conv_layer, linear_layer
 from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
 from paceline.errors import PacelineError, UsageError, unknown
 from paceline.models import build_model, model_names
-from paceline.plugins import is_reference
+from paceline.plugins import is_reference, load_reference
 from paceline.recipe import Recipe
 from paceline.runs import find
 
@@ -34,6 +34,8 @@ def read_layers(
     """What a name stands for (a model, built in or `file.py:factory`; a stored run; a quantization), and its layers."""
     if is_reference(name) or name in model_names():
         if input_shape is None:
+            if is_reference(name):
+                load_reference(name, "model")  # what is not there need not be asked about
             raise UsageError(
                 f"what does {name!r} read? Give the shape of one input, such as --input-shape 3x32x32 or 1x28x28"
             )
@@ -51,6 +53,8 @@ def _stored(name: str, runs: Path) -> dict[str, Any]:
     try:
         found = find(name, runs)
     except PacelineError as error:
+        if name == "last":
+            raise
         nothing = unknown("network or model", name, [*PUBLISHED, *model_names()])
         raise UsageError(f"{nothing} (Nor is it a stored run: {error})") from None
     if found["kind"] != "run" and found.get("study") != "quantize":

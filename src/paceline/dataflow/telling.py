@@ -68,7 +68,8 @@ def summary(simulation: Simulation) -> str:
     plan, used = simulation.plan, f"{simulation.utilisation:.1%}"
     if plan.array != (plan.shape.kernel_height, plan.shape.output_height):
         used += f" (of the {plan.array[0]} x {plan.array[1]} in the array: {simulation.array_utilisation:.1%})"
-    return f"{simulation.cycles:,} cycles, {plan.num_logical_pes:,} PEs of the logical set, utilisation {used}"
+    pes = "1 PE" if plan.num_logical_pes == 1 else f"{plan.num_logical_pes:,} PEs"
+    return f"{simulation.cycles:,} cycles, {pes} of the logical set, utilisation {used}"
 
 
 def number_text(value: Any) -> str:

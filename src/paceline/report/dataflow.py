@@ -74,7 +74,10 @@ def write_conv_charts(simulation: Simulation, output: str | Path) -> Path:
 
 def write_network_charts(result: Mapping[str, Any], output: str | Path) -> Path:
     """Utilisation, time and energy of every layer of a network, and other dataflows."""
-    about = f"{result['network']}, batch {result['batch']}, on {result['chip_description']}."
+    about = (
+        f"{result['network']}, batch {result['batch']}, on {result['chip_description']}; mappings chosen by "
+        f"{result['objective']}."
+    )
     return _write_charts(network_charts(result), "A network on a chip", about, output)
 
 
@@ -113,6 +116,7 @@ def _story(simulation: Simulation) -> dict[str, Any]:
         "busy": simulation.busy_pes.tolist(),
         "stride": shape.stride[1],
         "kernel_width": shape.kernel_width,
+        "channels": shape.num_channels,
         "output_shape": [shape.num_images, shape.num_filters, shape.output_height, shape.output_width],
         "operations": OPERATIONS,
         "passes": [_pass(simulation, one) for one in plan.passes()],
@@ -127,6 +131,8 @@ def _pass(simulation: Simulation, one: Pass) -> dict[str, Any]:
             "place": list(held.place),
             "filter": [number_text(value) for lane in held.weights for value in lane],
             "input": [[number_text(value) for value in lane] for lane in held.pixels],
+            "image": held.strip.image,
+            "number": held.strip.filter,
             "filter_row": held.filter_row,
             "input_row": held.input_row,
             "output_row": held.output_row,

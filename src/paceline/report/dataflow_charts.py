@@ -41,8 +41,10 @@ def utilisation_chart(simulation: Simulation) -> Chart:
     figure.x_axis("cycle")
     figure.y_axis("% of the logical set", range=[0, 105])
     rows = [[str(first), f"{share:.1f}"] for first, share in zip(cycles, shares, strict=True)]
-    caption = f"PEs that multiply or add, of {simulation.plan.num_logical_pes}" + (
-        f"; each value is the mean of {stretch} cycles." if stretch > 1 else "."
+    rows_of_pes, columns_of_pes = simulation.plan.array
+    caption = (
+        f"PEs that multiply or add, of {simulation.plan.num_logical_pes} in the logical set; the array has "
+        f"{rows_of_pes} x {columns_of_pes}" + (f". Each value is the mean of {stretch} cycles." if stretch > 1 else ".")
     )
     return Chart("utilisation", "Utilisation over time", caption, [figure], Table(["Cycle", "%"], rows), is_wide=True)
 

@@ -68,9 +68,9 @@ def print_conv(simulation: Simulation, console: Console, *, num_cycles: int) -> 
     if num_cycles and count_events(simulation) > MANY_EVENTS:
         console.print(f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
     elif num_cycles:
-        shown = itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation))
-        console.print(_cycle_table(simulation, list(shown)))
-        if simulation.plan.num_passes > 1:
+        shown = list(itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation)))
+        console.print(_cycle_table(simulation, shown))
+        if shown[-1].number > 0:
             console.print("An empty line is between passes: PEs then hold other rows.")
         if num_cycles < simulation.cycles:
             console.print(f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")

@@ -12,7 +12,7 @@ import tempfile
 import textwrap
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -288,27 +288,31 @@ def check_target(option: str, target: str, *, ends: str = "") -> None:
     _check_target(option, target)
 
 
-def check_different(targets: dict[str, str]) -> None:
-    """Two options with one file: the second would take away what the first has written."""
-    taken: dict[Path, str] = {}
-    for option, target in targets.items():
-        if not target or target == "-" or is_stream(target):
-            continue
-        first = taken.setdefault(Path(target).resolve(), option)
+def check_different(targets: dict[str, str], *, read: Sequence[str] = ()) -> None:
+    """Two options with one file: the second would take away what the first has written, or what was to be read."""
+    files = [("what is read", name) for name in read if Path(name).is_file()]
+    files += [(option, name) for option, name in targets.items() if name not in ("", "-") and not is_stream(name)]
+    taken: dict[str, str] = {}
+    for option, name in files:
+        first = taken.setdefault(os.path.realpath(name), option)
         if first != option:
-            raise UsageError(f"{first} and {option} name the same file, {target!r}")
+            raise UsageError(f"{first} and {option} are the same file, {name!r}")
 
 
 def _check_target(option: str, target: str) -> None:
     if not target:
         return
-    folder = Path(target).resolve().parent
+    real = Path(os.path.realpath(target))
+    if real.is_symlink():
+        raise UsageError(f"{option} {target!r} is a link that leads back to itself")
+    folder = real.parent
     if is_stream(target) and not Path(target).is_dir():
         if not os.access(target, os.W_OK):
             raise UsageError(f"{option} {target!r} cannot be written")
         return
     if not folder.is_dir():
-        raise UsageError(f"{option} {target!r}: the folder {str(Path(target).parent)!r} does not exist")
+        named = folder if Path(target).is_symlink() else Path(target).parent
+        raise UsageError(f"{option} {target!r}: the folder {str(named)!r} does not exist")
     if Path(target).is_dir():
         raise UsageError(f"{option} {target!r} is a folder; name a file in it")
     try:

@@ -3,7 +3,7 @@
 (() => {
   const root = document.documentElement;
   const story = JSON.parse(document.getElementById("story").textContent);
-  const [MULTIPLY, SEND] = ["multiply", "send"].map((name) => story.operations.indexOf(name));
+  const [MULTIPLY, SEND, SUM] = ["multiply", "send", "sum"].map((name) => story.operations.indexOf(name));
   const prefersDark = matchMedia("(prefers-color-scheme: dark)");
   const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const element = (id) => document.getElementById(id);
@@ -80,7 +80,15 @@
 
   const words = (event) => {
     if (event.kind === SEND) return `sends ${event.result}`;
-    return `${event.left} ${event.kind === MULTIPLY ? "\u00d7" : "+"} ${event.right} = ${event.result}`;
+    const kept = event.kind === SUM && event.other.join() === event.place ? ` (${event.right} kept)` : "";
+    return `${event.left} ${event.kind === MULTIPLY ? "\u00d7" : "+"} ${event.right} = ${event.result}${kept}`;
+  };
+
+  // Which channel a row is of, and under serial which row of the kernel, where there are several.
+  const laneName = (lane, lanes) => {
+    const rows = lanes / story.channels;
+    const channel = story.channels > 1 ? ` channel ${Math.floor(lane / rows)}` : "";
+    return `${channel}${rows > 1 ? ` row ${lane % rows}` : ""}${lanes > 1 ? ": " : ""}`;
   };
 
   // While a PE adds, the rows of its last product stay.
@@ -111,8 +119,9 @@
     const weights = held.filter.slice(lane * story.kernel_width, (lane + 1) * story.kernel_width);
     const pixel = latest ? offset + latest.output[3] * story.stride : undefined;
     const isNew = (bit) => product && product.first === cycle && (product.loads & bit) !== 0;
-    fillRow(cell.filter, "w", ...near(weights, offset), product, isNew(1));
-    fillRow(cell.input, "x", ...near(held.input[lane], pixel), product, isNew(2));
+    const which = laneName(lane, held.input.length);
+    fillRow(cell.filter, `w${which}`, ...near(weights, offset), product, isNew(1));
+    fillRow(cell.input, `x${which}`, ...near(held.input[lane], pixel), product, isNew(2));
   };
 
   const showSums = (start, cycle) => {
@@ -155,8 +164,9 @@
       const to = cells.get(event.other.join()).box;
       const token = make("div", "token", array);
       token.textContent = event.result;
-      const middle = (box) => [box.offsetLeft + box.offsetWidth / 2 - token.offsetWidth / 2, box.offsetTop + box.offsetHeight / 2 - token.offsetHeight / 2];
-      const [[x, y], [endX, endY]] = [middle(from), middle(to)];
+      // On the upper edge of a PE, where it covers no value.
+      const edge = (box) => [box.offsetLeft + box.offsetWidth - token.offsetWidth - 8, box.offsetTop - token.offsetHeight / 2];
+      const [[x, y], [endX, endY]] = [edge(from), edge(to)];
       token.style.left = `${endX}px`;
       token.style.top = `${endY}px`;
       if (!isStill) {
@@ -176,7 +186,8 @@
     for (const [place, cell] of cells) {
       const mine = held.get(place);
       const rows = mine && (pass.whole_kernel ? `output row ${mine.output_row}` : `filter row ${mine.filter_row}, input row ${mine.input_row}`);
-      cell.title.textContent = `PE(${place})${mine ? `: ${rows}` : ""}`;
+      const which = mine && [images > 1 ? `image ${mine.image}, ` : "", filters > 1 ? `filter ${mine.number}, ` : ""].join("");
+      cell.title.textContent = `PE(${place})${mine ? `: ${which}${rows}` : ""}`;
       showPe(mine, now, pass.start, cell);
     }
     showSums(pass.start, now);
