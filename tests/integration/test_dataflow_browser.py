@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import browser
+from browser import playwright
 from paceline.dataflow.chips import load_chip
 from paceline.dataflow.layers import alexnet
 from paceline.dataflow.matrices import read_matrix
@@ -21,16 +21,6 @@ from paceline.dataflow.operands import make_operands
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import Timing
 from paceline.report.dataflow import write_animation, write_conv_charts, write_network_charts
-
-CHROMIUM = os.environ.get("PACELINE_CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if CHROMIUM is None:
-    pytest.skip("no chromium: install one, or name it in PACELINE_CHROMIUM", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-QUIET += ["--disable-sync", "--no-first-run"]
 
 
 def simulated(model: str = "single-alu", array: tuple[int, int] | None = None) -> Simulation:
@@ -44,24 +34,10 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def opened(file: Path, *, width: int = 1200, theme: str = "light") -> Iterator[Any]:
-    """A page from its file; nothing may have gone wrong, and nothing been fetched, when the block is left."""
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        try:
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
-            complaints: list[str] = []
-            requests: list[str] = []
-            page.on("console", lambda message: complaints.append(message.text))
-            page.on("pageerror", lambda error: complaints.append(str(error)))
-            page.on("request", lambda request: requests.append(request.url))
-            page.goto(file.as_uri())
-            page.wait_for_selector("html[data-drawn]", state="attached")
-            yield page
-            assert complaints == []
-            assert requests == [file.as_uri()]
-        finally:
-            browser.close()
+def opened(file: Path, **given: Any) -> Iterator[Any]:
+    """The page alone."""
+    with browser.opened(file, **given) as seen:
+        yield seen.page
 
 
 def works(page: Any) -> list[str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from browser import opened, playwright
 from command import run_command
 from made_up import made_up_bench
 from measured_samples import KINDS, measured, measured_study
@@ -23,29 +19,9 @@ from report_samples import result, usual_study, write_run, write_study
 from scale_samples import scale_study
 from trained_samples import trained_run
 
-CHROMIUM = os.environ.get("PACELINE_CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if CHROMIUM is None:
-    pytest.skip("no chromium: install one, or name it in PACELINE_CHROMIUM", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-
-# A browser that starts nothing of its own accord, so that every request seen is the page's.
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-QUIET += ["--disable-sync", "--no-first-run"]
 CHARTS = ["iteration-time", "time-steps", "train-time", "split", "timeline", "loss", "accuracy", "accuracy-workers"]
 CHARTS += ["target", "trade-off", "links", "bytes-workers", "resources-time", "measuring-cost"]
 ATTACK = "</script><script>alert(1)</script>"
-READY = "html[data-drawn]"
-
-
-@dataclass
-class Opened:
-    """A page, and what it said and asked for."""
-
-    page: Any
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +38,6 @@ def old_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study from before anything but times was measured."""
     folder = tmp_path_factory.mktemp("old")
     return write_report([write_study(folder / "study", usual_study())], folder / "report.html")
-
-
-@contextmanager
-def opened(report: Path, *, width: int = 1200, theme: str = "light", ready: str = READY) -> Iterator[Opened]:
-    """A page from its file; nothing may have gone wrong when the block is left."""
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        try:
-            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
-            seen = Opened(page)
-            page.on("console", lambda message: seen.complaints.append(message.text))
-            page.on("pageerror", lambda error: seen.complaints.append(str(error)))
-            page.on("dialog", lambda dialog: (seen.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
-            page.on("request", lambda request: seen.requests.append(request.url))
-            page.goto(report.as_uri())
-            page.wait_for_selector(ready, state="attached")
-            yield seen
-            assert seen.complaints == []
-            assert seen.requests == [report.as_uri()]
-        finally:
-            browser.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
