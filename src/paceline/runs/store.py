@@ -11,7 +11,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -20,11 +20,9 @@ from typing import Any
 import psutil
 
 from paceline.errors import RunError, UsageError
+from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
-
-SCHEMA = 1
-RUN_FILE = "summary.json"
-STUDY_FILE = "study.json"
+from paceline.results import RUN_FILE, SCHEMA, STUDY_FILE, Environment, RunRecord, Value, encode, to_json
 
 
 class Folder:
@@ -44,7 +42,10 @@ class Folder:
         self.path.chmod(0o755)
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(finite(value), indent=1) + "\n")
+        if isinstance(value, Value):
+            self.write_text(name, encode(value).decode())
+        else:
+            self.write_text(name, json.dumps(finite(value), indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         target = self.path / name
@@ -120,18 +121,18 @@ def unstamped(name: str) -> str:
 def write_run(
     folder: Folder,
     recipe: Recipe,
-    environment: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    workers: list[dict[str, Any]],
+    environment: Environment,
+    record: RunRecord,
+    workers: Sequence[WorkerReport],
 ) -> None:
     """The files of one run."""
     folder.write_text("recipe.toml", recipe.to_toml())
     folder.write_json("environment.json", environment)
     for worker in workers:
-        name = f"workers/{worker['rank']}.jsonl"
+        name = f"workers/{worker.rank}.jsonl"
         if not (folder.path / name).exists():  # else the worker has written it itself
             folder.write_text(name, "".join(_step_lines(worker)))
-    folder.write_json(RUN_FILE, {"schema": SCHEMA, "kind": "run", **summary})
+    folder.write_json(RUN_FILE, record)
 
 
 def store_study(folder: Folder, study: Mapping[str, Any]) -> Path:
@@ -145,11 +146,11 @@ def store_study(folder: Folder, study: Mapping[str, Any]) -> Path:
         raise
 
 
-def _step_lines(worker: dict[str, Any]) -> Iterator[str]:
+def _step_lines(worker: WorkerReport) -> Iterator[str]:
     """One JSON object per step."""
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
-    for step in range(len(worker["iteration_s"])):
-        row = {"kind": "step", "step": step, **{column: worker[column][step] for column in columns}}
+    for step in range(len(worker.iteration_s)):
+        row = {"kind": "step", "step": step, **{column: getattr(worker, column)[step] for column in columns}}
         yield json.dumps(finite(row)) + "\n"
 
 
@@ -202,6 +203,8 @@ def finite(value: Any) -> Any:
     """The same plain values with NaN and infinity as null: JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Value):
+        return to_json(value)
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
