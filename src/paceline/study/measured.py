@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.comm import comms
@@ -19,7 +19,7 @@ from paceline.results import Link, RunResult, Straggler, changed, convert
 class Measured:
     """The findings in a run's own files, and the bytes of its links."""
 
-    analysis: Analysis = Analysis()
+    analysis: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
 
 
