@@ -21,6 +21,7 @@ import psutil
 
 from paceline.errors import RunError, UsageError
 from paceline.recipe import Recipe
+from paceline.text import file_name_of
 
 SCHEMA = 1
 RUN_FILE = "summary.json"
@@ -108,8 +109,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def stamped(name: str) -> str:
     """A folder name that sorts by time."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"[:100]
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{file_name_of(name, allowed='-_.', other='-')}"[:100]
 
 
 def unstamped(name: str) -> str:
