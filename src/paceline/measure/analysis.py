@@ -9,10 +9,11 @@ from typing import Any
 
 from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval
-from paceline.measure.reading import StepLines, read_lines, read_steps, together, worker_files
+from paceline.measure.reading import StepLines, read_steps, together
 from paceline.measure.split import Factors, SplitSum, StepSplit, split_step
 from paceline.measure.stragglers import OwnWork, find_stragglers
 from paceline.measure.timeline import Timeline, first_shown
+from paceline.worker_files import worker_files, worker_lines
 
 NOTHING: dict[str, Any] = {"split": None, "stragglers": None, "timeline": None}
 
@@ -20,8 +21,8 @@ Group = dict[int, StepLines]
 
 
 def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> dict[str, Any]:
-    """The split, the stragglers and the timeline of a run whose workers wrote into this folder."""
-    workers = {rank: read_steps(read_lines(file)) for rank, file in worker_files(folder).items()}
+    """The split, the stragglers and the timeline of the run in this folder."""
+    workers = {rank: read_steps(worker_lines(file)) for rank, file in worker_files(folder).items()}
     return analyse(workers, first=first, last=last, factors=factors)
 
 

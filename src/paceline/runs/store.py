@@ -190,6 +190,12 @@ def list_runs(out: Path) -> list[dict[str, Any]]:
     return sorted(found, key=_age)
 
 
+def run_folders(folder: Path) -> list[Path]:
+    """A run itself, or the runs of a study."""
+    inner = sorted(path.parent for path in (folder / "runs").glob("*/summary.json"))
+    return inner or [folder]
+
+
 def _age(item: Mapping[str, Any]) -> tuple[float, str]:
     """Sorts by time, and by name within one second."""
     try:

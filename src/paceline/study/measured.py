@@ -15,13 +15,13 @@ from paceline.recipe import Recipe
 Measured = dict[str, Any]
 
 
-def measure_run(recipe: Recipe, workers: Sequence[dict[str, Any]], files: Path | None) -> Measured:
+def measure_run(recipe: Recipe, workers: Sequence[dict[str, Any]], folder: Path | None) -> Measured:
     """The split, the stragglers and the timeline from the workers' files, and the links from their counts."""
     found = dict(NOTHING)
-    if files is not None and files.is_dir():
+    if folder is not None and (folder / "workers").is_dir():
         num_steps = len(workers[0]["iteration_s"])
         first, last = timed_steps(recipe, num_steps)
-        found = analyse_folder(files, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
+        found = analyse_folder(folder, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
     links = [link for worker in workers for link in worker.get("links") or []]
     return {**found, "links": links or None}
 

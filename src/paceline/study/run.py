@@ -42,7 +42,7 @@ def execute(
     if not launcher.is_main:
         return None
     total_s = time.perf_counter() - started
-    measured = measure_run(recipe, workers, folder.path / "workers" if folder is not None else None)
+    measured = measure_run(recipe, workers, folder.path if folder is not None else None)
     result = run_result(recipe, entry, workers, total_s, measured)
     if folder is not None:
         try:
