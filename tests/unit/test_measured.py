@@ -26,10 +26,10 @@ RECIPE = Recipe().replace({"workers": 2})
 
 def write_lines(folder: Path, *own: dict[str, float]) -> Path:
     """Files of workers that differ in their own work alone."""
-    folder.mkdir()
+    (folder / "workers").mkdir(parents=True)
     for rank, seconds in enumerate(own):
         lines = [{"kind": "head", "rank": rank}, *even_steps(NUM_STEPS, seconds), {"kind": "end", "dropped": 0}]
-        (folder / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "workers" / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
@@ -46,7 +46,7 @@ def result_of(files: Path | None, label: str = "ring") -> dict[str, Any]:
 
 @pytest.fixture
 def result(tmp_path: Path) -> dict[str, Any]:
-    return result_of(write_lines(tmp_path / "workers", USUAL, USUAL | {"forward": 3.0}))
+    return result_of(write_lines(tmp_path / "run", USUAL, USUAL | {"forward": 3.0}))
 
 
 def test_a_result_holds_what_the_files_say(result: dict[str, Any]) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval
-from paceline.measure.reading import StepLines, read_lines, read_steps, together, worker_files
+from paceline.measure.reading import StepLines, read_steps, together
 from paceline.measure.split import Factors, SplitSum, StepSplit, split_step
 from paceline.measure.stragglers import OwnWork, find_stragglers
 from paceline.measure.timeline import Timeline, first_shown
 from paceline.results import Split, Straggler
 from paceline.results import Timeline as TimelineResult
+from paceline.worker_files import worker_files, worker_lines
 
 Group = dict[int, StepLines]
 
@@ -30,7 +31,7 @@ class Analysis:
 
 def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> Analysis:
     """The split, the stragglers and the timeline of a run whose workers wrote into this folder."""
-    workers = {rank: read_steps(read_lines(file)) for rank, file in worker_files(folder).items()}
+    workers = {rank: read_steps(worker_lines(file)) for rank, file in worker_files(folder).items()}
     return analyse(workers, first=first, last=last, factors=factors)
 
 

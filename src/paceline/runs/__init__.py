@@ -1,7 +1,6 @@
 """The store of runs and studies."""
 
 from paceline.runs.delete import check_deletable, delete, size_bytes
-from paceline.runs.lines import run_folders, worker_files, worker_lines
 from paceline.runs.select import (
     Filter,
     age_s,
@@ -23,11 +22,13 @@ from paceline.runs.store import (
     finite,
     list_runs,
     read,
+    run_folders,
     stamped,
     store_study,
     unstamped,
     write_run,
 )
+from paceline.worker_files import worker_files, worker_lines
 
 __all__ = [
     "SCHEMA",

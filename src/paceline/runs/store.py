@@ -23,6 +23,7 @@ from paceline.errors import RunError, UsageError
 from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import RUN_FILE, SCHEMA, STUDY_FILE, Environment, RunRecord, Value, encode, to_json
+from paceline.text import file_name_of
 
 
 class Folder:
@@ -109,8 +110,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def stamped(name: str) -> str:
     """A folder name that sorts by time."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"[:100]
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{file_name_of(name, allowed='-_.', other='-')}"[:100]
 
 
 def unstamped(name: str) -> str:
@@ -189,6 +189,12 @@ def list_runs(out: Path) -> list[dict[str, Any]]:
         except UsageError as error:
             found.append({"kind": "unreadable", "folder": str(folder), "reason": str(error)})
     return sorted(found, key=_age)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """A run itself, or the runs of a study."""
+    inner = sorted(path.parent for path in (folder / "runs").glob("*/summary.json"))
+    return inner or [folder]
 
 
 def _age(item: Mapping[str, Any]) -> tuple[float, str]:

@@ -23,12 +23,12 @@ class Measured:
     links: list[Link] | None = None
 
 
-def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], files: Path | None) -> Measured:
+def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> Measured:
     """The split, the stragglers and the timeline from the workers' files, and the links from their counts."""
     analysis = Analysis()
-    if files is not None and files.is_dir():
+    if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))
-        analysis = analyse_folder(files, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
+        analysis = analyse_folder(folder, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
     links = [convert(link, Link) for worker in workers for link in worker.links]
     return Measured(analysis=analysis, links=links or None)
 

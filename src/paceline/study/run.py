@@ -47,7 +47,7 @@ def execute(
         return None
     total_s = time.perf_counter() - started
     workers = [WorkerReport.of(answer) for answer in answers]
-    measured = measure_run(recipe, workers, folder.path / "workers" if folder is not None else None)
+    measured = measure_run(recipe, workers, folder.path if folder is not None else None)
     result = settled(run_result(recipe, entry, workers, total_s, measured))
     if folder is not None:
         try:
