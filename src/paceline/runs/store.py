@@ -22,7 +22,7 @@ import psutil
 from paceline.errors import RunError, UsageError
 from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
-from paceline.results import RUN_FILE, SCHEMA, STUDY_FILE, Environment, RunRecord, Value, encode, to_json
+from paceline.results import RUN_FILE, SCHEMA, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
 from paceline.text import file_name_of
 
 
@@ -135,7 +135,7 @@ def write_run(
     folder.write_json(RUN_FILE, record)
 
 
-def store_study(folder: Folder, study: Mapping[str, Any]) -> Path:
+def store_study(folder: Folder, study: Mapping[str, Any] | StudyResult) -> Path:
     """A study with its recipe, whole or not at all; where it lies from now on."""
     try:
         folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
