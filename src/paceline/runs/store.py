@@ -1,4 +1,4 @@
-"""Where runs and studies are kept: one folder each, written whole or not at all."""
+"""Writing runs and studies: one folder each, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import psutil
 from paceline.errors import RunError, UsageError
 from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
-from paceline.results import RUN_FILE, SCHEMA, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
+from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
 from paceline.text import file_name_of
 
 
@@ -135,10 +134,10 @@ def write_run(
     folder.write_json(RUN_FILE, record)
 
 
-def store_study(folder: Folder, study: Mapping[str, Any] | StudyResult) -> Path:
-    """A study with its recipe, whole or not at all; where it lies from now on."""
+def store_study(folder: Folder, study: StudyResult) -> Path:
+    """Write a study with its recipe, whole or not at all; returns its final folder."""
     try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
+        folder.write_text("recipe.toml", Recipe.from_dict(study.recipe).to_toml())
         folder.write_json(STUDY_FILE, study)
         return folder.commit()
     except BaseException:
@@ -152,57 +151,6 @@ def _step_lines(worker: WorkerReport) -> Iterator[str]:
     for step in range(len(worker.iteration_s)):
         row = {"kind": "step", "step": step, **{column: getattr(worker, column)[step] for column in columns}}
         yield json.dumps(finite(row)) + "\n"
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A run's summary or a study, checked; the folder or the file itself may be named."""
-    folder = path if path.is_dir() else path.parent
-    for name in (STUDY_FILE, RUN_FILE):
-        file = folder / name
-        if file.is_file() and (path.is_dir() or path == file):
-            return _read_checked(file)
-    raise UsageError(f"{str(path)!r} is neither a run nor a study: it has no {RUN_FILE} or {STUDY_FILE}")
-
-
-def _read_checked(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-        schema = value["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{str(file)!r} is damaged: {error}") from None
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise UsageError(
-            f"{str(file)!r} has schema {schema}, this version of paceline reads up to {SCHEMA}; use a newer paceline"
-        )
-    return {**value, "folder": str(file.parent)}
-
-
-def list_runs(out: Path) -> list[dict[str, Any]]:
-    """Every run and study below a folder, newest last; what cannot be read comes first, with the reason."""
-    found: list[dict[str, Any]] = []
-    for name in sorted(os.listdir(out)) if out.is_dir() else []:
-        folder = out / name
-        if name.startswith(".") or not any((folder / file).is_file() for file in (STUDY_FILE, RUN_FILE)):
-            continue
-        try:
-            found.append(read(folder))
-        except UsageError as error:
-            found.append({"kind": "unreadable", "folder": str(folder), "reason": str(error)})
-    return sorted(found, key=_age)
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """A run itself, or the runs of a study."""
-    inner = sorted(path.parent for path in (folder / "runs").glob("*/summary.json"))
-    return inner or [folder]
-
-
-def _age(item: Mapping[str, Any]) -> tuple[float, str]:
-    """Sorts by time, and by name within one second."""
-    try:
-        return datetime.fromisoformat(item["started"]).timestamp(), item["folder"]
-    except (KeyError, TypeError, ValueError):
-        return 0.0, item["folder"]
 
 
 def finite(value: Any) -> Any:
