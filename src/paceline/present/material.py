@@ -1,35 +1,19 @@
-"""What a page is made of: stored results or results in memory, several of them side by side."""
+"""The content of one page: runs and studies, stored or just measured, one or several side by side."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-import msgspec
-
 from paceline.errors import UsageError
-from paceline.measure.reading import read_lines, worker_files
-from paceline.present.bridge import combine, compared
-from paceline.present.numbers import listed
+from paceline.present.numbers import counted, listed
 from paceline.present.rows import ShownRow, named_rows
 from paceline.recipe import Recipe, recipe_keys
-from paceline.results import (
-    RUN_FILE,
-    STUDY_FILE,
-    Environment,
-    Json,
-    Row,
-    RunRecord,
-    StudyResult,
-    Unreadable,
-    changed,
-    convert,
-    read_file,
-    read_object,
-)
+from paceline.results import Environment, Row, StudyResult, changed
+from paceline.runs import Stored, list_runs, read
+from paceline.study.results import combine, compared
+from paceline.worker_files import worker_files, worker_lines
 
 # Keys in which recipes may differ and still be one comparison: the subject itself, names, and where files lie.
 SUBJECT = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
@@ -40,63 +24,10 @@ WORK = ("model.name", "data.name", "data.image_size", "train.batch_size")
 
 
 @dataclass(frozen=True)
-class Source:
-    """One run or study, stored or in memory."""
-
-    content: RunRecord | StudyResult
-    settings: Json  # the recipe as plain values; empty where it cannot be read
-    environment: Environment
-    folder: Path | None = None
-
-    @property
-    def name(self) -> str:
-        return self.folder.name if self.folder is not None else self.content.name
-
-    @property
-    def kind(self) -> str:
-        return self.content.kind
-
-    @property
-    def study(self) -> str:
-        """The kind of study; "run" for a run."""
-        return self.content.study if isinstance(self.content, StudyResult) else "run"
-
-    @property
-    def is_done(self) -> bool:
-        return self.content.status == "done"
-
-    @property
-    def asked_repeats(self) -> int:
-        return (self.content.repeats or 1) if isinstance(self.content, StudyResult) else 1
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """The rows of a study, or a run as a row; none where it did not get to a result."""
-        if isinstance(self.content, StudyResult):
-            return list(self.content.results)
-        return [combine([self.content.result])] if self.content.result is not None else []
-
-    @cached_property
-    def recipe(self) -> Recipe | None:
-        """None where this version cannot read it."""
-        try:
-            return Recipe.from_dict(self.settings)
-        except UsageError:
-            return None
-
-    @property
-    def ending(self) -> str:
-        """How an unfinished one ended: "was interrupted" or "failed: why"."""
-        lines = (self.content.error or "").splitlines()
-        reason = f": {lines[0].rstrip('.')}" if lines else ""
-        return "was interrupted" if self.content.status == "interrupted" else f"failed{reason}"
-
-
-@dataclass(frozen=True)
 class Material:
-    """The content of one page."""
+    """Sources of one page, their rows under unique names, and what a reader has to know about how they fit together."""
 
-    sources: list[Source]
+    sources: list[Stored]
     rows: list[ShownRow]
     differing: dict[str, list[str]] = field(default_factory=dict)  # recipe key: its values
     left_out: list[str] = field(default_factory=list)  # sentences
@@ -104,7 +35,7 @@ class Material:
     @property
     def study(self) -> str:
         """Which presenter makes the page."""
-        return self.sources[0].study if len(self.sources) == 1 else "several"
+        return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
 
     @property
     def recipes(self) -> list[Recipe]:
@@ -120,39 +51,23 @@ class Material:
         return self.sources[0].environment
 
 
-def source_of(folder: Path) -> Source:
-    """A stored run or study; the folder or its file may be named."""
-    path = folder
-    for name in (STUDY_FILE, RUN_FILE):
-        file = path / name if path.is_dir() else path
-        if file.name == name and file.is_file():
-            return stored_source(read_file(file), file.parent)
-    raise UsageError(f"{str(path)!r} is neither a run nor a study: it has no {RUN_FILE} or {STUDY_FILE}")
+def rows_of(source: Stored) -> list[Row]:
+    """The rows of a study, or a run as a row; none where it did not get to a result."""
+    return [result if isinstance(result, Row) else combine([result]) for result in source.results]
 
 
-def stored_source(content: RunRecord | StudyResult, folder: Path) -> Source:
-    """A run keeps its recipe and its environment in files of their own."""
-    if isinstance(content, StudyResult):
-        return Source(content, content.recipe, content.environment, folder)
-    return Source(content, _recipe_in(folder), _environment_in(folder), folder)
+def asked_repeats(source: Stored) -> int:
+    return (source.content.repeats or 1) if isinstance(source.content, StudyResult) else 1
 
 
-def _recipe_in(folder: Path) -> Json:
-    try:
-        with (folder / "recipe.toml").open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
+def ending(source: Stored) -> str:
+    """How an unfinished one ended: "was interrupted" or "failed: why"."""
+    lines = source.error.splitlines()
+    reason = f": {lines[0].rstrip('.')}" if lines else ""
+    return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
 
 
-def _environment_in(folder: Path) -> Environment:
-    try:
-        return convert(read_object(folder / "environment.json"), Environment)
-    except (Unreadable, msgspec.ValidationError):
-        return Environment()
-
-
-def material_of(sources: Sequence[Source], left_out: Sequence[str] = ()) -> Material:
+def material_of(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> Material:
     """Sources side by side: rows of one strategy in several runs are its repeats."""
     recipes = [source.recipe for source in sources if source.recipe is not None]
     differing = _differing(recipes) if len(sources) > 1 else {}
@@ -162,48 +77,55 @@ def material_of(sources: Sequence[Source], left_out: Sequence[str] = ()) -> Mate
 def collect(paths: Sequence[Path]) -> Material:
     """Read folders, each a run, a study or a folder of them. Those without a result are left out, with a sentence."""
     sources, left_out = [], []
-    folders = [folder for path in paths for folder in _folders(path)]
-    for folder in folders:
-        try:
-            source = source_of(folder)
-            if source.recipe is None:
-                Recipe.from_dict(source.settings)  # raises, with the reason
-        except UsageError as error:
-            if len(folders) == 1:
-                raise
-            left_out.append(f"{folder.name} is left out: {error}.")
-            continue
-        if source.study == "quantize" and len(folders) > 1:
-            left_out.append(f"{source.name} is left out: a quantization has its own page and no steps to compare.")
-        elif source.rows or source.study == "quantize":
-            sources.append(source)
+    found = [stored for path in paths for stored in _stored(path)]
+    for stored in found:
+        reason = _reason_to_leave_out(stored, is_alone=len(found) == 1)
+        if reason:
+            left_out.append(f"{stored.name} is left out: {reason.rstrip('.')}.")
         else:
-            left_out.append(f"{source.name} is left out: it {source.ending} {_reached(source)}.")
+            sources.append(stored)
     if not sources:
         reasons = f": {' '.join(left_out)}" if left_out else ""
         raise UsageError(f"there is nothing to report{reasons or '; name the folder of a run or of a study'}")
     return material_of(sources, left_out)
 
 
-def _folders(path: Path) -> list[Path]:
-    """The path itself, or the runs and studies in it."""
+def _stored(path: Path) -> list[Stored]:
+    """A run, a study, or everything in a folder of them."""
+    try:
+        return [read(path)]
+    except UsageError:
+        found = list_runs(path)
+        if not found:
+            raise
+        return found
 
-    def is_stored(folder: Path) -> bool:
-        return any((folder / name).is_file() for name in (STUDY_FILE, RUN_FILE))
 
-    if not path.is_dir() or is_stored(path):
-        return [path]
-    found = [folder for folder in sorted(path.iterdir()) if not folder.name.startswith(".") and is_stored(folder)]
-    return found or [path]
+def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
+    """Empty where it can be shown."""
+    if stored.content is None:
+        return stored.reason
+    if stored.study == "quantize":
+        return "" if is_alone else "a quantization has its own page and no steps to compare"
+    if not stored.results:
+        return f"it {ending(stored)} {_reached(stored)}"
+    if stored.recipe is None:
+        try:
+            Recipe.from_dict(stored.recipe_values)
+            return f"{stored.name!r} has no recipe that can be read"
+        except UsageError as error:
+            if is_alone:
+                raise
+            return str(error)
+    return ""
 
 
-def _reached(source: Source) -> str:
+def _reached(source: Stored) -> str:
     """How far the workers of a run without a result came, by their own files."""
     if source.kind == "study":
         return "before any of its runs was done"
-    assert source.folder is not None
     try:
-        steps = [_last_step(file) for file in worker_files(source.folder / "workers").values()]
+        steps = [_last_step(file) for file in worker_files(source.folder).values()]
     except UsageError as error:
         return f"before it had a result ({error})"
     last = [step for step in steps if step >= 0]
@@ -214,7 +136,7 @@ def _reached(source: Source) -> str:
 
 
 def _last_step(file: Path) -> int:
-    return max((line["step"] for line in read_lines(file) if line.get("kind") == "step"), default=-1)
+    return max((line["step"] for line in worker_lines(file) if line["kind"] == "step"), default=-1)
 
 
 def value_text(recipe: Recipe, key: str) -> str:
@@ -247,12 +169,12 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
     return found
 
 
-def _side_by_side(sources: Sequence[Source], differing: Mapping[str, list[str]]) -> list[ShownRow]:
+def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]]) -> list[ShownRow]:
     if len(sources) == 1:
-        return named_rows([(row, _point_notes(row)) for row in sources[0].rows])
-    groups: dict[tuple[str, ...], list[tuple[Row, Source]]] = {}
+        return named_rows([(row, _point_notes(row)) for row in rows_of(sources[0])])
+    groups: dict[tuple[str, ...], list[tuple[Row, Stored]]] = {}
     for place, source in enumerate(sources):
-        for row in source.rows:
+        for row in rows_of(source):
             same = [value_text(source.recipe, key) for key in differing] if source.recipe is not None else []
             alone = "" if source.kind == "run" else str(place)  # a study has combined its repeats itself
             key = (row.label, str(row.workers), alone, str(row.point), *same)
@@ -290,7 +212,10 @@ def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
 
 def notices(material: Material) -> list[str]:
     """What a reader has to know before any figure."""
-    found = list(material.left_out)
+    found = [
+        *material.left_out,
+        *(_unfinished(source, material) for source in material.sources if not _is_done(source)),
+    ]
     if len(material.sources) > 1:
         found.append(
             f"Combined from {len(material.sources)} folders that were not measured in turn: load on the machine may "
@@ -302,3 +227,19 @@ def notices(material: Material) -> list[str]:
     if len(machines) > 1:
         found.append(f"They were measured on different machines: {listed(sorted(machines))}.")
     return found
+
+
+def _is_done(source: Stored) -> bool:
+    return source.status == "done"
+
+
+def _unfinished(source: Stored, material: Material) -> str:
+    """How a study ended before its end, and what it has."""
+    subject = f"This {source.kind}" if len(material.sources) == 1 else source.name
+    asked = getattr(source.content, "num_points", None)
+    if asked is None:
+        strategies = source.recipe_values.get("strategies")
+        asked = max(len(strategies) if isinstance(strategies, list) else 0, len(source.results))
+    repeats = [row.repeats for row in source.results if isinstance(row, Row)]
+    done = f", {min(repeats)} of {counted(asked_repeats(source), 'repeat')}" if repeats else ""
+    return f"{subject} {ending(source)}. Measured until then: {len(source.results)} of {counted(asked, 'row')}{done}."

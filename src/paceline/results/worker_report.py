@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from paceline.results import Json
+from paceline.results.value import Json
 
 
 @dataclass(frozen=True, kw_only=True)
