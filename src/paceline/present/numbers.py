@@ -144,3 +144,13 @@ def few(words: Sequence[str], limit: int = 6) -> str:
 
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def ms(value_s: float | None) -> str:
+    """Milliseconds with three significant digits, from seconds: single spans can be very short."""
+    return significant(None if value_s is None else value_s * 1e3)
+
+
+def accuracy(fraction: float | None) -> str:
+    """An accuracy in percent with two digits, for charts."""
+    return percent(fraction, 2)

@@ -1,36 +1,29 @@
-"""Charts of a quantization: accuracy by stage, numbers before and after, ranges, what each layer lost, who differs."""
+"""Charts of a quantization: accuracy by stage, weights and activations, ranges, error per layer, answers, latency."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from paceline.report.chart import LEGEND_ABOVE, Chart, Choice, Figure, Table, new_figure, plain
-from paceline.report.numbers import DASH, accuracy, listed, milliseconds, significant
-from paceline.report.styles import PALETTE, REFERENCES
-from paceline.report.sweep import COLOURS
-from paceline.study.quantize.words import latency_tables, points
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sweep import COLOURS
+from paceline.present.numbers import DASH, accuracy, listed, ms, significant
+from paceline.present.styles import PALETTE, REFERENCES
+from paceline.results.quantize import ActivationPicture, Latency, Quantization, WeightPicture
 
-Study = Mapping[str, Any]
-Row = Mapping[str, Any]
 ROW_HEIGHT = 34
 METHOD_COLOURS = {"minmax": PALETTE[3], "percentile": PALETTE[1], "entropy": PALETTE[4], "mse": PALETTE[2]}
 
 
-def make_charts(study: Study) -> list[Chart]:
-    """Those for which there are values."""
-    charts = [_stages(study), _weights(study), _activations(study), _noise(study), _confusion(study), _latency(study)]
-    return [chart for chart in charts if chart is not None]
-
-
-def _stages(study: Study) -> Chart:
+@chart("quantize", order=10)
+def stages(study: Quantization) -> Iterator[Chart]:
     """One bar per stage; where there is no accuracy, of the loss."""
-    rows = study["stages"]
-    judged = all(row["test_accuracy"] is not None for row in rows)
-    values = [100 * row["test_accuracy"] if judged else row["test_loss"] for row in rows]
-    texts = [accuracy(row["test_accuracy"]) if judged else significant(row["test_loss"]) for row in rows]
+    rows = study.stages
+    judged = all(row.test_accuracy is not None for row in rows)
+    values = [100 * (row.test_accuracy or 0.0) if judged else row.test_loss for row in rows]
+    texts = [accuracy(row.test_accuracy) if judged else significant(row.test_loss) for row in rows]
     figure = new_figure(height=90 + ROW_HEIGHT * len(rows))
-    colours = [REFERENCES["one-worker"] if row["stage"] == "float" else PALETTE[0] for row in rows]
+    colours = [REFERENCES["one-worker"] if row.stage == "float" else PALETTE[0] for row in rows]
     figure.add(
         "bar",
         x=values,
@@ -43,95 +36,97 @@ def _stages(study: Study) -> Chart:
         hovertemplate="%{text}<extra></extra>",
     )
     figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
-    figure.y_axis(tickvals=list(range(len(rows))), ticktext=[plain(row["name"]) for row in rows], showgrid=False)
+    figure.y_axis(tickvals=list(range(len(rows))), ticktext=[plain(row.name) for row in rows], showgrid=False)
     figure.y_axis(range=[len(rows) - 0.4, -0.6], ticks="")
     figure.x_axis("test accuracy, %" if judged else "test loss", rangemode="tozero")
     cells = [
         [
-            row["name"],
-            row["calibration"] or DASH,
-            accuracy(row["test_accuracy"]),
-            points(row["change_points"]),
-            accuracy(row["agreement"]),
-            significant(row["test_loss"]),
+            row.name,
+            row.calibration or DASH,
+            accuracy(row.test_accuracy),
+            change_points(row.change_points),
+            accuracy(row.agreement),
+            significant(row.test_loss),
         ]
         for row in rows
     ]
     heads = ["Stage", "Calibration", "Test accuracy", "Points against float", "Answers as float", "Test loss"]
     caption = "From the float model down to integers alone, all of them on the same test set."
-    return Chart("quantize-stages", "Accuracy by stage", caption, [figure], Table(heads, cells), is_wide=True)
+    yield Chart("quantize-stages", "Accuracy by stage", caption, [figure], Values(heads, cells), is_wide=True)
 
 
-def _weights(study: Study) -> Chart | None:
-    layers = study["weights"]
+@chart("quantize", order=20)
+def weights(study: Quantization) -> Iterator[Chart]:
+    layers = study.weights
     if not layers:
-        return None
+        return
     views = [_weight_figure(layer) for layer in layers]
     cells = [
         [
-            layer["layer"],
-            layer["kind"],
-            " x ".join(map(str, layer["shape"])),
-            significant(layer["high"]),
-            significant(layer["snr_db"]),
+            layer.layer,
+            layer.kind,
+            " x ".join(map(str, layer.shape)),
+            significant(layer.high),
+            significant(layer.snr_db),
         ]
         for layer in layers
     ]
-    table = Table(["Layer", "Kind", "Shape", "Largest weight", "Signal over noise, dB"], cells)
-    choice = Choice("layer", tuple(layer["layer"] for layer in layers), is_list=True)
+    table = Values(["Layer", "Kind", "Shape", "Largest weight", "Signal over noise, dB"], cells)
+    choice = Choice("layer", tuple(layer.layer for layer in layers), is_list=True)
     caption = "How many weights have which size, BatchNorm folded in: as they were, and as int8."
-    return Chart("quantize-weights", "Weights before and after", caption, views, table, choices=[choice])
+    yield Chart("quantize-weights", "Weights before and after", caption, views, table, choices=[choice])
 
 
-def _weight_figure(layer: Row) -> Figure:
+def _weight_figure(layer: WeightPicture) -> Figure:
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, barmode="overlay", bargap=0)
-    centres = _centres(layer["low"], layer["high"], len(layer["before"]))
-    figure.add("bar", x=centres, y=layer["after"], name="int8", marker={"color": PALETTE[1]}, opacity=0.75)
+    centres = _centres(layer.low, layer.high, len(layer.before))
+    figure.add("bar", x=centres, y=layer.after, name="int8", marker={"color": PALETTE[1]}, opacity=0.75)
     line = {"color": PALETTE[0], "width": 2, "shape": "hvh"}
-    figure.add("scatter", x=centres, y=layer["before"], name="float", mode="lines", line=line)
+    figure.add("scatter", x=centres, y=layer.before, name="float", mode="lines", line=line)
     figure.x_axis("weight")
     figure.y_axis("weights", rangemode="tozero")
     return figure
 
 
-def _activations(study: Study) -> Chart | None:
-    tensors = study["activations"]
+@chart("quantize", order=30)
+def activations(study: Quantization) -> Iterator[Chart]:
+    tensors = study.activations
     if not tensors:
-        return None
+        return
     views = [_activation_figure(tensor) for tensor in tensors]
-    methods = list(tensors[0]["ranges"])
+    methods = list(tensors[0].ranges)
     cells = [
-        [tensor["tensor"], tensor["kind"], _range([tensor["low"], tensor["high"]])]
-        + [_range(tensor["ranges"][method]) for method in methods]
-        + [significant(tensor["scale"]), str(tensor["zero_point"])]
+        [tensor.tensor, tensor.kind, _range([tensor.low, tensor.high])]
+        + [_range(tensor.ranges[method]) for method in methods]
+        + [significant(tensor.scale), str(tensor.zero_point)]
         for tensor in tensors
     ]
     heads = ["Tensor", "Made by", "Seen", *(f"Range by {method}" for method in methods), "Scale", "Zero point"]
-    choice = Choice("tensor", tuple(tensor["tensor"] for tensor in tensors), is_list=True)
+    choice = Choice("tensor", tuple(tensor.tensor for tensor in tensors), is_list=True)
     caption = (
         "How many activations of the calibration images have which size, on a log scale, and where each method of "
-        f"calibration ends its range. The chosen one is {tensors[0]['chosen']}."
+        f"calibration ends its range. The chosen one is {tensors[0].chosen}."
     )
     first = min(1, len(views) - 1)  # of the input nothing can be learnt about the model
-    table = Table(heads, cells)
+    table = Values(heads, cells)
     title = "Activations and ranges"
-    return Chart("quantize-activations", title, caption, views, table, choices=[choice], initial=first)
+    yield Chart("quantize-activations", title, caption, views, table, choices=[choice], initial=first)
 
 
-def _activation_figure(tensor: Row) -> Figure:
+def _activation_figure(tensor: ActivationPicture) -> Figure:
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, bargap=0)
-    centres = _centres(tensor["low"], tensor["high"], len(tensor["counts"]))
+    centres = _centres(tensor.low, tensor.high, len(tensor.counts))
     figure.add(
         "bar",
         x=centres,
-        y=[count or None for count in tensor["counts"]],
+        y=[count or None for count in tensor.counts],
         name="activations",
         marker={"color": PALETTE[0]},
         showlegend=False,
     )
-    most = max(tensor["counts"])
-    for method, (low, high) in tensor["ranges"].items():
-        dash = "solid" if method == tensor["chosen"] else "dash"
+    most = max(tensor.counts)
+    for method, (low, high) in tensor.ranges.items():
+        dash = "solid" if method == tensor.chosen else "dash"
         line = {"color": METHOD_COLOURS.get(method, PALETTE[5]), "dash": dash, "width": 2}
         figure.add(
             "scatter",
@@ -147,17 +142,18 @@ def _activation_figure(tensor: Row) -> Figure:
     return figure
 
 
-def _noise(study: Study) -> Chart | None:
+@chart("quantize", order=40)
+def noise(study: Quantization) -> Iterator[Chart]:
     """Signal over noise of what each operation makes, and of each layer's weights."""
-    tensors = [row for row in study["activations"] if row["snr_db"] is not None]
+    tensors = [row for row in study.activations if row.snr_db is not None]
     if not tensors:
-        return None
-    names = [row["tensor"] for row in tensors]
-    weights = {row["layer"]: row["snr_db"] for row in study["weights"]}
+        return
+    names = [row.tensor for row in tensors]
+    of_weights = {row.layer: row.snr_db for row in study.weights}
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, height=340)
     series = (
-        ("activations, all that came before included", [row["snr_db"] for row in tensors], PALETTE[0], "circle"),
-        ("weights alone", [weights.get(name) for name in names], PALETTE[1], "square"),
+        ("activations, all that came before included", [row.snr_db for row in tensors], PALETTE[0], "circle"),
+        ("weights alone", [of_weights.get(name) for name in names], PALETTE[1], "square"),
     )
     for what, values, colour, symbol in series:
         figure.add(
@@ -173,17 +169,18 @@ def _noise(study: Study) -> Chart | None:
         )
     figure.x_axis(tickvals=list(range(len(names))), ticktext=[plain(name) for name in names], tickangle=-60)
     figure.y_axis("signal over noise, dB (more is better)")
-    cells = [[row["tensor"], significant(row["snr_db"]), significant(weights.get(row["tensor"]))] for row in tensors]
-    table = Table(["Tensor", "Activations, dB", "Weights, dB"], cells)
+    cells = [[row.tensor, significant(row.snr_db), significant(of_weights.get(row.tensor))] for row in tensors]
+    table = Values(["Tensor", "Activations, dB", "Weights, dB"], cells)
     caption = "How far the numbers of the integer network are from those of the float one, layer by layer."
-    return Chart("quantize-noise", "Error per layer", caption, [figure], table, is_wide=True)
+    yield Chart("quantize-noise", "Error per layer", caption, [figure], table, is_wide=True)
 
 
-def _confusion(study: Study) -> Chart | None:
+@chart("quantize", order=50)
+def confusion(study: Quantization) -> Iterator[Chart]:
     """The float model's answer down, the integers' across; the diagonal is left pale, so that what changed is seen."""
-    counts: Sequence[Sequence[int]] = study["confusion"]
+    counts = study.confusion
     if not counts:
-        return None
+        return
     size = len(counts)
     shown = [[None if row == column else counts[row][column] for column in range(size)] for row in range(size)]
     figure = new_figure(height=120 + 30 * size)
@@ -207,25 +204,26 @@ def _confusion(study: Study) -> Chart | None:
     changed = sum(counts[row][column] for row in range(size) for column in range(size) if row != column)
     total = sum(map(sum, counts))
     caption = f"{changed:,} of {total:,} answers changed. Off the diagonal darker is more; on it nothing changed."
-    table = Table(["Float answers", *(f"Integers {number}" for number in range(size))], cells)
-    return Chart("quantize-confusion", "Answers against the float model's", caption, [figure], table)
+    table = Values(["Float answers", *(f"Integers {number}" for number in range(size))], cells)
+    yield Chart("quantize-confusion", "Answers against the float model's", caption, [figure], table)
 
 
-def _latency(study: Study) -> Chart | None:
+@chart("quantize", order=60)
+def latency(study: Quantization) -> Iterator[Chart]:
     tables = latency_tables(study)
-    if not tables:
-        return None
-    runners = [row["runner"] for row in next(iter(tables.values()))]
+    if study.deployed is None or not tables:
+        return
+    runners = [row.runner for row in next(iter(tables.values()))]
     views = []
     for rows in tables.values():
         figure = new_figure(height=90 + 46 * len(rows))
         figure.add(
             "bar",
-            x=[1e3 * row["p50_s"] for row in rows],
-            y=[plain(row["runner"]) for row in rows],
+            x=[1e3 * row.p50_s for row in rows],
+            y=[plain(row.runner) for row in rows],
             orientation="h",
             marker={"color": list(PALETTE[: len(rows)])},
-            text=[f"{milliseconds(row['p50_s'])} ms" for row in rows],
+            text=[f"{ms(row.p50_s)} ms" for row in rows],
             textposition="outside",
             cliponaxis=False,
             hovertemplate="%{text}<extra></extra>",
@@ -234,15 +232,11 @@ def _latency(study: Study) -> Chart | None:
         figure.y_axis(autorange="reversed", showgrid=False)
         figure.x_axis("ms per batch, median (less is better)", rangemode="tozero")
         views.append(figure)
-    cells = [
-        [row["runner"], str(row["batch"]), milliseconds(row["p50_s"]), milliseconds(row["p95_s"])]
-        for rows in tables.values()
-        for row in rows
-    ]
+    cells = [[row.runner, str(row.batch), ms(row.p50_s), ms(row.p95_s)] for rows in tables.values() for row in rows]
     choice = Choice("batch", tuple(f"batch of {size}" for size in tables))
-    caption = f"{listed(runners)} in turn, on {study['deployed']['threads']} threads."
-    table = Table(["Runner", "Batch", "p50, ms", "p95, ms"], cells)
-    return Chart("quantize-latency", "Time of a batch", caption, views, table, choices=[choice])
+    caption = f"{listed(runners)} in turn, on {study.deployed.threads} threads."
+    table = Values(["Runner", "Batch", "p50, ms", "p95, ms"], cells)
+    yield Chart("quantize-latency", "Time of a batch", caption, views, table, choices=[choice])
 
 
 def _centres(low: float, high: float, count: int) -> list[float]:
@@ -252,3 +246,16 @@ def _centres(low: float, high: float, count: int) -> list[float]:
 
 def _range(bounds: Sequence[float]) -> str:
     return f"{significant(bounds[0])} to {significant(bounds[1])}"
+
+
+def change_points(change: float | None) -> str:
+    """A change in points of accuracy."""
+    return DASH if change is None else f"{change:+.2f}"
+
+
+def latency_tables(study: Quantization) -> dict[int, list[Latency]]:
+    """Times of batches, by the size of the batch."""
+    found: dict[int, list[Latency]] = {}
+    for row in study.deployed.latency if study.deployed is not None else ():
+        found.setdefault(row.batch, []).append(row)
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from paceline.report.chart import LEGEND_ABOVE, Chart, Choice, Figure, Table, new_figure
-from paceline.report.curves import Result, thinned
-from paceline.report.numbers import DASH, amount, byte_unit
-from paceline.report.styles import worker_style
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure
+from paceline.present.charts.curves import thinned
+from paceline.present.charts.registry import Rows, chart
+from paceline.present.numbers import DASH, amount, byte_unit
+from paceline.present.styles import worker_style
+from paceline.results import WorkerResources
 
 MAX_POINTS = 160  # of a line: one per quantity, worker and strategy adds up
 # Key of the column: what it is called, and whether it is bytes.
@@ -25,26 +26,26 @@ QUANTITIES = {
 PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # levels; the others are counts that only grow
 
 
-def resources(results: Sequence[Result], initial: int) -> Chart | None:
-    shown = [(index, r) for index, r in enumerate(results) if (r.get("resources") or {}).get("per_worker")]
-    present = [key for key in QUANTITIES if any(_values(row, key) for _, r in shown for row in _rows(r))]
+@chart("resources", order=10)
+def resources(content: Rows) -> Iterator[Chart | str]:
+    shown = [(index, r, r.resources.per_worker) for index, r in enumerate(content.rows) if r.resources is not None]
+    present = [key for key in QUANTITIES if any(_values(row, key) for _, _, rows in shown for row in rows)]
     if not present:
-        return None
-    views = [_figure(_rows(result), key) for _, result in shown for key in present]
+        yield "No resources over time: workers were not sampled in these runs (an earlier version, or --sample-hz 0)."
+        return
+    views = [_figure(workers, key) for _, _, workers in shown for key in present]
     choices = [
-        Choice("strategy", tuple(str(r["label"]) for _, r in shown), is_list=True),
+        Choice("strategy", tuple(r.label for _, r, _ in shown), is_list=True),
         Choice("quantity", tuple(QUANTITIES[key][0] for key in present)),
     ]
-    first = next((position for position, (index, _) in enumerate(shown) if index == initial), 0)
+    first = next((position for position, (index, _, _) in enumerate(shown) if index == content.first), 0)
     heads = ["Strategy", "Worker", *(_head(key) for key in present)]
     rows = [
-        [str(r["label"]), str(row["rank"]), *(_summary(row, key) for key in present)]
-        for _, r in shown
-        for row in _rows(r)
+        [r.label, str(row.rank), *(_summary(row, key) for key in present)] for _, r, workers in shown for row in workers
     ]
     caption = "A line per worker. 100 % of CPU is one core. Disk and network: all bytes since the run's start."
-    title, table = "Resources over time, per worker", Table(heads, rows)
-    return Chart(
+    title, table = "Resources over time, per worker", Values(heads, rows)
+    yield Chart(
         "resources-time",
         title,
         caption,
@@ -56,22 +57,22 @@ def resources(results: Sequence[Result], initial: int) -> Chart | None:
     )
 
 
-def _figure(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
+def _figure(rows: Sequence[WorkerResources], key: str) -> Figure:
     name, is_bytes = QUANTITIES[key]
     largest = max((max(_values(row, key), default=0) for row in rows), default=0)
     unit, size = byte_unit(largest) if is_bytes else ("%", 1.0)
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, hovermode="x unified", height=300)
     for row in rows:
-        column = row.get(key) or []
+        column = _column(row, key)
         kept = thinned(column, MAX_POINTS)
-        look = worker_style(row["rank"])
+        look = worker_style(row.rank)
         figure.add(
             "scatter",
-            x=[row["time_s"][i] for i in kept],
-            y=[None if column[i] is None else column[i] / size for i in kept],
+            x=[row.time_s[i] for i in kept],
+            y=[None if (value := column[i]) is None else value / size for i in kept],
             mode="lines",
             line={"color": look.colour, "dash": look.dash, "width": 2},
-            name=f"worker {row['rank']}",
+            name=f"worker {row.rank}",
             hovertemplate=f"%{{y:.3g}} {unit}",
         )
     figure.x_axis("seconds since the run's start", hoverformat=".2f", ticksuffix=" s")
@@ -82,12 +83,12 @@ def _figure(rows: Sequence[Mapping[str, Any]], key: str) -> Figure:
     return figure
 
 
-def _rows(result: Result) -> Any:
-    return result["resources"]["per_worker"]
+def _column(row: WorkerResources, key: str) -> list[float | None]:
+    return getattr(row, key) or []
 
 
-def _values(row: Mapping[str, Any], key: str) -> list[float]:
-    return [value for value in row.get(key) or [] if value is not None]
+def _values(row: WorkerResources, key: str) -> list[float]:
+    return [value for value in _column(row, key) if value is not None]
 
 
 def _head(key: str) -> str:
@@ -95,7 +96,7 @@ def _head(key: str) -> str:
     return f"{name}, {'mean and most' if key in PEAKS else 'in all'}"
 
 
-def _summary(row: Mapping[str, Any], key: str) -> str:
+def _summary(row: WorkerResources, key: str) -> str:
     values = _values(row, key)
     if not values:
         return DASH

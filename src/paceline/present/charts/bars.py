@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from paceline.report.chart import Figure, Table, label_of, new_figure, shortened
-from paceline.report.styles import styles
+from paceline.present.chart import Figure, Values, label_of, new_figure, shortened
+from paceline.present.rows import ShownRow
+from paceline.present.styles import styles
+from paceline.results import WorkerNetwork, WorkerResult
 
-Result = Mapping[str, Any]
-Rows = Callable[[Result], Sequence[Mapping[str, Any]]]
+W = TypeVar("W", bound=WorkerResult | WorkerNetwork)
 
 FILLS = ("", "/", ".")  # of the first, second and third quantity: solid, hatched, dotted
 
 
 def bars_per_worker(
-    results: Sequence[Result],
-    rows_of: Rows,
+    results: Sequence[ShownRow],
+    rows_of: Callable[[ShownRow], Sequence[W]],
     keys: Mapping[str, str],
     text: Callable[[Any], str],
     *,
     scale: float = 1.0,
 ) -> Figure:
-    """One bar per quantity and rank; `keys` gives the key of each quantity in a worker's row by its name."""
+    """One bar per quantity and rank; `keys` gives the field of each quantity by its name."""
     figure = new_figure(barmode="overlay")
     room = 0.8 / len(keys)
     first, middles = 0, []
-    for index, (result, look) in enumerate(zip(results, styles(results), strict=True)):
+    for index, (result, look) in enumerate(zip(results, styles([row.strategy for row in results]), strict=True)):
         rows = rows_of(result)
         middles.append(first + (len(rows) - 1) / 2)
         for number, (what, key) in enumerate(keys.items()):
@@ -34,13 +35,13 @@ def bars_per_worker(
             figure.add(
                 "bar",
                 x=[first + position + offset for position in range(len(rows))],
-                y=[None if row[key] is None else row[key] * scale for row in rows],
+                y=[_scaled(getattr(row, key), scale) for row in rows],
                 width=room * 0.95,
                 marker={
                     "color": look.colour,
                     "pattern": {"shape": FILLS[number], "size": 5, "fillmode": "replace"},
                 },
-                customdata=[[row["rank"], text(row[key])] for row in rows],
+                customdata=[[row.rank, text(getattr(row, key))] for row in rows],
                 hovertemplate=f"<b>{label_of(result)}</b>, worker %{{customdata[0]}}<br>{what} %{{customdata[1]}}"
                 "<extra></extra>",
                 name=label_of(result),
@@ -55,10 +56,22 @@ def bars_per_worker(
     return figure
 
 
-def table_of(results: Sequence[Result], rows_of: Rows, keys: Mapping[str, str], text: Callable[[Any], str]) -> Table:
-    rows = [
-        [str(result["label"]), str(row["rank"]), *(text(row[key]) for key in keys.values())]
-        for result in results
-        for row in rows_of(result)
-    ]
-    return Table(["Strategy", "Worker", *keys], rows)
+def values_of(
+    results: Sequence[ShownRow],
+    rows_of: Callable[[ShownRow], Sequence[W]],
+    keys: Mapping[str, str],
+    text: Callable[[Any], str],
+) -> Values:
+    rows = []
+    for result in results:
+        for worker in rows_of(result):
+            rows.append([result.label, str(worker.rank), *(text(getattr(worker, key)) for key in keys.values())])
+    return Values(["Strategy", "Worker", *keys], rows)
+
+
+def workers_of(row: ShownRow) -> list[WorkerResult]:
+    return row.per_worker
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    return None if value is None else value * scale

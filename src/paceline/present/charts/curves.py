@@ -1,4 +1,4 @@
-"""Lines over a run, one per strategy: thinned to what a chart can show, told apart where they lie on one another."""
+"""Lines over a run, one per strategy: thinned to what a chart can show, striped where they are equal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.report.chart import Figure, Table, label_of, new_figure
-from paceline.report.styles import styles
-
-Result = Mapping[str, Any]
+from paceline.present.chart import Figure, Values, label_of, new_figure
+from paceline.present.rows import ShownRow
+from paceline.present.styles import styles
 
 MAX_POINTS = 400  # of a line on the page, however long the run
 TABLE_POINTS = 12  # of a line in the table beside its chart
@@ -24,7 +23,7 @@ def thinned(values: Sequence[Any], limit: int = MAX_POINTS) -> list[int]:
 
 
 def lines(
-    results: Sequence[Result],
+    results: Sequence[ShownRow],
     x: str,
     y: str,
     hover: str,
@@ -35,19 +34,19 @@ def lines(
 ) -> Figure:
     """One line per result that has both columns; hovering shows all of them where they share their steps."""
     figure = new_figure(hovermode="x unified" if x == "step" else "closest")
-    looks = styles(results)
+    looks = styles([row.strategy for row in results])
     dashes = [look.dash for look in looks]
     if has_stripes:
-        dashes = _stripes([result["curve"][y] for result in results], dashes)
+        dashes = _stripes([getattr(result.curve, y) for result in results], dashes)
     for index, (result, look) in enumerate(zip(results, looks, strict=True)):
-        curve = result["curve"]
-        if not curve.get(x) or all(value is None for value in curve[y]):
+        across, up = getattr(result.curve, x), getattr(result.curve, y)
+        if not across or all(value is None for value in up):
             continue
-        kept = thinned(curve[x])
+        kept = thinned(across)
         figure.add(
             "scatter",
-            x=_scaled([curve[x][i] for i in kept], x_scale),
-            y=_scaled([curve[y][i] for i in kept], y_scale),
+            x=_scaled([across[i] for i in kept], x_scale),
+            y=_scaled([up[i] for i in kept], y_scale),
             mode="lines" if len(kept) > 1 else "markers",
             line={"color": look.colour, "width": 2, "dash": dashes[index]},
             marker={"color": look.colour, "symbol": look.symbol},
@@ -64,15 +63,18 @@ def lines(
     return figure
 
 
-def table_of(results: Sequence[Result], columns: Mapping[str, tuple[str, Any]]) -> Table:
+def values_of(results: Sequence[ShownRow], columns: Mapping[str, tuple[str, Any]]) -> Values:
     """A few points of each line; `columns` gives each column's head and how its values are written."""
     rows = []
     for result in results:
-        curve = result["curve"]
-        for position in thinned(curve["step"], TABLE_POINTS):
-            cells = [text(curve[key][position]) if curve.get(key) else text(None) for key, (_, text) in columns.items()]
-            rows.append([str(result["label"]), *cells])
-    return Table(["Strategy", *(head for head, _ in columns.values())], rows)
+        curve = result.curve
+        for position in thinned(curve.step, TABLE_POINTS):
+            cells = [
+                text(values[position] if (values := getattr(curve, key)) else None)
+                for key, (_, text) in columns.items()
+            ]
+            rows.append([result.label, *cells])
+    return Values(["Strategy", *(head for head, _ in columns.values())], rows)
 
 
 def _scaled(values: Sequence[Any], scale: float) -> list[Any]:

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from paceline.report.chart import (
+from paceline.present.chart import (
     LEGEND_ABOVE,
     Chart,
     Choice,
     Figure,
-    Table,
+    Values,
     label_of,
     new_figure,
     shortened,
     wrapped,
 )
-from paceline.report.curves import Result
-from paceline.report.numbers import DASH, amount, milliseconds
-from paceline.report.speed import row_height_of
-from paceline.report.styles import COMMUNICATION, PARTS
+from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.speed import row_height_of
+from paceline.present.numbers import DASH, amount, ms
+from paceline.present.rows import ShownRow
+from paceline.present.styles import COMMUNICATION, PARTS
+from paceline.results import Split, SplitMean
 
 PHASES = ("data", "forward", "backward", "optimizer")
 WORKER_ROW = 24  # pixels
 GAP = 0.6  # rows between strategies
+NO_SPANS = "these runs hold no spans (they were stored by an earlier version, or with --no-measure)"
+
+Shown = tuple[int, ShownRow, Split]
 
 
-def split(results: Sequence[Result]) -> Chart | None:
-    return split_of(list(enumerate(results)))
+@chart("time", order=10)
+def split(content: Rows) -> Iterator[Chart | str]:
+    without = [row.label for row in content.rows if not row.split]
+    if len(without) == len(content.rows):
+        yield f"No split of a step and no timeline: {NO_SPANS}."
+        return
+    yield from split_of(list(enumerate(content.rows)))
+    if without:
+        yield f"Without spans, and so not shown here: {', '.join(without)}."
 
 
-def split_of(rows: Sequence[tuple[int, Result]]) -> Chart | None:
-    """Of rows that each belong to a strategy by its number in the page's key; several may belong to one."""
-    shown = [(index, result) for index, result in rows if result.get("split")]
+def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
+    """The splits of rows, each with the place of its strategy in the page's key; several may have the same."""
+    shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
-        return None
+        return
     views = [figure(shown, unit) for figure in (_strategies, _workers) for unit in ("ms", "percent")]
     choices = [Choice("of", ("each strategy", "each worker")), Choice("in", ("ms", "% of the step"))]
     caption = (
@@ -41,26 +53,26 @@ def split_of(rows: Sequence[tuple[int, Result]]) -> Chart | None:
         "Waiting: this worker was ready, another was late."
     )
     title = "Where the time of a step goes"
-    return Chart("split", title, caption, views, _table(shown), is_wide=True, choices=choices)
+    yield Chart("split", title, caption, views, _values(shown), is_wide=True, choices=choices)
 
 
-def _strategies(shown: Sequence[tuple[int, Result]], unit: str) -> Figure:
+def _strategies(shown: Sequence[Shown], unit: str) -> Figure:
     figure = _figure(unit)
-    row_height = row_height_of([result for _, result in shown])
-    for row, (index, result) in enumerate(shown):
-        _stack(figure, [result["split"]["mean"]], row, unit, f"<b>{label_of(result)}</b>", index, 24 / row_height)
-    _finish(figure, list(range(len(shown))), [wrapped(result) for _, result in shown], row_height * len(shown))
+    row_height = row_height_of([result for _, result, _ in shown])
+    for row, (index, result, measured) in enumerate(shown):
+        _stack(figure, [measured.mean], row, unit, f"<b>{label_of(result)}</b>", index, 24 / row_height)
+    _finish(figure, list(range(len(shown))), [wrapped(result) for _, result, _ in shown], row_height * len(shown))
     return figure
 
 
-def _workers(shown: Sequence[tuple[int, Result]], unit: str) -> Figure:
+def _workers(shown: Sequence[Shown], unit: str) -> Figure:
     figure = _figure(unit)
     row, places, names = 0.0, [], []
-    for index, result in shown:
-        workers = result["split"]["per_worker"]
+    for index, result, measured in shown:
+        workers = measured.per_worker
         _stack(figure, workers, row, unit, f"<b>{label_of(result)}</b>, worker ", index, 0.8)
         places += [row + position for position in range(len(workers))]
-        names += [f"{shortened(result)}   {workers[0]['rank']}", *(str(worker["rank"]) for worker in workers[1:])]
+        names += [f"{shortened(result)}   {workers[0].rank}", *(str(worker.rank) for worker in workers[1:])]
         row += len(workers) + GAP
     _finish(figure, places, names, round(WORKER_ROW * row))
     return figure
@@ -77,11 +89,13 @@ def _figure(unit: str) -> Figure:
     return figure
 
 
-def _stack(figure: Figure, rows: Sequence[Result], first: float, unit: str, who: str, index: int, width: float) -> None:
+def _stack(
+    figure: Figure, rows: Sequence[SplitMean], first: float, unit: str, who: str, index: int, width: float
+) -> None:
     """A bar for each row, one below the other; `who` is followed by the rank where there is one."""
     for part in PARTS:
-        seconds = [row.get(f"{part}_s") or 0.0 for row in rows]
-        steps = [row["step_s"] or 1.0 for row in rows]
+        seconds = [getattr(row, f"{part}_s") or 0.0 for row in rows]
+        steps = [row.step_s or 1.0 for row in rows]
         shares = [100 * value / step for value, step in zip(seconds, steps, strict=True)]
         if not any(seconds):
             continue
@@ -96,7 +110,7 @@ def _stack(figure: Figure, rows: Sequence[Result], first: float, unit: str, who:
             showlegend=False,
             meta=index,
             customdata=[
-                [row.get("rank", ""), milliseconds(value), f"{share:.1f}", milliseconds(step)]
+                [getattr(row, "rank", ""), ms(value), f"{share:.1f}", ms(step)]
                 for row, value, share, step in zip(rows, seconds, shares, steps, strict=True)
             ],
             hovertemplate=f"{who}%{{customdata[0]}}<br>{part} %{{customdata[1]}} ms, %{{customdata[2]}} % of "
@@ -123,25 +137,24 @@ def _finish(figure: Figure, places: Sequence[float], names: Sequence[str], heigh
     figure.y_axis(range=[max(places) + 0.55, -0.55])
 
 
-def _table(shown: Sequence[tuple[int, Result]]) -> Table:
+def _values(shown: Sequence[Shown]) -> Values:
     heads = ["Strategy", "Worker", "Step, ms", *(f"{part.capitalize()}, ms" for part in PARTS), "Hidden", "Bandwidth"]
     heads += [f"Own {phase}, ms" for phase in PHASES]
     rows = []
-    for _, result in shown:
-        workers = [("all", result["split"]["mean"])]
-        workers += [(str(worker["rank"]), worker) for worker in result["split"]["per_worker"]]
+    for _, result, measured in shown:
+        workers: list[tuple[str, SplitMean]] = [("all", measured.mean)]
+        workers += [(str(worker.rank), worker) for worker in measured.per_worker]
         for rank, parts in workers:
-            hidden, bandwidth = parts.get("overlap_fraction"), parts.get("bandwidth_bytes_per_s")
-            own = parts.get("phases_s") or {}
+            hidden, bandwidth = parts.overlap_fraction, parts.bandwidth_bytes_per_s
             rows.append(
                 [
-                    str(result["label"]),
+                    result.label,
                     rank,
-                    milliseconds(parts["step_s"]),
-                    *(milliseconds(parts.get(f"{part}_s")) for part in PARTS),
+                    ms(parts.step_s),
+                    *(ms(getattr(parts, f"{part}_s")) for part in PARTS),
                     DASH if hidden is None else f"{hidden * 100:.0f} %",
                     DASH if bandwidth is None else f"{amount(bandwidth)}/s",
-                    *(milliseconds(own.get(phase)) for phase in PHASES),
+                    *(ms(parts.phases_s.get(phase)) for phase in PHASES),
                 ]
             )
-    return Table(heads, rows)
+    return Values(heads, rows)
