@@ -31,7 +31,7 @@ def headline(rows: Sequence[Row]) -> Finding:
         return Finding(f"{counted(len(rows), 'result')} of different work: none is the fastest.", kind="headline")
     where = _where(racing)
     if len(racing) == 1:
-        return Finding(f"{fastest.label}: {_time(fastest)} per iteration {where}.", kind="headline")
+        return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: _versus(row).verdict for row in racing if row is not fastest}
     # A rival whose median of ratios is below one while its median time is not is no clear order either.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
@@ -40,7 +40,7 @@ def headline(rows: Sequence[Row]) -> Finding:
         text = f"No difference in time per iteration at 95 % confidence {where}: {same}."
         return Finding(text, kind="headline")
     once = " in one repeat" if ONE_REPEAT in verdicts.values() else ""
-    text = f"Fastest {_kind(fastest)} strategy{once}: {fastest.label}, {_time(fastest)} per iteration {where}."
+    text = f"Fastest {_kind(fastest)} strategy{once}: {fastest.label}, {_time(fastest, where)}."
     return Finding(text, kind="headline")
 
 
@@ -204,9 +204,9 @@ def _where(rows: Sequence[Row]) -> str:
     return f"on {listed([str(count) for count in counts], 'or')} worker{'' if counts == [1] else 's'}"
 
 
-def _time(row: Row) -> str:
+def _time(row: Row, where: str) -> str:
     bounds = row.iteration_mean_s_interval95
-    text = duration(row.iteration_s.mean)
+    text = f"{duration(row.iteration_s.mean)} per iteration {where}"
     return f"{text} (95 % interval {duration_interval(bounds)})" if bounds else text
 
 
