@@ -54,6 +54,9 @@ class ScalePresenter(Presenter):
             make_sections=lambda: _sections(rows),
         )
 
+    def best(self, rows: Sequence[Row]) -> Row:
+        return best_of(rows)
+
 
 def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
     from paceline.present.charts.scaling import IDEAL, labels_of, looks_of
