@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import socket
@@ -32,7 +33,9 @@ from golden_files import (
     RECORDED,
     STORED,
     TRACED,
+    WIDE,
     Recorded,
+    Table,
     documented_options,
     exported,
     prepare,
@@ -66,13 +69,22 @@ def record(command: Recorded) -> None:
         if command.json_name:
             result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             write_golden(JSON_FOLDER / f"{command.json_name}.json", types_of(result))
+        if not command.stored:  # its table cannot be shown again: the columns are kept, the figures differ
+            tables = tables_in((folder / "printed.txt").read_text(encoding="utf-8"))
+            write_tables(f"live/{command.json_name}", [Table(table.columns, []) for table in tables])
         if command.stored:
             [made] = set((folder / "runs").iterdir()) - given
             _keep(made, command.stored)
 
 
 def _ended(words: list[str], folder: Path) -> int:
-    return subprocess.run(words, cwd=folder, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL).returncode
+    """Let it end; what it prints is in a file."""
+    with (folder / "printed.txt").open("w", encoding="utf-8") as out:
+        environment = {**os.environ, "COLUMNS": str(WIDE)}
+        done = subprocess.run(
+            words, cwd=folder, env=environment, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL, stdout=out
+        )
+    return done.returncode
 
 
 def _interrupted(words: list[str], folder: Path) -> int:
@@ -179,6 +191,7 @@ def make_expectations() -> None:
             if markdown := report_markdown(name, Path(place)):
                 write_tables(f"markdown/{name}", tables_in(markdown))
         write_golden(JSON_FOLDER / "export.json", {name: exported(name, Path(place)) for name in stored_names()})
+        write_golden(JSON_FOLDER / "cluster-list.json", types_of(printed_json("cluster", "list", file=file)[1]))
         write_golden(JSON_FOLDER / "trace.json", {name: traced(name, Path(place)) for name in TRACED})
     for name, arguments in LISTED.items():
         write_tables(name, tables_in(printed(*arguments)))

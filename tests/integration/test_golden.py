@@ -20,6 +20,7 @@ from golden_files import (
     RECORDED,
     STORED,
     TRACED,
+    WIDE,
     Recorded,
     documented_options,
     exported,
@@ -138,6 +139,11 @@ def test_documented_options_stay(command: str) -> None:
     assert set(golden_json("options")[command]) - set(documented_options(command)) == set()
 
 
+def test_clusters_are_listed(tmp_path: Path) -> None:
+    _, value = printed_json("cluster", "list", file=tmp_path / "clusters.json")
+    assert type_differences(golden_json("cluster-list"), types_of(value)) == []
+
+
 def test_json_of_a_run_keeps_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keeps_its_keys(LIVE[0], tmp_path, monkeypatch)
 
@@ -152,8 +158,10 @@ def keeps_its_keys(command: Recorded, folder: Path, monkeypatch: pytest.MonkeyPa
     """Run the command as it was run for the golden file: every path is there and holds the same type."""
     prepare(folder)
     monkeypatch.chdir(folder)
-    said = run_command(*command.words("result.json"))
+    said = run_command(*command.words("result.json"), width=WIDE)
     assert said.code == command.code, said.err
+    if not command.stored:
+        assert table_differences(golden_tables(f"live/{command.json_name}"), said.out) == []
     now = types_of(json.loads((folder / "result.json").read_text(encoding="utf-8")))
     assert type_differences(golden_json(command.json_name), now) == []
 
