@@ -50,6 +50,18 @@ def stored_json(name: str) -> dict[str, object]:
     return found
 
 
+def test_a_lost_column_row_figure_or_key_is_noticed() -> None:
+    text = printed("runs", "show", str(STORED / "study-compare"))
+    golden = golden_tables("show/study-compare")
+    for lost in ("speed-up", "local-sgd", golden[0].rows[0][1]):
+        assert table_differences(golden, text.replace(lost, "")) != []
+    assert type_differences({"a[].b": "int|null"}, types_of({"a": [{"b": 1}, {"b": "x"}]})) == [
+        "a[].b: str, was int|null"
+    ]
+    assert type_differences({"a[].b": "float"}, types_of({"a": [{"b": 1, "new": None}]})) == []
+    assert value_differences({"a": [1.0, {"b": None}]}, {"a": [1.0, {}]}) == [".a[1].b: gone"]
+
+
 def test_stored_folders_are_listed(tmp_path: Path) -> None:
     text, listed = printed_json("runs", "--out", str(STORED), file=tmp_path / "runs.json")
     assert table_differences(golden_tables("runs"), text) == []
