@@ -178,7 +178,8 @@ class Page:
 class Presenter(ABC):
     """Makes the page of one kind of study. One file and one class in present/studies/, found by the registry."""
 
-    name: ClassVar[str]  # of the study; "run" for a run, "several" for runs and studies side by side
+    name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies side by side
+    shows_empty: ClassVar[bool] = False  # whether it shows a study without rows
 
     @abstractmethod
     def page(self, material: Material) -> Page: ...
