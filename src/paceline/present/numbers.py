@@ -159,3 +159,23 @@ def ms(value_s: float | None) -> str:
 def accuracy(fraction: float | None) -> str:
     """An accuracy in percent with two digits, for charts."""
     return percent(fraction, 2)
+
+
+def short_duration(value_s: float) -> str:
+    """A time with three digits, in microseconds, milliseconds or seconds."""
+    for unit, scale in (("\N{MICRO SIGN}s", 1e6), ("ms", 1e3)):
+        if value_s * scale < 999.5:
+            return f"{_three(value_s * scale)} {unit}"
+    return f"{_three(value_s)} s"
+
+
+def gigabytes_per_s(bytes_per_s: float) -> str:
+    """Bandwidth for a column."""
+    return _three(bytes_per_s / 1e9)
+
+
+def _three(value: float) -> str:
+    if value == 0:
+        return "0"
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.0995 else 4
+    return f"{value:.{decimals}f}"

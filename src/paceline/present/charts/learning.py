@@ -7,7 +7,8 @@ from typing import Any
 
 from paceline.present.chart import Chart, Choice, Figure, Values, label_of, new_figure, shortened
 from paceline.present.charts import bars, curves
-from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sections import Rows
 from paceline.present.charts.speed import row_height_of, rows_of, write_at
 from paceline.present.numbers import DASH, accuracy, amount, byte_unit, counted, duration, significant, whole
 from paceline.present.rows import ShownRow

@@ -10,36 +10,16 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from paceline.present import charts
 from paceline.present.chart import Chart
 from paceline.present.model import Section
-from paceline.present.rows import ShownRow
-from paceline.results import Row
-from paceline.study.results import fastest_of
 
 C = TypeVar("C")
 Maker = Callable[[C], Iterable[Chart | str]]
 
-
-@dataclass(frozen=True)
-class Rows:
-    """The content of sections about rows. Charts of a single strategy begin with the row at `first`."""
-
-    rows: Sequence[ShownRow]
-    first: int
-
-
-ROW_SECTIONS = {
-    "speed": "Speed",
-    "time": "Where the time goes",
-    "learning": "Learning",
-    "traffic": "Traffic",
-    "resources": "Resources",
-}
 
 _makers: dict[str, list[tuple[int, Maker[Any]]]] = {}
 
@@ -66,20 +46,6 @@ def make_section(id: str, title: str, content: object) -> Section:
                 found.missing.append(one)
     found.charts.extend(without_gaps(made))
     return found
-
-
-def row_sections(rows: Sequence[ShownRow]) -> list[Section]:
-    """The sections that every page of rows has."""
-    content = Rows(rows, shown_first(rows))
-    return [make_section(id, title, content) for id, title in ROW_SECTIONS.items()]
-
-
-def shown_first(rows: Sequence[Row]) -> int:
-    """The fastest row, unless only others have a straggler."""
-    slow = [index for index, row in enumerate(rows) if row.stragglers]
-    label = fastest_of(rows).label
-    fastest = next(index for index, row in enumerate(rows) if row.label == label)
-    return slow[0] if slow and fastest not in slow else fastest
 
 
 def without_gaps(made: Sequence[Chart]) -> list[Chart]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure
 from paceline.present.charts.curves import thinned
-from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sections import Rows
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.styles import worker_style
 from paceline.results import WorkerResources

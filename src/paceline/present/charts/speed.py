@@ -8,7 +8,8 @@ from typing import Any
 
 from paceline.present.chart import Chart, Figure, Values, label_of, new_figure, wrapped
 from paceline.present.charts import bars, curves
-from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sections import Rows
 from paceline.present.numbers import duration, ms, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles

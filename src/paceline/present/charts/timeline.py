@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
-from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sections import Rows
 from paceline.present.numbers import amount, ms, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import COMMUNICATION, OPERATIONS, PHASES, REST, WAITING

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
 from paceline.present.charts import bars
-from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sections import Rows
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.rows import ShownRow
 from paceline.present.styles import Style, styles
