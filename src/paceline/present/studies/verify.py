@@ -10,7 +10,9 @@ def verify_page(certificate: Certificate, comm: str) -> Page:
     broken = [row for row in certificate.results if not row.meets_guarantee]
     findings = []
     if not broken:
-        findings.append(Finding(f"All {len(certificate.results)} meet their guarantee on comm {comm}.", kind="headline"))
+        findings.append(
+            Finding(f"All {len(certificate.results)} meet their guarantee on comm {comm}.", kind="headline")
+        )
     return Page(
         kind="Paceline verify",
         title=f"Strategies on comm {comm}",
