@@ -74,6 +74,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     error: str | None = None
     repeats: int | None = None
     wall_s: float | None = None
+    cautions: list[str] | None = None  # what a reader should know about the figures, such as a failed overhead probe
     results: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -189,6 +190,7 @@ class Tuning(StudyResult, frozen=True, kw_only=True):
     reference: str
     margins: dict[str, float]
     left_out: dict[str, str]
+    request: Json | None = None  # the search space as it was asked for
     rungs: list[RungResult] = msgspec.field(default_factory=lambda: list[RungResult]())
     best: Best | None = null()
 
@@ -265,6 +267,7 @@ class Reproduction(StudyResult, frozen=True, kw_only=True):
     title: str
     notes: list[str]
     quantities: dict[str, Quantity]
+    request: Json | None = None  # what part of the experiment was asked for, and where to run it
     proof: list[Proof] = msgspec.field(default_factory=lambda: list[Proof]())
     ours: list[OurRow] = msgspec.field(default_factory=lambda: list[OurRow]())
     published: list[PublishedTable] = msgspec.field(default_factory=lambda: list[PublishedTable]())
