@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.parts.options import unbroken
+from paceline.cli.parts.console import unbroken
 from paceline.measure.merged import Written
 from paceline.measure.steps import StepRange
 from paceline.runs import folder_of

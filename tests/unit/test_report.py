@@ -413,7 +413,7 @@ class TestCollect:
         lost = write_run(tmp_path / "lost", None, status="failed")
         (lost / "workers").mkdir()
         for rank, last in enumerate((29, 28)):
-            lines = [json.dumps({"kind": "step", "step": step, "begin_s": 0.1 * step}) for step in range(last + 1)]
+            lines = [json.dumps({"kind": "step", "step": step, "iteration_s": 0.1}) for step in range(last + 1)]
             (lost / "workers" / f"{rank}.jsonl").write_text("\n".join([*lines, '{"kind": "st']), encoding="utf-8")
         with pytest.raises(UsageError, match="its workers came to the end of steps 28 to 29, which `paceline trace`"):
             collect([lost])
@@ -422,7 +422,7 @@ class TestCollect:
         lost = write_run(tmp_path / "lost", None, status="failed")
         (lost / "workers").mkdir()
         (lost / "workers" / "0.jsonl").write_text('x\n{"kind": "end"}\n', encoding="utf-8")
-        with pytest.raises(UsageError, match=r"before there was a result \(0.jsonl is damaged"):
+        with pytest.raises(UsageError, match=r"before there was a result \('.*0.jsonl' is damaged in line 1"):
             collect([lost])
 
     def test_what_never_finished_is_left_out(self, tmp_path: Path) -> None:

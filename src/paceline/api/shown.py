@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.text import plain_text
+
 DASH = "\N{EN DASH}"
 
 
@@ -106,6 +108,7 @@ def _share(value: float | None, digits: int = 0) -> str:
 
 
 def as_text(head: list[str], body: list[list[str]], is_number: list[bool], *, foot: str) -> str:
+    head, *body = [[plain_text(cell) for cell in row] for row in [head, *body]]
     widths = [max(len(row[index]) for row in [head, *body]) for index in range(len(head))]
     lines = [
         "  ".join(
@@ -114,7 +117,7 @@ def as_text(head: list[str], body: list[list[str]], is_number: list[bool], *, fo
         ).rstrip()
         for row in [head, *body]
     ]
-    return "\n".join([*lines, foot])
+    return "\n".join([*lines, plain_text(foot)])
 
 
 def as_html(head: list[str], body: list[list[str]], *, foot: str) -> str:

@@ -10,7 +10,6 @@ import sys
 from types import FrameType
 
 import typer
-from rich.console import Console
 
 import paceline
 from paceline.errors import PacelineError, UsageError, WorkerError
@@ -54,7 +53,9 @@ def main() -> None:
     try:
         make_app()()
     except PacelineError as error:
-        console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        from paceline.cli.parts.console import PlainConsole
+
+        console = PlainConsole(stderr=True, soft_wrap=True)
         if isinstance(error, WorkerError) and error.traceback:
             console.print(error.traceback, style="dim", markup=False)
         console.print("[bold red]paceline:[/bold red]", end=" ")

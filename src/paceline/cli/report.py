@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.parts.options import Runs
+from paceline.text import plain_text
 
 ORDER = 5
 
@@ -37,7 +38,7 @@ def report(
     pictures = write_figures(paths, figures) if figures is not None else []
     print(write_report(paths, output), file=stream)
     if markdown == "-":
-        print(markdown_of(paths), end="")
+        print(plain_text(markdown_of(paths), keep_lines=True), end="")
     elif markdown:
         write_whole(Path(markdown), markdown_of(paths))
         print(markdown)

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.parts.options import Json, Out
+
+if TYPE_CHECKING:
+    from paceline.runs import Stored
 
 ORDER = 4
 
@@ -84,9 +87,9 @@ def _list(out: Path, wanted: dict[str, Any], json_target: str) -> None:
     else:
         console.print(f"No runs in {out}: `paceline compare` makes some.", markup=False)
     for item in found:
-        if item["kind"] == "unreadable":
-            console.print(item["reason"], style="yellow", markup=False)
-    write_json({"schema": SCHEMA, "runs": found}, json_target)
+        if item.reason:
+            console.print(item.reason, style="yellow", markup=False)
+    write_json({"schema": SCHEMA, "runs": [item.to_json() for item in found]}, json_target)
 
 
 @runs.command()
@@ -98,7 +101,7 @@ def show(context: typer.Context, name: Name, out: OutOrParents = None, json_targ
 
     item = find(name, out or context.obj)
     show_stored(console_for(json_target), item)
-    write_json(item, json_target)
+    write_json(item.to_json(), json_target)
 
 
 @runs.command()
@@ -120,7 +123,7 @@ def diff(
     from paceline.cli.parts.differences import gate_lines, show_diff
     from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
-    from paceline.runs import find, recipe_of
+    from paceline.runs import find
     from paceline.study.diff import CANNOT_TELL, FAILED
     from paceline.study.diff import diff as compare_stored
 
@@ -134,14 +137,14 @@ def diff(
     console = console_for(json_target)
     show_diff(console, found)
     for side, item in items.items():
-        show_conditions(console, recipe_of(item), [], of=side)
+        show_conditions(console, item.recipe_values, [], of=side)
     write_json(found, json_target)
     if most_percent is None:
         return
     for line in gate_lines(found):
         console.print(line, markup=False)
     fatal = (FAILED, CANNOT_TELL) if strict else (FAILED,)
-    failed = [row["label"] for row in found["rows"] if row["gate"] in fatal]
+    failed = [row.label for row in found.rows if row.gate in fatal]
     if failed:
         unsure = " or cannot be told to be as fast" if strict else ""
         raise RunError(f"slower by more than {most_percent:g} %{unsure}: {', '.join(failed)}")
@@ -187,24 +190,24 @@ def delete(
 
 def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
     """The folders that are meant, each checked to be a run or a study; nothing is touched before all of them are."""
-    from paceline.runs import age_s, check_deletable, find, list_runs, place, started_at
+    from paceline.runs import age_s, check_deletable, find, list_runs, place
 
     age = age_s(older_than) if older_than else None
     if names:
-        folders = [Path(find(name, out)["folder"]) if name.startswith("last") else place(name, out) for name in names]
+        folders = [find(name, out).folder if name.startswith("last") else place(name, out) for name in names]
     else:
-        folders = [Path(item["folder"]) for item in list_runs(out) if item["kind"] != "unreadable"]
+        folders = [item.folder for item in list_runs(out) if item.content is not None]
         folders = [folder for folder in folders if not folder.is_symlink()]
     stored = {folder: check_deletable(folder, out) for folder in dict.fromkeys(folders)}
-    return [folder for folder, item in stored.items() if _is_meant(item, started_at(item), age, failed=failed)]
+    return [folder for folder, item in stored.items() if _is_meant(item, age, failed=failed)]
 
 
-def _is_meant(item: dict[str, Any], started: float | None, age: float | None, *, failed: bool) -> bool:
+def _is_meant(item: Stored, age: float | None, *, failed: bool) -> bool:
     import time
 
-    if failed and item.get("status") not in ("failed", "interrupted"):
+    if failed and item.status not in ("failed", "interrupted"):
         return False
-    return age is None or (started is not None and started < time.time() - age)
+    return age is None or (item.started_at is not None and item.started_at < time.time() - age)
 
 
 def register(app: typer.Typer) -> None:

@@ -25,6 +25,7 @@ from paceline.launch.ground import STOP_S, Ground, Seat, WorkerProcess, spread
 from paceline.launch.pool import START_S, PoolLauncher
 from paceline.launch.remote import MARK
 from paceline.launch.sameness import difference, own_facts
+from paceline.text import plain_text
 
 CONNECT_S = 15
 WAVE = 8  # connections that are opened at once; an ssh server refuses many at a time
@@ -197,7 +198,7 @@ class _Said:
     def _read(self) -> None:
         with self._stream as stream:
             for data in stream:
-                line = data.decode(errors="replace").strip()
+                line = plain_text(data.decode(errors="replace").strip())
                 self._lines.append(line)
                 if self.is_heard:
                     print(f"{self._name}: {line}", file=sys.stderr, flush=True)

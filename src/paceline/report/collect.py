@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.measure.reading import read_lines, worker_files
 from paceline.recipe import Recipe, recipe_keys
 from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
 from paceline.report.points import with_roles
 from paceline.report.sweep import failures_in_words
-from paceline.runs import list_runs, read
+from paceline.runs import list_runs, read, worker_files, worker_lines
 from paceline.study.results import add_comparisons, combine
 
 # What may differ between runs that are still one comparison: the subject itself, names, and where files lie.
@@ -167,7 +166,7 @@ def _reached(value: Mapping[str, Any]) -> str:
     if value["kind"] == "study":
         return "before any of its runs was done"
     try:
-        steps = [_last_step(file) for file in worker_files(Path(value["folder"]) / "workers").values()]
+        steps = [_last_step(file) for file in worker_files(Path(value["folder"])).values()]
     except UsageError as error:
         return f"before there was a result ({error})"
     last = [step for step in steps if step >= 0]
@@ -178,7 +177,7 @@ def _reached(value: Mapping[str, Any]) -> str:
 
 
 def _last_step(file: Path) -> int:
-    return max((line["step"] for line in read_lines(file) if line.get("kind") == "step"), default=-1)
+    return max((line["step"] for line in worker_lines(file) if line["kind"] == "step"), default=-1)
 
 
 def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:

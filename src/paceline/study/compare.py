@@ -16,6 +16,7 @@ from paceline.study.measuring import cost_of_measuring
 from paceline.study.preflight import Facts, preflight
 from paceline.study.results import Result, add_comparisons, combine
 from paceline.study.run import execute, run_folder
+from paceline.text import file_name_of
 from paceline.train.context import Event
 
 
@@ -71,7 +72,7 @@ def compare(
             # Every other round runs backwards, so that a machine that slows down does not slow the same ones.
             for entry in entries if repeat % 2 == 0 else reversed(entries):
                 listener.started(entry, repeat)
-                inner = Folder(folder.path / "runs", f"{_file_name(entry.label)}-{repeat + 1}") if folder else None
+                inner = Folder(folder.path / "runs", f"{file_name_of(entry.label)}-{repeat + 1}") if folder else None
                 result = execute(
                     launcher,
                     recipe,
@@ -115,7 +116,3 @@ def _store(
         result["measuring"] = cost[1] if cost is not None and cost[0] == result["label"] else None
     study = {**study, "wall_s": wall_s, "results": results}
     return study, store_study(folder, study)
-
-
-def _file_name(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.=+" else "_" for c in label)

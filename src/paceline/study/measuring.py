@@ -12,6 +12,7 @@ from paceline.launch.base import Launcher
 from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Recipe
+from paceline.results import Overhead
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.run import run_folder, training_task
@@ -23,7 +24,7 @@ STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this,
 
 def cost_of_measuring(
     launcher: Launcher, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
-) -> tuple[str, dict[str, Any]] | None:
+) -> tuple[str, Overhead] | None:
     """Train once more, a short while, under the strategy that is measured most; its label and what measuring cost.
 
     `num_steps` are those of the whole study. None where nobody measures, and where another process reports. All
@@ -55,7 +56,7 @@ def steps_per_block(num_steps: int) -> int:
     return min(max(num_steps // 48, 1), 5)
 
 
-def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> dict[str, Any] | None:
+def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> Overhead | None:
     """From every worker's step times: how much longer a measured step takes; None where they are too few."""
     return summarise(percents_of_blocks(iteration_s, steps_per_block))
 
@@ -72,15 +73,15 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
     return [100 * (measured[1] / other[1] - 1) for measured, other in pairs]
 
 
-def summarise(percents: Sequence[float]) -> dict[str, Any] | None:
-    """The typical one and how sure that is."""
+def summarise(percents: Sequence[float]) -> Overhead | None:
+    """The median with its interval."""
     if not percents:
         return None
-    return {
-        "cost_percent": statistics.median(percents),
-        "interval95_percent": list(interval95_of_median(percents)) if len(percents) >= LEAST_PAIRS else None,
-        "repeats": len(percents),
-    }
+    return Overhead(
+        cost_percent=statistics.median(percents),
+        interval95_percent=interval95_of_median(percents) if len(percents) >= LEAST_PAIRS else None,
+        repeats=len(percents),
+    )
 
 
 def _num_operations(entry: Entry) -> int:

@@ -14,6 +14,7 @@ from paceline.recipe import Recipe
 from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.remedies import NO_REMEDY, Remedy
 from paceline.study.vary import Axis, label_of, varied
+from paceline.text import file_name_of
 
 BATCH_KEYS = {"train.batch_size", "train.worker_batch_size"}
 LONGEST_NAME = 80  # characters of a folder's name
@@ -36,7 +37,7 @@ class Point:
     @property
     def folder_name(self) -> str:
         """The same for the same point, and no other's."""
-        name = "".join(c if c.isalnum() or c in "-_.=+" else "_" for c in self.label.replace(", ", ","))
+        name = file_name_of(self.label.replace(", ", ","))
         digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
         return f"{name[:LONGEST_NAME]}-{digest}"
 

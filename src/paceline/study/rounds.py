@@ -14,6 +14,7 @@ from paceline.study.compare import Listener
 from paceline.study.entries import Entry
 from paceline.study.results import Result
 from paceline.study.run import execute
+from paceline.text import file_name_of
 
 Measured = dict[str, list[Result]]  # by label, in the order of the rounds
 Failures = dict[str, str]  # by label, why
@@ -45,7 +46,7 @@ def run_rounds(
             if failures is not None and entry.label in failures:
                 continue
             listener.started(entry, repeat)
-            inner = Folder(folder, f"{name}{file_name(entry.label)}-{repeat + 1}") if folder else None
+            inner = Folder(folder, f"{name}{file_name_of(entry.label)}-{repeat + 1}") if folder else None
             try:
                 result = execute(
                     launcher,
@@ -62,8 +63,3 @@ def run_rounds(
             assert result is not None, "rounds are run by the process that reports"
             measured.setdefault(entry.label, []).append(result)
             listener.done(entry, repeat, result)
-
-
-def file_name(label: str) -> str:
-    """A label as part of a file's name."""
-    return "".join(c if c.isalnum() or c in "-_.=+" else "_" for c in label)

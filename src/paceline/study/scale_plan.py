@@ -13,6 +13,7 @@ from paceline.strategies import StrategySpec
 from paceline.study.entries import ONE_WORKER, Entry, make_entry
 from paceline.study.preflight import Facts, preflight
 from paceline.study.scaling import MODES, STRONG, WEAK
+from paceline.text import file_name_of
 
 BOTH = "both"
 
@@ -66,8 +67,7 @@ class Job:
     @property
     def folder_name(self) -> str:
         label, num_workers, batch_size = self.work
-        safe = "".join(c if c.isalnum() or c in "-_.=+" else "_" for c in label)
-        return f"{safe}-workers{num_workers}-batch{batch_size}"
+        return f"{file_name_of(label)}-workers{num_workers}-batch{batch_size}"
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,8 @@ import functools
 import inspect
 import json
 import os
-import re
 import sys
 import tempfile
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -19,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from paceline.cli.parts.console import PlainConsole
 from paceline.cli.parts.hosting import host_options as host_options
 from paceline.cli.parts.hosting import offering
 from paceline.errors import RunError, UsageError
@@ -214,22 +213,7 @@ def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str,
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
     """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
-    return _Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
-
-
-class _Console(Console):
-    """Breaks lines between words, but never between a number and its percent sign."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        if len(objects) == 1 and isinstance(objects[0], str) and not options.get("soft_wrap"):
-            objects = (unbroken(objects[0], self.width),)
-        super().print(*objects, **options)
-
-
-def unbroken(text: str, width: int) -> str:
-    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
-    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ") if len(text) > width else text
+    return PlainConsole(stderr=json_target == "-", quiet=not is_main)
 
 
 def write_json(value: Any, target: str) -> None:

@@ -18,7 +18,8 @@ from paceline.study.reproduce.load import load_of
 from paceline.study.reproduce.plan import Part, Plan
 from paceline.study.reproduce.proof import prove
 from paceline.study.results import add_comparisons, combine
-from paceline.study.rounds import Follow, Measured, file_name, run_rounds
+from paceline.study.rounds import Follow, Measured, run_rounds
+from paceline.text import file_name_of
 
 
 def reproduce(
@@ -59,7 +60,7 @@ def reproduce(
 def _prefix(part: Part) -> str:
     """What tells the runs of one point from those of another."""
     words = [f"{key.rpartition('.')[2]}={value}" for key, value in part.point.items()]
-    return file_name("-".join([*words, ""])) if words else ""
+    return file_name_of("-".join([*words, ""])) if words else ""
 
 
 def _head(plan: Plan, repeats: int) -> dict[str, Any]:
