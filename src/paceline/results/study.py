@@ -146,12 +146,12 @@ class Candidate(Value, frozen=True, kw_only=True):
     iteration_s: float | None = None
     iteration_s_repeats: list[float] | None = None
     versus_reference: float | None = None
-    versus_reference_interval95: Interval | None = None
-    test_accuracy: float | None = None
-    test_loss: float | None = None
+    versus_reference_interval95: Interval | None = null()
+    test_accuracy: float | None = null()
+    test_loss: float | None = null()
     sent_bytes: int | None = None
     lost: float | None = None  # points of accuracy, or percent of the loss
-    lost_interval95: Interval | None = None
+    lost_interval95: Interval | None = null()
     is_within: bool | None = None
     is_reference: bool | None = None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from paceline.errors import PacelineError, UsageError, WorkerError
 from paceline.launch.base import Launcher
 from paceline.measure.environment import environment
-from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult, settled
+from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
 from paceline.study.base import Cell, CellFailure, Launch, Listener, Progress, Study
 from paceline.study.folder import StudyFolder, find_unfinished, new_folder, old_folder, request_of
 from paceline.study.measuring import cost_of_measuring
@@ -190,7 +190,6 @@ class _Execution:
             return
         if result is None or self._folder is None:
             return
-        result = settled(result)  # as a resumed study would read it
         self._folder.keep(cell, result)
         self._progress.add(cell, result)
         self._listener.done(shown, cell.repeat, result)
