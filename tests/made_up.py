@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.launch.base import Launcher, Task
+from paceline.results.bench import Bench, CollectiveResult
+from paceline.results.study import Environment
 from paceline.study.bench import Plan, rows_of
 
 
@@ -80,7 +82,7 @@ def _trial(comm: str, times_s: list[float], is_right: bool | None = True, result
     return {"op": op, "comm": comm, "result": result, "times_s": times_s, "is_right": is_right}
 
 
-def made_up_bench_rows(**changes: Any) -> list[dict[str, Any]]:
+def made_up_bench_rows(**changes: Any) -> list[CollectiveResult]:
     """Two comms at one size; worker 1 finds the first one's result wrong."""
     plan = Plan(
         **{
@@ -99,14 +101,14 @@ def made_up_bench_rows(**changes: Any) -> list[dict[str, Any]]:
     return rows_of(plan, "all_reduce", 4096, workers)
 
 
-def made_up_bench(**changes: Any) -> dict[str, Any]:
-    """What `paceline bench --json` would have written."""
-    return {
-        "schema": 1,
-        "started": "2024-05-06T07:08:09+0000",
-        "results": made_up_bench_rows(**changes),
-        "copy_limit_bytes_per_s": 2048.0,
-        "reference": "torch",
-        "unavailable": {"elsewhere": "it is <far> away"},
-        "environment": {"processor": "made up"},
-    }
+def made_up_bench(**changes: Any) -> Bench:
+    """The result of a bench."""
+    return Bench(
+        schema=1,
+        started="2024-05-06T07:08:09+0000",
+        results=made_up_bench_rows(**changes),
+        copy_limit_bytes_per_s=2048.0,
+        reference="torch",
+        unavailable={"elsewhere": "it is <far> away"},
+        environment=Environment(processor="made up"),
+    )

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import Comparison, RunRecord, RunResult, StudyResult, changed, convert, encode
+from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import ONE_WORKER, Entry
 from paceline.study.results import combine, compared, run_result
 

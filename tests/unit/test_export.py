@@ -19,7 +19,8 @@ from paceline.export.scalars import OPEN_STEPS, scalars
 from paceline.export.tables import TABLES
 from paceline.measure.sampler import Probe
 from paceline.measure.spans import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
-from paceline.runs import find, read, worker_lines
+from paceline.runs import find, read
+from paceline.worker_files import worker_lines
 from report_samples import result, study_of, write_run, write_study
 
 FILES = ["blocked", "ops", "samples", "spans", "steps", "workers"]

@@ -19,7 +19,7 @@ LAYERS: list[set[str]] = [
     {"errors", "files", "text"},
     {"worker_files"},
     {"plugins"},
-    {"recipe"},
+    {"recipe", "results"},
     {"data", "measure", "comm", "cluster"},
     {"models"},
     {"codecs"},
@@ -34,7 +34,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "errors", "text", "worker_files"}}
+ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "results", "errors", "text", "worker_files"}}
 # What may import a foreign package, by the package.
 HOMES = {"torch.distributed": "comm", "plotly": "report", "jinja2": "report", "playwright": "report", "typer": "cli"}
 HOMES |= {"onnx": "quantize", "onnxruntime": "quantize"}

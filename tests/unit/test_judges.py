@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers import build
+from paceline.results.verify import Divergence
 from paceline.strategies import Guarantee, strategies
 from paceline.study.judges import JUDGES, Seen, judge
 
@@ -42,7 +43,7 @@ def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
     assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 0.0, None)
     verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "axc")))
     assert not verdict.kept
-    assert verdict.first_divergence == {"optimizer": "sgd", "rank": 1, "step": 1, "tensor": "t", "error": math.inf}
+    assert verdict.first_divergence == Divergence(optimizer="sgd", rank=1, step=1, tensor="t", error=math.inf)
 
 
 def test_stale_wants_no_later_update_than_stated() -> None:
@@ -51,8 +52,8 @@ def test_stale_wants_no_later_update_than_stated() -> None:
     verdict = judge(build(BOUNDED), 2, seen(on_time, late))
     assert not verdict.kept
     assert verdict.first_divergence is not None
-    assert verdict.first_divergence["rank"] == 1
-    assert verdict.first_divergence["tensor"] == "an update 4 late, of 3 allowed"
+    assert verdict.first_divergence.rank == 1
+    assert verdict.first_divergence.tensor == "an update 4 late, of 3 allowed"
     assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).kept
 
 

@@ -14,12 +14,12 @@ from made_up import made_up_worker
 from made_up_lines import even_steps
 from paceline.cli.parts.stored import show_run, show_study
 from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, unjudged_lines, worker_table
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import RunResult, Straggler, changed
+from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import make_entry
 from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
-from paceline.study.results import combine, compared, run_result
+from paceline.study.results import combine, run_result
 
 NUM_STEPS = 60
 USUAL = {"data": 0.5, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}

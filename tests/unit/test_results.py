@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from made_up import made_up_worker
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import Row, RunResult, changed, to_json
+from paceline.results.worker_report import WorkerReport
 from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
 from paceline.study.results import combine, compared, fastest_of, run_result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.measure.arrivals import Arrivals
@@ -13,15 +12,14 @@ from paceline.measure.reading import StepLines, read_steps, together
 from paceline.measure.split import Factors, SplitSum, StepSplit, split_step
 from paceline.measure.stragglers import OwnWork, find_stragglers
 from paceline.measure.timeline import Timeline, first_shown
-from paceline.results import Split, Straggler
+from paceline.results import Split, Straggler, Value
 from paceline.results import Timeline as TimelineResult
 from paceline.worker_files import worker_files, worker_lines
 
 Group = dict[int, StepLines]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Analysis:
+class Analysis(Value, frozen=True, kw_only=True):
     """The findings in the files of all workers; None where nothing was measured."""
 
     split: Split | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.measure.worker_report import WorkerReport
 from paceline.results import Json, Network, Resources, WorkerNetwork, WorkerResources
+from paceline.results.worker_report import WorkerReport
 
 Sample = Json  # one `sample` line of a worker
 

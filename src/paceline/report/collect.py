@@ -14,8 +14,9 @@ from paceline.report.labels import key_text, named, value_text
 from paceline.report.numbers import counted, listed
 from paceline.report.points import with_roles
 from paceline.report.sweep import failures_in_words
-from paceline.runs import list_runs, read, worker_files, worker_lines
+from paceline.runs import list_runs, read
 from paceline.study.results import add_comparisons, combine
+from paceline.worker_files import worker_files, worker_lines
 
 # What may differ between runs that are still one comparison: the subject itself, names, and where files lie.
 SUBJECT = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}

@@ -264,7 +264,7 @@ class Row(RunResult, frozen=True, kw_only=True):
     versus_fastest: Versus | None = None
     versus_none: Versus | None = None
     speedup: float | None = None
-    speedup_interval95: Interval | None = None
+    speedup_interval95: Interval | None = null()
     efficiency: float | None = None
     measuring: Overhead | None = null()
     # Set by the studies that have them.

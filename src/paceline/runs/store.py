@@ -19,9 +19,9 @@ from typing import Any
 import psutil
 
 from paceline.errors import RunError, UsageError
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
+from paceline.results.worker_report import WorkerReport
 from paceline.text import file_name_of
 
 

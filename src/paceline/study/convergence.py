@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from paceline.measure.worker_report import WorkerReport
 from paceline.results import Curve, Evaluation, Target, changed
+from paceline.results.worker_report import WorkerReport
 
 CURVE_POINTS = 400
 

@@ -152,18 +152,18 @@ class _Execution:
         """Run the cells that have not been measured, in turn."""
         if self._head.stored is not None and self._folder is not None:
             for cell in cells:
-                result = self._folder.result_of(cell)
-                if result is not None:
-                    self._progress.add(cell, result)
+                known = self._folder.result_of(cell)
+                if known is not None:
+                    self._progress.add(cell, known)
         todo = [cell for cell in cells if not self._progress.has(cell)]
         self._listener.planned(todo)
         for cell in interleaved(todo):
             if cell.key not in self._progress.failures:
                 self._run_cell(cell)
                 self._store(INTERRUPTED)
-        result = self._store(INTERRUPTED)
-        if result is not None:
-            self._listener.stage_done(result)
+        study_so_far = self._store(INTERRUPTED)
+        if study_so_far is not None:
+            self._listener.stage_done(study_so_far)
 
     def _run_cell(self, cell: Cell) -> None:
         reason = self._study.refusal(cell)

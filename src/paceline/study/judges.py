@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from paceline.results.value import Json, changed
+from paceline.results.verify import Divergence
 from paceline.strategies import Guarantee, Strategy
 
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
 REALLY_DIFFERENT = 1e-6
 
-Seen = dict[str, list[dict[str, Any]]]  # by optimiser: what each worker saw
+Seen = dict[str, list[Json]]  # by optimiser: what each worker saw
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Verdict:
     error: float
     tolerance: float
     kept: bool
-    first_divergence: dict[str, Any] | None = None
+    first_divergence: Divergence | None = None
     has_promise: bool = True
 
 
@@ -42,14 +43,14 @@ def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
     It moves by the mean gradient, and nothing is left over from before, while later gradients are taken at points that
     differ already. Codecs state their error relative to what workers put in; the step is shorter by the spread.
     """
-    found = [d for d in _differences(seen, "relative_to_path") if d["step"] == 0 or math.isinf(d["error"])]
+    found = [d for d in _differences(seen, "relative_to_path") if d.step == 0 or math.isinf(d.error)]
     return _within(strategy.codec.error_bound(num_workers) * spread, found)
 
 
 def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas are the same bits wherever the strategy says that they are synchronised; and they have moved."""
     found = [
-        {**_where(optimizer, worker, row), "error": 0.0 if row["digest"] == first["digest"] else math.inf}
+        _divergence(optimizer, worker, row, 0.0 if row["digest"] == first["digest"] else math.inf)
         for optimizer, workers in seen.items()
         for worker in workers
         for row, first in zip(worker["steps"], workers[0]["steps"], strict=True)
@@ -62,12 +63,15 @@ def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -
 def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """No update came later than stated, and after `finish` all replicas are the same bits; and they have moved."""
     bound = strategy.staleness_bound(num_workers)
-    found = list(_ends(seen))
-    for difference, worker in zip(found, (worker for workers in seen.values() for worker in workers), strict=True):
+    found = []
+    for difference, worker in zip(
+        _ends(seen), (worker for workers in seen.values() for worker in workers), strict=True
+    ):
         latest = worker["metrics"]["staleness_updates"]["max"]
         if bound is not None and latest > bound:
-            difference["error"] = math.inf
-            difference["tensor"] = f"an update {latest} late, of {bound} allowed"
+            late = f"an update {latest} late, of {bound} allowed"
+            difference = changed(difference, error=math.inf, tensor=late)
+        found.append(difference)
     verdict = _within(0.0, found)
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
 
@@ -88,34 +92,34 @@ JUDGES: dict[Guarantee, Callable[[Strategy, int, Seen, float], Verdict]] = {
 }
 
 
-def _within(tolerance: float, found: list[dict[str, Any]]) -> Verdict:
-    worst = max(difference["error"] for difference in found)
-    in_order = sorted(found, key=lambda d: (d["step"], d["rank"]))
-    first = next((difference for difference in in_order if difference["error"] > tolerance), None)
+def _within(tolerance: float, found: list[Divergence]) -> Verdict:
+    worst = max(difference.error for difference in found)
+    in_order = sorted(found, key=lambda d: (d.step, d.rank))
+    first = next((difference for difference in in_order if difference.error > tolerance), None)
     return Verdict(worst, tolerance, worst <= tolerance, first)
 
 
-def _differences(seen: Seen, measure: str) -> Iterator[dict[str, Any]]:
+def _differences(seen: Seen, measure: str) -> Iterator[Divergence]:
     for optimizer, workers in seen.items():
         for worker in workers:
             for row in worker["steps"]:
-                yield {**_where(optimizer, worker, row), "error": or_infinite(row[measure])}
+                yield _divergence(optimizer, worker, row, or_infinite(row[measure]))
 
 
-def _ends(seen: Seen) -> Iterator[dict[str, Any]]:
+def _ends(seen: Seen) -> Iterator[Divergence]:
     """How each worker's replica stands to rank 0's after `finish`."""
     for optimizer, workers in seen.items():
         for worker in workers:
             same = worker["final_digest"] == workers[0]["final_digest"]
-            yield {**_where(optimizer, worker, worker["steps"][-1]), "error": 0.0 if same else math.inf}
+            yield _divergence(optimizer, worker, worker["steps"][-1], 0.0 if same else math.inf)
 
 
 def _moved(seen: Seen) -> bool:
     return all(worker["final_digest"] != worker["start_digest"] for workers in seen.values() for worker in workers)
 
 
-def _where(optimizer: str, worker: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    return {"optimizer": optimizer, "rank": worker["rank"], "step": row["step"], "tensor": row["tensor"]}
+def _divergence(optimizer: str, worker: Json, row: Json, error: float) -> Divergence:
+    return Divergence(optimizer=optimizer, rank=worker["rank"], step=row["step"], tensor=row["tensor"], error=error)
 
 
 def or_infinite(error: float) -> float:

@@ -10,9 +10,9 @@ from pathlib import Path
 from paceline.comm import comms
 from paceline.measure.analysis import Analysis, analyse_folder
 from paceline.measure.split import Factors
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import Link, RunResult, Straggler, changed, convert
+from paceline.results.worker_report import WorkerReport
 
 
 @dataclass(frozen=True, kw_only=True)

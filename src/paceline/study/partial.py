@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 from paceline.launch.base import Launcher, Task
 from paceline.recipe import Recipe
+from paceline.results.value import Json
+from paceline.results.verify import Divergence
 from paceline.strategies import Guarantee, Strategy, StrategySpec
 from paceline.study.replica_job import replica_job
 
@@ -15,10 +17,23 @@ from paceline.study.replica_job import replica_job
 # million times shorter than one.
 ROUNDING = 1e-9
 
-Seen = dict[str, list[dict[str, Any]]]  # by optimiser: what each worker saw
+Seen = dict[str, list[Json]]  # by optimiser: what each worker saw
 
 
-def judge_apart(text: str, recipes: dict[str, Recipe], launcher: Launcher, comm: str) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """How far replicas were from each other, and whether that is within the promise."""
+
+    max_relative_error: float
+    tolerance: float
+    is_kept: bool
+    bytes_as_predicted: bool
+    first_divergence: Divergence | None
+    optimizers: list[str]
+    steps: int
+
+
+def judge_apart(text: str, recipes: dict[str, Recipe], launcher: Launcher, comm: str) -> Apart:
     """Whether a PARTIAL or PERIODIC strategy keeps its promise: figures for a row of the certificate."""
     strategy = StrategySpec.parse(text).build()
     seen: Seen = {}
@@ -34,20 +49,19 @@ def judge_apart(text: str, recipes: dict[str, Recipe], launcher: Launcher, comm:
     else:
         tolerance = 0.0
         found = [*_unequal(seen, strategy)]
-    worst = max(difference["error"] for difference in found)
-    first = next((d for d in sorted(found, key=lambda d: (d["step"], d["rank"])) if d["error"] > tolerance), None)
+    worst = max(difference.error for difference in found)
+    first = next((d for d in sorted(found, key=lambda d: (d.step, d.rank)) if d.error > tolerance), None)
     bytes_equal = all(worker["counted"] == worker["predicted"] for workers in seen.values() for worker in workers)
     moved = all(row["longest_update"] > 0 for workers in seen.values() for worker in workers for row in worker["steps"])
-    return {
-        "max_relative_error": worst,
-        "tolerance": tolerance,
-        "passed": worst <= tolerance and bytes_equal and moved,
-        "meets_guarantee": worst <= tolerance and bytes_equal and moved,
-        "bytes_as_predicted": bytes_equal,
-        "first_divergence": first,
-        "optimizers": list(seen),
-        "steps": len(seen[next(iter(seen))][0]["steps"]),
-    }
+    return Apart(
+        max_relative_error=worst,
+        tolerance=tolerance,
+        is_kept=worst <= tolerance and bytes_equal and moved,
+        bytes_as_predicted=bytes_equal,
+        first_divergence=first,
+        optimizers=list(seen),
+        steps=len(seen[next(iter(seen))][0]["steps"]),
+    )
 
 
 def num_workers_of(seen: Seen) -> int:
@@ -61,7 +75,7 @@ def _steps_to_see(strategy: Strategy, num_workers: int) -> int:
     return next(step for step in range(1 << 20) if strategy.is_synchronised(step)) + 2
 
 
-def _drifts(seen: Seen) -> Iterator[dict[str, Any]]:
+def _drifts(seen: Seen) -> Iterator[Divergence]:
     """Distances from the mean replica after every step, in lengths of the longest update so far of any worker."""
     for optimizer, workers in seen.items():
         longest = 0.0
@@ -72,7 +86,7 @@ def _drifts(seen: Seen) -> Iterator[dict[str, Any]]:
                 yield _difference(optimizer, worker["rank"], step, math.inf if math.isnan(drift) else drift)
 
 
-def _unequal(seen: Seen, strategy: Strategy | None = None) -> Iterator[dict[str, Any]]:
+def _unequal(seen: Seen, strategy: Strategy | None = None) -> Iterator[Divergence]:
     """Replicas that are not rank 0's bits: at the end, and where a strategy says that they are synchronised."""
     for optimizer, workers in seen.items():
         for worker in workers:
@@ -85,5 +99,5 @@ def _unequal(seen: Seen, strategy: Strategy | None = None) -> Iterator[dict[str,
                 yield _difference(optimizer, worker["rank"], step, 0.0 if own == other else math.inf)
 
 
-def _difference(optimizer: str, rank: int, step: int, error: float) -> dict[str, Any]:
-    return {"optimizer": optimizer, "rank": rank, "step": step, "tensor": "all together", "error": error}
+def _difference(optimizer: str, rank: int, step: int, error: float) -> Divergence:
+    return Divergence(optimizer=optimizer, rank=rank, step=step, tensor="all together", error=error)

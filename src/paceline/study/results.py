@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from paceline.measure.resources import network, resources
 from paceline.measure.stats import Ratio, interval95_of_times, paired_ratio, summary, timed
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import Final, Interval, Row, RunResult, Staleness, Summary, Versus, WorkerResult, changed
+from paceline.results.worker_report import WorkerReport
 from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
 from paceline.study.measured import Measured, agreed_stragglers

@@ -11,9 +11,9 @@ from paceline.errors import WorkerError
 from paceline.launch.base import Launcher, Task
 from paceline.measure.environment import environment
 from paceline.measure.spool import recover
-from paceline.measure.worker_report import WorkerReport
 from paceline.recipe import Recipe
 from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, RunRecord, RunResult, changed, settled
+from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -17,6 +16,8 @@ from paceline.errors import UsageError
 from paceline.launch.base import Launcher, Task
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.results.value import Json
+from paceline.results.verify import Certified
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.study.entries import make_entry, reason_against
 from paceline.study.judges import Seen, judge
@@ -27,7 +28,7 @@ from paceline.train.oracle import oracle_steps
 
 STEPS = 3
 
-OPTIMIZERS: dict[str, dict[str, Any]] = {
+OPTIMIZERS: dict[str, Json] = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.002},
 }
@@ -75,13 +76,13 @@ def num_processes(todo: Sequence[Case]) -> int:
 
 
 def verify(
-    todo: Sequence[Case], launcher: Launcher, *, comm: str = "torch", on_case: Callable[[dict[str, Any]], None]
-) -> list[dict[str, Any]]:
+    todo: Sequence[Case], launcher: Launcher, *, comm: str = "torch", on_case: Callable[[Certified], None]
+) -> list[Certified]:
     """Judge every case; rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)
-    rows: dict[Case, dict[str, Any]] = {}
+    rows: dict[Case, Certified] = {}
     for (model, world_size), group in groups.items():
         with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
             spread = _write_oracle(Path(folder), model, world_size)
@@ -118,15 +119,28 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     return spreads[0]  # every optimiser's first gradient is the same
 
 
-def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> dict[str, Any]:
+def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> Certified:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
     if guarantee is Guarantee.PARTIAL or (
         guarantee is Guarantee.PERIODIC and not strategy.num_servers(case.world_size)
     ):
         recipes = {name: _recipe(case.model, case.world_size, name) for name in OPTIMIZERS}
-        place = {"strategy": case.strategy, "world_size": case.world_size, "model": case.model}
-        return {**place, "guarantee": guarantee.value, **judge_apart(case.strategy, recipes, launcher, comm)}
+        apart = judge_apart(case.strategy, recipes, launcher, comm)
+        return Certified(
+            strategy=case.strategy,
+            world_size=case.world_size,
+            model=case.model,
+            guarantee=guarantee.value,
+            max_relative_error=apart.max_relative_error,
+            tolerance=apart.tolerance,
+            passed=apart.is_kept,
+            meets_guarantee=apart.is_kept,
+            bytes_as_predicted=apart.bytes_as_predicted,
+            first_divergence=apart.first_divergence,
+            optimizers=apart.optimizers,
+            steps=apart.steps,
+        )
     seen: Seen = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
         recipe = _recipe(case.model, case.world_size, optimizer)
@@ -147,20 +161,19 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
         seen[optimizer] = launcher.run(task, lambda event: None)  # noqa: ARG005
     verdict = judge(strategy, case.world_size, seen, spread)
     bytes_equal = all(worker["counted"] == worker["predicted"] for run in seen.values() for worker in run)
-    return {
-        "strategy": case.strategy,
-        "world_size": case.world_size,
-        "servers": strategy.num_servers(case.world_size),
-        "model": case.model,
-        "comm": comm,
-        "guarantee": guarantee.value,
-        "max_relative_error": verdict.error,
-        "tolerance": verdict.tolerance,
-        # A strategy that promises nothing has nothing to pass.
-        "passed": verdict.kept and bytes_equal and verdict.has_promise,
-        "meets_guarantee": verdict.kept and bytes_equal,
-        "bytes_as_predicted": bytes_equal,
-        "first_divergence": verdict.first_divergence,
-        "optimizers": list(seen),
-        "steps": STEPS,
-    }
+    return Certified(
+        strategy=case.strategy,
+        world_size=case.world_size,
+        servers=strategy.num_servers(case.world_size),
+        model=case.model,
+        comm=comm,
+        guarantee=guarantee.value,
+        max_relative_error=verdict.error,
+        tolerance=verdict.tolerance,
+        passed=verdict.kept and bytes_equal and verdict.has_promise,
+        meets_guarantee=verdict.kept and bytes_equal,
+        bytes_as_predicted=bytes_equal,
+        first_divergence=verdict.first_divergence,
+        optimizers=list(seen),
+        steps=STEPS,
+    )

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from paceline.cli.parts.view import fitted, milliseconds, number
-from paceline.runs import run_folders, worker_files, worker_lines
+from paceline.runs import run_folders
+from paceline.worker_files import worker_files, worker_lines
 
 
 def show_unfinished(console: Console, item: Mapping[str, Any]) -> None:
