@@ -54,12 +54,13 @@ def main() -> None:
         make_app()()
     except PacelineError as error:
         from paceline.cli.parts.console import PlainConsole
+        from paceline.text import shortened
 
         console = PlainConsole(stderr=True, soft_wrap=True)
         if isinstance(error, WorkerError) and error.traceback:
             console.print(error.traceback, style="dim", markup=False)
         console.print("[bold red]paceline:[/bold red]", end=" ")
-        console.print("; ".join([str(error), *getattr(error, "__notes__", [])]), markup=False)
+        console.print(shortened("; ".join([str(error), *getattr(error, "__notes__", [])])), markup=False)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml
 from paceline.runs.store import list_runs, read
 
 Stored = Mapping[str, Any]
 
 STATUSES = ("done", "failed", "interrupted", "unreadable")
 KINDS = ("run", "study")
-_LAST = re.compile(r"last(?:~(\d+))?")
-_AGE = re.compile(r"(\d+)\s*([mhdw])")
+_LAST = re.compile(r"last(?:~(\d{1,9}))?")
+_AGE = re.compile(r"(\d{1,9})\s*([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -146,9 +146,8 @@ def recipe_of(item: Stored) -> dict[str, Any]:
     if isinstance(item.get("recipe"), dict):
         return dict(item["recipe"])
     try:
-        with (Path(item["folder"]) / "recipe.toml").open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError):
+        return read_toml((Path(item["folder"]) / "recipe.toml").read_text(encoding="utf-8"), "recipe.toml")
+    except (OSError, ValueError):
         return {}
 
 

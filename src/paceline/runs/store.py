@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from paceline.errors import RunError, UsageError
+from paceline.parsing import whole_number
 from paceline.recipe import Recipe
 from paceline.text import file_name_of
 
@@ -93,7 +94,7 @@ def _sweep(out: Path) -> None:
     """Take away what writers of this host left when they were killed; a living writer's folder is not touched."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -167,7 +168,7 @@ def _read_checked(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
         schema = value["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{str(file)!r} is damaged: {error}") from None
     if not isinstance(schema, int) or schema > SCHEMA:
         raise UsageError(

@@ -59,7 +59,7 @@ class Side:
             return dict(self.stored["environment"])
         try:
             return dict(json.loads((self.folder / "environment.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
     def steps(self, row: Row) -> list[list[float]]:
