@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import LARGEST_WHOLE
 
 T = TypeVar("T")
 
@@ -97,7 +98,10 @@ def _convert(what: str, hint: Any, text: str) -> Any:
             raise UsageError(f"{what} must be {' or '.join(choices)}, not {text!r}")
         return text
     try:
-        return hint(text)
+        value = hint(text)
+        if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+            raise ValueError("it is too large")
+        return value
     except ValueError:
         raise UsageError(f"{what} must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml_value
 from paceline.recipe import Recipe, key_type, recipe_keys
 from paceline.results.study import AxisValues
 from paceline.strategies import StrategySpec
@@ -120,10 +120,7 @@ def _value(key: str, text: str) -> Any:
         if hint is str:
             default = dict(recipe_keys())[key].default
             return "" if text == NOTHING and default == "" else text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return read_toml_value(text, f"--vary {key}")
 
 
 def varied(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:
