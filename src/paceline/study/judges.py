@@ -70,7 +70,7 @@ def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
         latest = worker["metrics"]["staleness_updates"]["max"]
         if bound is not None and latest > bound:
             late = f"an update {latest} late, of {bound} allowed"
-            difference = changed(difference, error=math.inf, tensor=late)  # noqa: PLW2901
+            difference = changed(difference, error=math.inf, tensor=late)
         found.append(difference)
     verdict = _within(0.0, found)
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)

@@ -69,9 +69,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             help="algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
             "all_gather, times 1 for broadcast, as nccl-tests counts it",
         ),
-        Column(
-            title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=Place.HTML
-        ),
+        Column(title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=Place.HTML),
         Column(
             title="% of copy",
             short="% copy",

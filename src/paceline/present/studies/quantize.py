@@ -17,9 +17,9 @@ from paceline.results.quantize import Quantization, Stage
 from paceline.study.quantize.stages import FLOAT, INTEGER, TUNED
 
 STAGES_NOTE = (
-    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to the "
-    "biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer means int8 "
-    "between operations, int32 inside them, and every rescaling as a multiplier and a shift."
+    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to "
+    "the biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer "
+    "means int8 between operations, int32 inside them, and every rescaling as a multiplier and a shift."
 )
 
 
@@ -42,9 +42,7 @@ class QuantizePresenter(Presenter):
             tables_title="Stages",
             facts=[
                 Facts(_conditions(study, recipe), "Conditions", "conditions", Place.HTML),
-                Facts(
-                    conditions.machine_facts(material.environment), "Machine and versions", "machine", Place.HTML
-                ),
+                Facts(conditions.machine_facts(material.environment), "Machine and versions", "machine", Place.HTML),
             ],
             make_sections=lambda: _sections(study),
         )
@@ -148,8 +146,8 @@ def _calibration(study: Quantization) -> Finding:
     if len(study.distances) == 1:
         return Finding(f"Activations were calibrated by {chosen} on {samples}.", "Calibration")
     return Finding(
-        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen, without "
-        f"the test set. Calibrated on {samples}.",
+        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen; the "
+        f"test set had no part in that. Calibrated on {samples}.",
         "Calibration",
     )
 
@@ -161,7 +159,8 @@ def _finetuned(study: Quantization) -> list[Finding]:
     return [
         Finding(
             f"Fine-tuned for {said.steps} steps under {said.strategy} on {said.workers} workers at learning rate "
-            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as before.",
+            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as "
+            "before.",
             "Fine-tuning",
         )
     ]

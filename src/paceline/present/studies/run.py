@@ -21,7 +21,10 @@ class RunPresenter(Presenter):
     def page(self, material: Material) -> Page:
         row = material.rows[0]
         places = Place.TERMINAL | Place.NOTEBOOK
-        tables: list[Table[Any]] = [worker_table(row, places=places), comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN)]
+        tables: list[Table[Any]] = [
+            worker_table(row, places=places),
+            comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN),
+        ]
         return comparison_page(material, tables=tables, facts=[Facts(run_facts(row), places=Place.TERMINAL)])
 
 
