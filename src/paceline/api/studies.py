@@ -47,7 +47,7 @@ def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **ch
         result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
     assert folder is not None
-    return RunResult({**result, "folder": str(folder.path)})
+    return RunResult(result, folder.path)
 
 
 def compare(

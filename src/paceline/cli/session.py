@@ -161,7 +161,7 @@ class Session:
         return outcome
 
     def _end(self, outcome: StudyOutcome) -> None:
-        from paceline.cli.parts.ending import show_outcome
+        from paceline.cli.output import show_outcome
 
         show_outcome(self.console, outcome.result, outcome.folder, with_page=self.report)
         write_json(outcome.result, self.json_target)

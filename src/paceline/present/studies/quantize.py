@@ -18,9 +18,9 @@ from paceline.runs import Stored
 from paceline.study.quantize.stages import FLOAT, INTEGER, TUNED
 
 STAGES_NOTE = (
-    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to the "
-    "biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer means int8 "
-    "between operations, int32 inside them, and every rescaling as a multiplier and a shift."
+    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to "
+    "the biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer "
+    "means int8 between operations, int32 inside them, and every rescaling as a multiplier and a shift."
 )
 
 
@@ -156,8 +156,8 @@ def _calibration(study: Quantization) -> Finding:
     if len(study.distances) == 1:
         return Finding(f"Activations were calibrated by {chosen} on {samples}.", "Calibration")
     return Finding(
-        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen, without "
-        f"the test set. Calibrated on {samples}.",
+        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen; the "
+        f"test set had no part in that. Calibrated on {samples}.",
         "Calibration",
     )
 
@@ -169,7 +169,8 @@ def _finetuned(study: Quantization) -> list[Finding]:
     return [
         Finding(
             f"Fine-tuned for {said.steps} steps under {said.strategy} on {said.workers} workers at learning rate "
-            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as before.",
+            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as "
+            "before.",
             "Fine-tuning",
         )
     ]
