@@ -53,7 +53,7 @@ def on_threads(
     task = Task(function, arguments, num_workers=world_size, num_servers=num_servers, serve=jobs.serve)
     contexts = [Context(comm, servers=wide[comm.rank]) for comm in ThreadsComm.world(world_size, timeout_s)]
     contexts += [Context(comm, servers=comm) for comm in wide[world_size:]]
-    return _together([partial(task.call, context) for context in contexts], timeout_s)[:world_size]
+    return run_together([partial(task.call, context) for context in contexts], timeout_s)[:world_size]
 
 
 class Meeting:
@@ -95,10 +95,10 @@ def on_shm_threads(
         comm.close()
         return result
 
-    return _together([partial(work, rank) for rank in range(world_size)], timeout_s)
+    return run_together([partial(work, rank) for rank in range(world_size)], timeout_s)
 
 
-def _together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> list:
+def run_together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> list:
     """What each job gives, each on a thread of its own."""
     results: list[Any] = [None] * len(jobs_of_workers)
     errors: list[BaseException] = []
