@@ -27,6 +27,7 @@ from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalLauncher
 from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, available_strategies
+from paceline.strategies.capabilities import servers_of
 from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
@@ -139,7 +140,7 @@ def on_pool(
 
 
 def num_servers_of(world_size: int, arguments: dict[str, Any]) -> int:
-    return build(arguments["strategy"]).num_servers(world_size) if "strategy" in arguments else 0
+    return servers_of(build(arguments["strategy"]), world_size) if "strategy" in arguments else 0
 
 
 def exact_strategies() -> list[str]:
@@ -148,7 +149,7 @@ def exact_strategies() -> list[str]:
 
 def exact_without_servers() -> list[str]:
     """For worlds that have workers alone."""
-    return [name for name in exact_strategies() if not build(name).num_servers(2)]
+    return [name for name in exact_strategies() if not servers_of(build(name), 2)]
 
 
 def on_threads_supported(name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from paceline.measure.resources import resource_results
 from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
 from paceline.recipe import Recipe
+from paceline.strategies.capabilities import STALENESS
 from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
 from paceline.study.measured import agreed_stragglers
@@ -55,7 +56,7 @@ def run_result(
         "evaluation_s": max(worker["evaluation_s"] for worker in workers),
         "total_s": total_s,
         "final": _final(workers),
-        "staleness_updates": _together([worker["strategy_metrics"].get("staleness_updates") for worker in workers]),
+        "staleness_updates": _together([worker["strategy_metrics"].get(STALENESS) for worker in workers]),
         "replica_drift": max(worker["replica_drift"] for worker in workers),
         "replicas_equal": len({worker["parameter_digest"] for worker in workers}) == 1,
         "num_parameters": workers[0]["num_parameters"],
