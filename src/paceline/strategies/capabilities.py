@@ -235,7 +235,7 @@ def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
     if not isinstance(strategy, Drifting):
         raise UsageError(
             f"strategy {strategy.name or type(strategy).__name__} promises that replicas differ within a bound but "
-            "states none; add paceline.Drifting to its base classes"
+            "states none; add Drifting of paceline.strategies to its base classes"
         )
     return strategy.drift_bound(num_workers)
 
