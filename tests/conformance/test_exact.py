@@ -12,7 +12,8 @@ from paceline.comm.threads import ThreadsComm
 from paceline.data import ShardPlan
 from paceline.errors import UsageError
 from paceline.launch.local import LocalLauncher
-from paceline.strategies import Guarantee, available_strategies, strategies
+from paceline.strategies import Accumulating, Guarantee, available_strategies, strategies
+from paceline.strategies.capabilities import micro_batches_of, servers_of
 from paceline.study.entries import make_entry
 from paceline.study.verify import cases, not_carried, verify
 from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
@@ -30,6 +31,7 @@ ELSEWHERE = [name for name in available_strategies() if not on_threads_supported
 IN_LENT_MEMORY = ["overlap", "sharded"]
 # Secondary matters: on threads, or gloo where threads cannot; and in shared memory where that is lent.
 PLACES = [(name, "") for name in EXACT] + [(name, "shm") for name in IN_LENT_MEMORY]
+ACCUMULATING = [(name, comm) for name, comm in PLACES if issubclass(strategies.classes[name], Accumulating)]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -49,7 +51,7 @@ def test_equals_the_oracle_after_every_step(
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
     sends = any(row["counted"] for worker in workers for row in worker["steps"])
-    assert sends == (world_size > 1 or build(strategy).num_servers(world_size) > 0)
+    assert sends == (world_size > 1 or servers_of(build(strategy), world_size) > 0)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -123,12 +125,12 @@ def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, c
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+@pytest.mark.parametrize(("strategy", "comm"), ACCUMULATING)
 def test_accumulated_gradients_equal_those_of_whole_batches(
     pool: LocalLauncher, strategy: str, comm: str, world_size: int
 ) -> None:
     # Shards of 7 samples in 3 pieces: uneven ones, some of a single sample. What is sent stays the same.
-    assert build(f"{strategy}:accumulate=3").num_micro_batches == 3
+    assert micro_batches_of(build(f"{strategy}:accumulate=3")) == 3
     workers = certify(pool, f"{strategy}:accumulate=3", world_size, comm, changes={})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)

@@ -130,6 +130,28 @@ def test_what_was_asked_for_by_name_is_nobody_elses(pool: LocalLauncher, layout:
         assert [values for who, values in found if who == peer] == [mine(peer, turn).tolist() for turn in turns]
 
 
+def most_announcements_kept(comm: HierarchicalComm, rounds: int) -> tuple[int, int]:
+    """Exchange messages by name with the worker on the other node; the most entries that the listener held."""
+    listener, peer = comm._listener, 1 - comm.rank
+    most_arrived = most_claimed = 0
+    for number in range(rounds):
+        received = torch.zeros(1)
+        sent = comm.isend(torch.tensor([float(number)]), peer, 9)
+        comm.recv(received, peer, 9)
+        sent.wait()
+        assert received.item() == number
+        most_arrived = max(most_arrived, len(listener._arrived))
+        most_claimed = max(most_claimed, len(listener._claimed))
+    return most_arrived, most_claimed
+
+
+def test_announcements_that_were_claimed_are_not_kept(pool: LocalLauncher) -> None:
+    # A peer runs at most two messages ahead of a claim, because it waits for an answer to each.
+    for arrived, claimed in on_nodes(pool, "ab", most_announcements_kept, rounds=100):
+        assert arrived <= 2
+        assert claimed <= 1
+
+
 def limit_waits(comm: HierarchicalComm, timeout_s: float) -> None:
     """Of what is waited for from here on: workers may take their time to find each other."""
     comm._local._bells.timeout_s = timeout_s

@@ -21,7 +21,7 @@ from paceline.study import compare as study
 from paceline.study import scale as scaling
 from paceline.study import scale_plan
 from paceline.study import tune as tuning
-from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
+from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
 from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.halving import Margins
 from paceline.study.points import Point
@@ -165,7 +165,7 @@ def tune(
     """
     settled = _recipe(recipe, changes)
     space = Space(
-        strategies=tuple(_names(strategies)) or STRATEGIES,
+        strategies=tuple(_names(strategies)) or tried_strategies(),
         buckets_mb=tuple(buckets_mb),
         codecs=tuple(codecs),
         periods=tuple(periods),

@@ -55,7 +55,7 @@ def tune(
     from paceline.cli.parts.points import follow_points
     from paceline.cli.parts.session import count_nodes, launched, refuse_other_parents, where
     from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
-    from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
+    from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
     from paceline.study.entries import settle_comm
     from paceline.study.halving import Margins
     from paceline.study.tune import prepare
@@ -67,7 +67,7 @@ def tune(
     fetch_if_needed(recipe.data, console)
     recipe = settle_comm(recipe, count_nodes(nodes))
     space = Space(
-        strategies=words_in(strategies) or STRATEGIES,
+        strategies=words_in(strategies) or tried_strategies(),
         buckets_mb=numbers_in("--buckets", buckets),
         codecs=words_in(codecs) or CODECS,
         periods=tuple(int(period) for period in numbers_in("--periods", periods, whole=True)) or PERIODS,

@@ -1,4 +1,4 @@
-"""Whether a strategy kept its promise: one judge per guarantee, over what the workers of a verification saw. Pure."""
+"""One judge per guarantee: decides from what the workers of a verification saw whether a strategy kept it. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.strategies import Guarantee, Strategy
+from paceline.strategies.capabilities import STALENESS, drift_bound_of, is_synchronised, staleness_bound_of
 
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
 REALLY_DIFFERENT = 1e-6
+# Added to a drift bound that may be zero, in lengths of a step: float64 rounds at 1e-16 of a replica, and a step is not
+# a million times shorter than a replica.
+DRIFT_ROUNDING = 1e-9
 
 Seen = dict[str, list[dict[str, Any]]]  # by optimiser: what each worker saw
 
@@ -53,18 +57,25 @@ def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -
         for optimizer, workers in seen.items()
         for worker in workers
         for row, first in zip(worker["steps"], workers[0]["steps"], strict=True)
-        if strategy.is_synchronised(row["step"])
+        if is_synchronised(strategy, row["step"])
     ]
     verdict = _within(0.0, [*found, *_ends(seen)])
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
 
 
+def _partial(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """No replica is further from the mean than stated; after `finish` all are the same bits, and they have moved."""
+    tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
+    verdict = _within(tolerance, [*_drifts(seen), *_ends(seen)])
+    return Verdict(verdict.error, tolerance, verdict.kept and _moved(seen), verdict.first_divergence)
+
+
 def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """No update came later than stated, and after `finish` all replicas are the same bits; and they have moved."""
-    bound = strategy.staleness_bound(num_workers)
+    bound = staleness_bound_of(strategy, num_workers)
     found = list(_ends(seen))
     for difference, worker in zip(found, (worker for workers in seen.values() for worker in workers), strict=True):
-        latest = worker["metrics"]["staleness_updates"]["max"]
+        latest = worker["metrics"][STALENESS]["max"] if bound is not None else 0
         if bound is not None and latest > bound:
             difference["error"] = math.inf
             difference["tensor"] = f"an update {latest} late, of {bound} allowed"
@@ -83,6 +94,7 @@ JUDGES: dict[Guarantee, Callable[[Strategy, int, Seen, float], Verdict]] = {
     Guarantee.EXACT: _exact,
     Guarantee.LOSSY: _lossy,
     Guarantee.PERIODIC: _periodic,
+    Guarantee.PARTIAL: _partial,
     Guarantee.STALE: _stale,
     Guarantee.NONE: _none,
 }
@@ -100,6 +112,17 @@ def _differences(seen: Seen, measure: str) -> Iterator[dict[str, Any]]:
         for worker in workers:
             for row in worker["steps"]:
                 yield {**_where(optimizer, worker, row), "error": or_infinite(row[measure])}
+
+
+def _drifts(seen: Seen) -> Iterator[dict[str, Any]]:
+    """Distances from the mean replica after every step, in lengths of the longest update so far of any worker."""
+    for optimizer, workers in seen.items():
+        longest = 0.0
+        for rows in zip(*(worker["steps"] for worker in workers), strict=True):
+            longest = max([longest, *(row["longest_update"] for row in rows)])
+            for worker, row in zip(workers, rows, strict=True):
+                drift = row["distance"] / longest if longest else math.inf
+                yield {**_where(optimizer, worker, row), "error": or_infinite(drift)}
 
 
 def _ends(seen: Seen) -> Iterator[dict[str, Any]]:

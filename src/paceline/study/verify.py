@@ -18,9 +18,10 @@ from paceline.launch.base import Launcher, Task
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
+from paceline.strategies.capabilities import metrics_of, servers_of
 from paceline.study.entries import make_entry, reason_against
 from paceline.study.judges import Seen, judge, or_infinite
-from paceline.study.partial import judge_apart
+from paceline.study.partial import apart_job, steps_to_see, totals
 from paceline.train.context import Context
 from paceline.train.job import make_trainer, serve_job
 from paceline.train.oracle import oracle_steps
@@ -71,7 +72,7 @@ def not_carried(comm: str) -> dict[str, str]:
 def num_processes(todo: Sequence[Case]) -> int:
     """Workers and servers that the largest case needs."""
     return max(
-        case.world_size + StrategySpec.parse(case.strategy).build().num_servers(case.world_size) for case in todo
+        case.world_size + servers_of(StrategySpec.parse(case.strategy).build(), case.world_size) for case in todo
     )
 
 
@@ -122,20 +123,19 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
 def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> dict[str, Any]:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
-    if guarantee is Guarantee.PARTIAL or (
-        guarantee is Guarantee.PERIODIC and not strategy.num_servers(case.world_size)
-    ):
-        recipes = {name: _recipe(case.model, case.world_size, name) for name in OPTIMIZERS}
-        place = {"strategy": case.strategy, "world_size": case.world_size, "model": case.model}
-        return {**place, "guarantee": guarantee.value, **judge_apart(case.strategy, recipes, launcher, comm)}
+    num_servers = servers_of(strategy, case.world_size)
+    # Where replicas differ between steps, they are compared with their mean instead of with the oracle.
+    is_apart = guarantee is Guarantee.PARTIAL or (guarantee is Guarantee.PERIODIC and not num_servers)
+    num_steps = max(STEPS, steps_to_see(strategy, case.world_size)) if is_apart else STEPS
     seen: Seen = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
-        recipe = _recipe(case.model, case.world_size, optimizer)
+        recipe = _recipe(case.model, case.world_size, optimizer).replace({"train.iterations": num_steps})
+        arguments: dict[str, Any] = {"recipe": recipe, "strategy": case.strategy}
         task = Task(
-            verify_job,
-            {"recipe": recipe, "strategy": case.strategy, "oracle": f"{folder}/{optimizer}"},
+            apart_job if is_apart else verify_job,
+            arguments if is_apart else {**arguments, "oracle": f"{folder}/{optimizer}"},
             num_workers=case.world_size,
-            num_servers=strategy.num_servers(case.world_size),
+            num_servers=num_servers,
             serve=serve_job,
             comm=comm,
         )
@@ -145,7 +145,7 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
     return {
         "strategy": case.strategy,
         "world_size": case.world_size,
-        "servers": strategy.num_servers(case.world_size),
+        "servers": num_servers,
         "model": case.model,
         "comm": comm,
         "guarantee": guarantee.value,
@@ -157,7 +157,7 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
         "bytes_as_predicted": bytes_equal,
         "first_divergence": verdict.first_divergence,
         "optimizers": list(seen),
-        "steps": STEPS,
+        "steps": num_steps,
     }
 
 
@@ -194,9 +194,9 @@ def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> 
                 "tensor": max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
             }
         )
-        counted.append(_plain(comm.counter))
+        counted.append(totals(comm.counter))
         operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
-        predicted.append(_plain(Counter.of(operations)))
+        predicted.append(totals(Counter.of(operations)))
         comm.counter.clear()
 
     trainer.run(compare_with_oracle)
@@ -208,9 +208,5 @@ def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> 
         "predicted": predicted,
         "start_digest": start_digest,
         "final_digest": digest(),
-        "metrics": trainer.strategy.metrics(),
+        "metrics": metrics_of(trainer.strategy),
     }
-
-
-def _plain(counter: Counter) -> list[Any]:
-    return sorted([op, -1 if peer is None else peer, nbytes] for (op, peer), nbytes in counter.nbytes.items())
