@@ -83,7 +83,7 @@ class _Head:
     """The header of a study's result, the same for all studies."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
-        self._study = study
+        self._study, self._recipe = study, study.stored_recipe
         self._environment: Environment = environment()  # before the load is our own
         self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._wall_s = (stored.wall_s if stored else None) or 0.0
@@ -98,7 +98,7 @@ class _Head:
             name=self._study.title,
             started=self._started,
             status=status,
-            recipe=self._study.stored_recipe,
+            recipe=self._recipe,
             environment=self._environment,
             error=error or None,
             repeats=self._study.repeats,
