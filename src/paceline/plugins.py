@@ -164,7 +164,7 @@ class Registry(Generic[T]):
         return (
             inspect.isclass(value)
             and issubclass(value, self._base)
-            and value.__module__ == module.__name__
+            and f"{value.__module__}.".startswith(f"{module.__name__}.")  # of the file, or of the folder's files
             and not inspect.isabstract(value)
             and bool(getattr(value, "name", ""))
         )

@@ -20,8 +20,8 @@ from paceline.errors import RunError, UsageError
 from paceline.launch.local import LocalLauncher
 from paceline.study.bench import (
     Plan,
+    bandwidth,
     bus_factor,
-    figures,
     find_comms,
     find_ops,
     human_bytes,
@@ -55,14 +55,14 @@ def test_every_operation_has_a_bus_factor() -> None:
     assert all(bus_factor(op, 2) > 0 for op in OPS)
 
 
-def test_figures_by_hand() -> None:
-    found = figures("all_reduce", 8_000_000, 4, [0.001, 0.002, 0.009], [0.0005, 0.0004, 0.0006])
-    assert found["time_s"]["p50"] == 0.002
-    assert found["time_s"]["p95"] == pytest.approx(0.0083)  # nine tenths of the way from the second to the third
-    assert found["algbw_bytes_per_s"] == pytest.approx(4e9)
-    assert found["busbw_bytes_per_s"] == pytest.approx(6e9)
-    assert found["copy_limit_bytes_per_s"] == pytest.approx(16e9)
-    assert found["percent_of_copy_limit"] == pytest.approx(37.5)
+def test_bandwidth_by_hand() -> None:
+    found = bandwidth("all_reduce", 8_000_000, 4, [0.001, 0.002, 0.009], [0.0005, 0.0004, 0.0006])
+    assert found.time_s.p50 == 0.002
+    assert found.time_s.p95 == pytest.approx(0.0083)  # nine tenths of the way from the second to the third
+    assert found.algbw_bytes_per_s == pytest.approx(4e9)
+    assert found.busbw_bytes_per_s == pytest.approx(6e9)
+    assert found.copy_limit_bytes_per_s == pytest.approx(16e9)
+    assert found.percent_of_copy_limit == pytest.approx(37.5)
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_worker() -> None:

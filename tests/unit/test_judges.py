@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers import build
+from paceline.results.verify import Divergence
 from paceline.strategies import Guarantee
 from paceline.study.judges import JUDGES, Seen, judge
 
@@ -42,7 +43,7 @@ def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
     assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 0.0, None)
     verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "axc")))
     assert not verdict.kept
-    assert verdict.first_divergence == {"optimizer": "sgd", "rank": 1, "step": 1, "tensor": "t", "error": math.inf}
+    assert verdict.first_divergence == Divergence(optimizer="sgd", rank=1, step=1, tensor="t", error=math.inf)
 
 
 def drifting(rank: int, distances: list[float], updates: list[float], final: str = "z") -> dict[str, Any]:
@@ -60,13 +61,10 @@ def test_partial_wants_no_replica_further_from_the_mean_than_stated() -> None:
     assert verdict.tolerance == pytest.approx(1.0)
     verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.1], updates)))
     assert not verdict.kept
-    assert verdict.first_divergence == {
-        "optimizer": "sgd",
-        "rank": 1,
-        "step": 1,
-        "tensor": "t",
-        "error": pytest.approx(1.05),
-    }
+    first = verdict.first_divergence
+    assert first is not None
+    assert (first.optimizer, first.rank, first.step, first.tensor) == ("sgd", 1, 1, "t")
+    assert first.error == pytest.approx(1.05)
     for wrong in (drifting(1, [1.0, math.nan], updates), drifting(1, [0.0, 0.0], updates, final="y")):
         assert not judge(build(PARTIAL), 2, seen(near, wrong)).kept
     assert not judge(build(PARTIAL), 2, seen(drifting(0, [0.0], [0.0]), drifting(1, [0.0], [0.0]))).kept
@@ -80,8 +78,8 @@ def test_stale_wants_no_later_update_than_stated() -> None:
     verdict = judge(build(BOUNDED), 2, seen(on_time, late))
     assert not verdict.kept
     assert verdict.first_divergence is not None
-    assert verdict.first_divergence["rank"] == 1
-    assert verdict.first_divergence["tensor"] == "an update 4 late, of 3 allowed"
+    assert verdict.first_divergence.rank == 1
+    assert verdict.first_divergence.tensor == "an update 4 late, of 3 allowed"
     assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).kept
 
 

@@ -19,7 +19,7 @@ from paceline.quantize.integer_ops import Convolve, Multiply, multiply
 from paceline.quantize.ops import FloatOp
 from paceline.quantize.quantized import quantized, restored, tensors_of
 from paceline.quantize.simulate import Rounding, Simulated
-from quantize_samples import RandomNetwork, Walker
+from quantize_samples import RandomNetwork, Walker, dequantize
 
 INTEGERS = {torch.int8, torch.int32}
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -159,8 +159,8 @@ def test_integers_and_their_simulation_differ_by_rounding_alone(seed: int) -> No
     grids = network.model.grids
     simulated = Simulated(network.model.graph, Rounding(grids=grids, biases=True))
     with torch.no_grad():
-        expected = simulated(grids["input"].dequantize(images))
-    found = executor.scores(grids["input"].dequantize(images))
+        expected = simulated(dequantize(grids["input"], images))
+    found = executor.scores(dequantize(grids["input"], images))
     # The layer before the last may round to the neighbour where a number lies half-way: one step there.
     hidden, last = network.model.graph.layers[-2:]
     most = network.model.grid(hidden.name).scale * last.weight.abs().sum(1).max()

@@ -57,7 +57,7 @@ def bench(
 
     from paceline.cli.parts.bandwidth import bandwidth_table, explanation
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.session import count_nodes, launched
     from paceline.errors import RunError
     from paceline.recipe import cluster_of
     from paceline.study.bench import Plan, find_comms, find_ops, listed, parse_bytes, sizes_between

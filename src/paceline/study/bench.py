@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -17,15 +16,17 @@ from paceline.errors import UsageError, unknown
 from paceline.launch.base import Launcher, Task
 from paceline.measure.environment import environment
 from paceline.measure.stats import paired_ratio, summary
-from paceline.runs import SCHEMA
+from paceline.results.bench import Bench, CollectiveResult, CommSpeedup
+from paceline.results.run import Summary
+from paceline.results.study import SCHEMA
+from paceline.results.value import Json
 from paceline.study.entries import reason_against
+from paceline.study.results import interval_of
 from paceline.study.trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
 from paceline.train.context import Event
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 REFERENCE = "torch"  # what others are compared with, where it takes part
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,22 +159,35 @@ def bus_factor(op: str, world_size: int) -> float:
     return {**factors, "reduce_scatter": share, "all_gather": share, "broadcast": 1.0}[op]
 
 
-def figures(op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]) -> Row:
+@dataclass(frozen=True, kw_only=True)
+class Bandwidth:
     """What follows from the slowest worker's times, and from those of the copies beside them."""
+
+    time_s: Summary
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    copy_limit_bytes_per_s: float
+    percent_of_copy_limit: float
+
+
+def bandwidth(
+    op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
+) -> Bandwidth:
+    """The bandwidth of one operation on tensors of one size."""
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
     copy_limit = num_bytes / summary(copy_times_s)["p50"]
-    return {
-        "time_s": time_s,
-        "algbw_bytes_per_s": algbw,
-        "busbw_bytes_per_s": busbw,
-        "copy_limit_bytes_per_s": copy_limit,
-        "percent_of_copy_limit": 100 * busbw / copy_limit,
-    }
+    return Bandwidth(
+        time_s=Summary(**time_s),
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=busbw,
+        copy_limit_bytes_per_s=copy_limit,
+        percent_of_copy_limit=100 * busbw / copy_limit,
+    )
 
 
-def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Row]]) -> list[Row]:
+def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]) -> list[CollectiveResult]:
     """The rows of one operation at one size, from what every worker measured."""
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
@@ -188,31 +202,28 @@ def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Row]
             continue
         wrong = [rank for rank, trials in enumerate(workers) if trials[index]["is_right"] is False]
         ratio = paired_ratio(slowest[reference], slowest[index])
+        measured = bandwidth(op, num_bytes, plan.workers, slowest[index], copy_times)
         rows.append(
-            {
-                "op": op,
-                "comm": comm,
-                "result": result,
-                "world_size": plan.workers,
-                "bytes": num_bytes,
-                "dtype": plan.dtype,
-                "warmup": plan.warmup,
-                "iterations": plan.iterations,
-                **figures(op, num_bytes, plan.workers, slowest[index], copy_times),
-                "speedup": {
-                    "over": plan.reference,
-                    "value": ratio.value,
-                    "interval95": _interval(ratio.low, ratio.high),
-                },
-                "correct": not wrong if plan.check else None,
-                "wrong_workers": wrong,
-            }
+            CollectiveResult(
+                op=op,
+                comm=comm,
+                result=result,
+                world_size=plan.workers,
+                bytes=num_bytes,
+                dtype=plan.dtype,
+                warmup=plan.warmup,
+                iterations=plan.iterations,
+                time_s=measured.time_s,
+                algbw_bytes_per_s=measured.algbw_bytes_per_s,
+                busbw_bytes_per_s=measured.busbw_bytes_per_s,
+                copy_limit_bytes_per_s=measured.copy_limit_bytes_per_s,
+                percent_of_copy_limit=measured.percent_of_copy_limit,
+                speedup=CommSpeedup(over=plan.reference, value=ratio.value, interval95=interval_of(ratio)),
+                correct=not wrong if plan.check else None,
+                wrong_workers=wrong,
+            )
         )
     return rows
-
-
-def _interval(low: float | None, high: float | None) -> list[float] | None:
-    return None if low is None or high is None else [low, high]
 
 
 def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) -> None:
@@ -221,10 +232,10 @@ def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) ->
 
 def bench(
     plan: Plan, launcher: Launcher, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
-) -> dict[str, Any] | None:
+) -> Bench | None:
     """Measure everything; None where this process is not the one that reports."""
     started, surroundings = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
-    rows: dict[str, list[Row]] = {op: [] for op in plan.ops}
+    rows: dict[str, list[CollectiveResult]] = {op: [] for op in plan.ops}
     rounds_per_size = plan.num_rounds // len(plan.sizes)
     for index, size in enumerate(plan.sizes):
         cases = [(op, plan.numel(op, size)) for op in plan.ops]
@@ -249,13 +260,12 @@ def bench(
     if not launcher.is_main:
         return None
     results = [row for op in plan.ops for row in rows[op]]
-    largest = max(results, key=lambda row: row["bytes"])
-    return {
-        "schema": SCHEMA,
-        "started": started,
-        "results": results,
-        "copy_limit_bytes_per_s": largest["copy_limit_bytes_per_s"],
-        "reference": plan.reference,
-        "unavailable": missing or {},
-        "environment": surroundings,
-    }
+    return Bench(
+        schema=SCHEMA,
+        started=started,
+        results=results,
+        copy_limit_bytes_per_s=max(results, key=lambda row: row.bytes).copy_limit_bytes_per_s,
+        reference=plan.reference,
+        unavailable=missing or {},
+        environment=surroundings,
+    )

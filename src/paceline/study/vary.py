@@ -11,6 +11,7 @@ from typing import Any
 from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml_value
 from paceline.recipe import Recipe, key_type, recipe_keys
+from paceline.results.study import AxisValues
 from paceline.strategies import StrategySpec
 
 STRATEGY_OPTION = "strategy."
@@ -31,12 +32,13 @@ class Axis:
     key: str  # dotted, or strategy.OPTION
     values: tuple[Any, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"key": self.key, "values": [_plain(value) for value in self.values]}
+    def values_of(self) -> AxisValues:
+        """The axis as it is stored."""
+        return AxisValues(key=self.key, values=[_plain(value) for value in self.values])
 
     @staticmethod
-    def from_dict(value: Mapping[str, Any]) -> Axis:
-        return Axis(value["key"], tuple(tuple(v) if isinstance(v, list) else v for v in value["values"]))
+    def from_values(stored: AxisValues) -> Axis:
+        return Axis(stored.key, tuple(tuple(value) if isinstance(value, list) else value for value in stored.values))
 
 
 def parse_vary(words: Sequence[str]) -> list[Axis]:

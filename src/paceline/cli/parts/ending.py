@@ -1,10 +1,34 @@
-"""What every study says last: where it lies, and its page."""
+"""What every study says last: its result, where it lies, and its page."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rich.console import Console
+
+from paceline.recipe import Recipe
+from paceline.results import RunResult, StudyResult
+
+
+def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_page: bool) -> None:
+    """Show a study that was just measured."""
+    from paceline.present import page_in_memory
+    from paceline.present.terminal import show
+
+    show(console, page_in_memory(result, folder))
+    for caution in result.cautions or []:
+        console.print(f"{caution[0].upper()}{caution[1:]}.", style="yellow", markup=False)
+    tell_where(console, folder, with_page=with_page and bool(result.results))
+
+
+def show_run_outcome(console: Console, recipe: Recipe, result: RunResult, folder: Path) -> None:
+    """Show a run that was just measured."""
+    from paceline.present import page_in_memory
+    from paceline.present.terminal import show
+
+    del recipe
+    show(console, page_in_memory(result, folder))
+    console.print(f"run             {folder}", markup=False, soft_wrap=True)
 
 
 def tell_where(console: Console, folder: Path, *, with_page: bool) -> None:

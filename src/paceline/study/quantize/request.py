@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.errors import UsageError
 from paceline.quantize.ranges import METHODS, Calibration
 from paceline.quantize.runtime import missing_packages
+from paceline.results.quantize import QuantizeRequest
 
 AUTO = "auto"
 PERCENTILE = 99.99
@@ -56,12 +56,13 @@ class Request:
     def writes_onnx(self) -> bool:
         return not missing_packages() if self.onnx is None else self.onnx
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "calibrations": [calibration.method for calibration in self.calibrations()],
-            "symmetric": self.symmetric,
-            "percentile": self.percentile,
-            "weights": "per channel" if self.per_channel else "per tensor",
-            "samples": self.samples,
-            "finetune_steps": self.finetune,
-        }
+    def stored(self) -> QuantizeRequest:
+        """The request as it stands in the result."""
+        return QuantizeRequest(
+            calibrations=[calibration.method for calibration in self.calibrations()],
+            symmetric=self.symmetric,
+            percentile=self.percentile,
+            weights="per channel" if self.per_channel else "per tensor",
+            samples=self.samples,
+            finetune_steps=self.finetune,
+        )
