@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.study.bench import Plan, rows_of
 
 
@@ -41,10 +41,8 @@ def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[
     return {**worker, **changes}
 
 
-class MadeUpLauncher(Launcher):
+class MadeUpLauncher(WorkerPool):
     """Gives each task's workers as a function of the task; may raise instead."""
-
-    name = "made-up"
 
     def __init__(self, answer: Callable[[Task, int], list[dict[str, Any]]] | None = None) -> None:
         self.tasks: list[Task] = []

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from paceline.api.shown import Comparison, RunResult
+from paceline.api.workers import LauncherChoice, launcher_for
 from paceline.data.user import train_and_test
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.base import Launcher, WorkerPool
 from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
 from paceline.study import compare as study
@@ -32,20 +31,29 @@ from paceline.study.run import execute, run_folder
 from paceline.study.sweep import Request, open_sweep, run_sweep, unfinished
 from paceline.study.vary import make_axes
 from paceline.train.context import Event
-from paceline.train.given import Constant, as_factory, give, packed, train_given
+from paceline.train.given import Constant, as_factory, give, packed
 
 
-def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **changes: Any) -> RunResult:
+def run(
+    recipe: str | Recipe = DEFAULT_RECIPE,
+    *,
+    out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
+    **changes: Any,
+) -> RunResult:
     """Train a recipe under its strategy; the result, a dict that prints as a table, with the run's folder in `folder`.
 
     Changes are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
+    Workers are processes of this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
+    `launcher` is a launcher's name, a `paceline.launch.base.Request` or a launcher. All studies take these two.
     """
-    recipe = _recipe(recipe, changes)
+    recipe, starter = _settled(recipe, changes, launcher, hosts)
     entry = make_entry(recipe.strategy, recipe)
     preflight(recipe, [entry])
-    with LocalLauncher(entry.num_processes, cluster=recipe.cluster) as launcher:
-        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), launcher)
-        result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
+    with starter.open(entry.num_processes) as pool:
+        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), pool)
+        result = execute(pool, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
     assert folder is not None
     return RunResult({**result, "folder": str(folder.path)})
@@ -59,6 +67,8 @@ def compare(
     loss: str | Callable[..., Any] | None = None,
     repeats: int = 1,
     out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
@@ -79,14 +89,16 @@ def compare(
         changes |= _parts(recipe, data, given)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
-    settled = _recipe(recipe, changes)
+    settled, starter = _settled(recipe, changes, launcher, hosts)
     entries, facts = study.prepare(settled)
-    with LocalLauncher(max(entry.num_processes for entry in entries), cluster=settled.cluster) as local:
-        launcher = _Giving(local, packed(given)) if given else local
+    pool = starter.open(max(entry.num_processes for entry in entries))
+    if given:
+        pool.give(packed(given))
+    with pool:
         outcome = study.compare(
             settled,
             entries,
-            launcher,
+            pool,
             repeats=repeats,
             out=Path(out),
             listener=_Quiet(),
@@ -103,6 +115,8 @@ def sweep(
     remedies: Sequence[str] = (),
     repeats: int = 1,
     out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
@@ -112,9 +126,15 @@ def sweep(
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
-    request = Request(base, make_axes(vary), parse_remedies(remedies), repeats)
+    starter = launcher_for(launcher, hosts, base.cluster)
+    request = Request(base, make_axes(vary), parse_remedies(remedies), repeats, starter.describe().num_hosts)
     opened = open_sweep(request, out=Path(out), resume=unfinished(request, Path(out)))
-    return Comparison(run_sweep(opened, _workers_for, _Quiet()), opened.folder)
+
+    def start(point: Point) -> WorkerPool:
+        assert point.entry is not None
+        return launcher_for(launcher, hosts, point.recipe.cluster).open(point.entry.num_processes)
+
+    return Comparison(run_sweep(opened, start, _Quiet()), opened.folder)
 
 
 def scale(
@@ -125,6 +145,8 @@ def scale(
     strategies: str | Sequence[str] = (),
     repeats: int = 1,
     out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
@@ -136,10 +158,10 @@ def scale(
     counts = scale_plan.parse_workers(numbers)
     if strategies:
         changes["strategies"] = _names(strategies)
-    settled = _recipe(recipe, {**changes, "workers": max(counts)})
+    settled, starter = _settled(recipe, {**changes, "workers": max(counts)}, launcher, hosts)
     plan = scale_plan.prepare(settled, counts, scale_plan.parse_mode(mode))
-    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
-        outcome = scaling.scale(plan, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
+    with starter.open(plan.num_processes) as pool:
+        outcome = scaling.scale(plan, pool, repeats=repeats, out=Path(out), listener=_Quiet())
     assert outcome is not None
     return Comparison(outcome[0], outcome[1])
 
@@ -156,6 +178,8 @@ def tune(
     eta: int = 3,
     repeats: int = 3,
     out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
@@ -163,7 +187,7 @@ def tune(
     The best loses at most `within` points of accuracy against exact (or `within_loss` percent of loss, where accuracy
     says nothing); `best` has its label, how much faster it is, and the command and the library's call to use it.
     """
-    settled = _recipe(recipe, changes)
+    settled, starter = _settled(recipe, changes, launcher, hosts)
     space = Space(
         strategies=tuple(_names(strategies)) or STRATEGIES,
         buckets_mb=tuple(buckets_mb),
@@ -172,11 +196,11 @@ def tune(
     )
     margins = Margins(points=within, loss_percent=within_loss)
     plan = tuning.prepare(settled, space, margins=margins, eta=eta, repeats=repeats)
-    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
+    with starter.open(plan.num_processes) as pool:
         found, folder = tuning.tune(
             settled,
             plan,
-            launcher,
+            pool,
             out=Path(out),
             follow=lambda *_: contextlib.nullcontext(_Quiet()),
             on_rung=_ignore,
@@ -188,11 +212,6 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
     if isinstance(strategies, str):
         return [name for name in strategies.split(",") if name]
     return list(strategies)
-
-
-def _workers_for(point: Point) -> Launcher:
-    assert point.entry is not None
-    return LocalLauncher(point.entry.num_processes, cluster=point.recipe.cluster)
 
 
 def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
@@ -219,23 +238,14 @@ def _name(part: Any) -> str:
     return str(getattr(part, "__name__", type(part).__name__)).strip("<>")
 
 
-def _recipe(recipe: str | Recipe, changes: dict[str, Any]) -> Recipe:
+def _settled(
+    recipe: str | Recipe, changes: dict[str, Any], launcher: LauncherChoice, hosts: str | Sequence[str] | None
+) -> tuple[Recipe, Launcher]:
+    """The recipe with its changes and a comm by name, and the launcher that starts its workers."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return settle_comm(base.replace({key.replace("__", "."): value for key, value in changes.items()}))
-
-
-class _Giving(Launcher):
-    """Sends objects along with every task."""
-
-    def __init__(self, inner: Launcher, given: bytes) -> None:
-        self._inner, self._given = inner, given
-
-    def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        arguments = {"given": self._given, **task.arguments}
-        return self._inner.run(replace(task, function=train_given, arguments=arguments), on_event)
-
-    def close(self) -> None:
-        self._inner.close()
+    changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
+    starter = launcher_for(launcher, hosts, changed.cluster)
+    return settle_comm(changed, starter.describe().num_hosts), starter
 
 
 def _ignore(event: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ ORDER = 1
 @host_options
 def compare(
     recipe: Any,
-    nodes: Any,
+    launch: Any,
     repeats: Annotated[int, typer.Option("--repeats", help="Times that every strategy runs, in turn.", min=1)] = 1,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
     out: Out = Path("runs"),
@@ -29,7 +29,7 @@ def compare(
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import count_nodes, launched, where
+    from paceline.cli.parts.session import launched, launcher_for, where
     from paceline.cli.parts.stored import show_study
     from paceline.cli.parts.view import processes_of
     from paceline.study.compare import compare as run_study
@@ -37,15 +37,16 @@ def compare(
     from paceline.study.entries import settle_comm
 
     check_json_target(json_target)
+    starter = launcher_for(launch, recipe.cluster)
     fetch_if_needed(recipe.data, console_for(json_target))
-    recipe = settle_comm(recipe, count_nodes(nodes))
+    recipe = settle_comm(recipe, starter.describe().num_hosts)
     entries, facts = prepare(recipe)
-    with launched(max(entry.num_processes for entry in entries), nodes, recipe.cluster) as launcher:
+    with launched(max(entry.num_processes for entry in entries), starter) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), global batch {recipe.batch_size}, "
-            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}{where(nodes, recipe.cluster)}",
+            f"{facts.total_steps} steps, {recipe.workers} workers, comm {recipe.comm}{where(starter)}",
             markup=False,
         )
         for entry in entries:

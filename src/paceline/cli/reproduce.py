@@ -28,8 +28,9 @@ def reproduce(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.reproduced import show_experiments, show_reproduced
-    from paceline.cli.parts.session import launched, refuse_other_parents
-    from paceline.launch.local import Nodes
+    from paceline.cli.parts.session import launched, launcher_for, refuse_other_parents
+    from paceline.launch.base import Request
+    from paceline.recipe import ClusterConfig
     from paceline.study.reproduce import load_experiment, prepare
     from paceline.study.reproduce import reproduce as run_study
 
@@ -37,14 +38,15 @@ def reproduce(
     if not experiment:
         show_experiments(console)
         return
-    refuse_other_parents("reproduce", Nodes())
+    refuse_other_parents("reproduce", launcher_for(Request(), ClusterConfig()))
     check_json_target(json_target)
     loaded = load_experiment(experiment)
     plan = prepare(loaded, full=full, data_dir=data_dir, device=device, on_cluster=cluster)
+    starter = launcher_for(Request(), plan.recipe.cluster)
     console.print(f"{loaded.name}: {loaded.title}", markup=False)
     for note in plan.notes:
         console.print(note, style="yellow", markup=False)
-    with launched(plan.num_processes, Nodes(), plan.recipe.cluster) as launcher:
+    with launched(plan.num_processes, starter) as launcher:
         study, folder = run_study(
             plan,
             launcher,

@@ -14,7 +14,7 @@ ORDER = 2
 @host_options
 def run(
     recipe: Any,
-    nodes: Any,
+    launch: Any,
     out: Out = Path("runs"),
     json_target: Json = "",
     metrics_port: MetricsPort = None,
@@ -26,7 +26,7 @@ def run(
     from paceline.cli.parts.metrics import Together, serving
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.session import count_nodes, launched, where
+    from paceline.cli.parts.session import launched, launcher_for, where
     from paceline.cli.parts.stored import show_run
     from paceline.cli.parts.view import processes_of
     from paceline.runs import SCHEMA, stamped
@@ -35,17 +35,18 @@ def run(
     from paceline.study.run import execute, run_folder
 
     check_json_target(json_target)
+    starter = launcher_for(launch, recipe.cluster)
     fetch_if_needed(recipe.data, console_for(json_target))
-    recipe = settle_comm(recipe, count_nodes(nodes))
+    recipe = settle_comm(recipe, starter.describe().num_hosts)
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
-    with launched(entry.num_processes, nodes, recipe.cluster) as launcher:
+    with launched(entry.num_processes, starter) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         console.print(
             f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on "
             f"{recipe.data.name} ({facts.num_train_samples:,} samples), {processes_of(entry)}, global batch "
             f"{recipe.batch_size}, {facts.total_steps} steps under {entry.label}, comm {recipe.comm}"
-            f"{where(nodes, recipe.cluster)}",
+            f"{where(starter)}",
             markup=False,
         )
         with serving(metrics_port, metrics_host, console, is_main=launcher.is_main) as followers:

@@ -26,7 +26,7 @@ def _most_workers(arguments: dict[str, Any]) -> dict[str, Any]:
 @host_options
 def scale(
     recipe: Any,
-    nodes: Any,
+    launch: Any,
     workers: Annotated[
         str,
         typer.Option(
@@ -54,7 +54,7 @@ def scale(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.points import follow_points
     from paceline.cli.parts.scaling import show_plan
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.parts.session import launched, launcher_for
     from paceline.cli.parts.stored import show_study
     from paceline.errors import RunError
     from paceline.study.entries import settle_comm
@@ -63,10 +63,11 @@ def scale(
 
     check_json_target(json_target)
     modes = parse_mode(mode)
+    starter = launcher_for(launch, recipe.cluster)
     fetch_if_needed(recipe.data, console_for(json_target))
-    recipe = settle_comm(recipe, count_nodes(nodes))
+    recipe = settle_comm(recipe, starter.describe().num_hosts)
     plan = prepare(recipe, parse_workers(workers), modes)
-    with launched(plan.num_processes, nodes, recipe.cluster) as launcher:
+    with launched(plan.num_processes, starter) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         show_plan(console, plan, repeats)
         with (

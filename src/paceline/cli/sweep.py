@@ -41,7 +41,7 @@ Fresh = Annotated[
 @host_options
 def sweep(
     recipe: Any,
-    nodes: Any,
+    launch: Any,
     vary: Vary = None,
     remedies: Remedies = False,
     remedy: OneRemedy = None,
@@ -60,10 +60,10 @@ def sweep(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.points import follow_points
     from paceline.cli.parts.sweep_view import show_sweep
-    from paceline.cli.parts.sweeping import check_hosts, choose_request, fetch_all, interruptible, introduce, launch
+    from paceline.cli.parts.sweeping import check_hosts, choose_request, fetch_all, interruptible, introduce, start
     from paceline.study.sweep import open_sweep, run_sweep
 
-    num_hosts = check_hosts(nodes)
+    num_hosts = check_hosts(launch, recipe.cluster)
     check_json_target(json_target)
     console = console_for(json_target)
     texts = ["linear", "lars", "lamb"] if remedies else []
@@ -86,7 +86,7 @@ def sweep(
             serving(metrics_port, metrics_host, console, is_main=True) as followers,
             follow_points(num_runs=opened.num_runs_left, repeats=request.repeats, console=console) as bars,
         ):
-            study = run_sweep(opened, partial(launch, nodes=nodes), Together([bars, *followers]))
+            study = run_sweep(opened, partial(start, launch=launch), Together([bars, *followers]))
     show_sweep(console, study)
     tell_where(console, opened.folder, with_page=report and bool(study["results"]))
     write_json(study, json_target)

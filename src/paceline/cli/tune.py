@@ -17,7 +17,7 @@ PANEL = "Tuning"
 @host_options
 def tune(
     recipe: Any,
-    nodes: Any,
+    launch: Any,
     within: Annotated[
         float, typer.Option(help="Points of accuracy that may be lost against exact.", rich_help_panel=PANEL, min=0)
     ] = 0.5,
@@ -53,7 +53,7 @@ def tune(
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.points import follow_points
-    from paceline.cli.parts.session import count_nodes, launched, refuse_other_parents, where
+    from paceline.cli.parts.session import launched, launcher_for, refuse_other_parents, where
     from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
     from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
     from paceline.study.entries import settle_comm
@@ -61,11 +61,12 @@ def tune(
     from paceline.study.tune import prepare
     from paceline.study.tune import tune as run_study
 
-    refuse_other_parents("tune", nodes)
+    starter = launcher_for(launch, recipe.cluster)
+    refuse_other_parents("tune", starter)
     check_json_target(json_target)
     console = console_for(json_target)
     fetch_if_needed(recipe.data, console)
-    recipe = settle_comm(recipe, count_nodes(nodes))
+    recipe = settle_comm(recipe, starter.describe().num_hosts)
     space = Space(
         strategies=words_in(strategies) or STRATEGIES,
         buckets_mb=numbers_in("--buckets", buckets),
@@ -74,8 +75,8 @@ def tune(
     )
     margins = Margins(points=within, loss_percent=within_loss)
     plan = prepare(recipe, space, margins=margins, eta=eta, repeats=repeats)
-    show_plan(console, recipe, plan, where(nodes, recipe.cluster))
-    with launched(plan.num_processes, nodes, recipe.cluster) as launcher:
+    show_plan(console, recipe, plan, where(starter))
+    with launched(plan.num_processes, starter) as launcher:
         study, folder = run_study(
             recipe,
             plan,

@@ -1,4 +1,4 @@
-"""Where the processes of a pool stand: who starts them, which node each is on, and where they meet."""
+"""How the processes of a pool are started: by what command, on which node, and where they meet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
+
+from paceline.launch.messages import Channel, Forked
 
 STOP_S = 2.0  # between asking a worker to end and making it
 
@@ -29,7 +32,7 @@ class WorkerProcess:
     """A worker process, or the client that leads to it, and our end of its pipe."""
 
     popen: subprocess.Popen[bytes]
-    pipe: Connection
+    pipe: Channel
     ends_with_pipe: bool = False  # whether it is asked to end by closing its pipe, not by a signal
 
     def ask_to_end(self) -> None:
@@ -51,11 +54,13 @@ class WorkerProcess:
 class Ground(ABC):
     """Starts all processes of a pool; opened before the first of them and closed after the last."""
 
+    # Whether every process is a child of this one on this machine, so that pickles may pass both ways.
+    is_forked: bool = True
     # Where worker 0 keeps the store at which all meet, and the port (0: a free one); None: this process keeps it.
     meeting: tuple[str, int] | None = None
 
     def open(self) -> None:
-        """Make what processes stand on."""
+        """Acquire resources before processes start."""
 
     @abstractmethod
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
@@ -76,7 +81,7 @@ class Ground(ABC):
         return ""
 
     def close(self) -> None:
-        """Take down what `open` made."""
+        """Release what `open` acquired."""
 
 
 class Here(Ground):
@@ -108,9 +113,9 @@ def start_process(
         stdin=subprocess.DEVNULL,
     )
     theirs.close()
-    pipe: Connection = Connection(ours.detach())
-    pipe.send(sys.path)
-    return WorkerProcess(popen, pipe)
+    connection: Connection[Any, Any] = Connection(ours.detach())
+    connection.send(sys.path)
+    return WorkerProcess(popen, Forked(connection))
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:

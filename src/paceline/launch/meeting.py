@@ -21,6 +21,7 @@ class Meeting:
     host: str
     port: int
     local_rank: int
+    local_world_size: int = 1  # processes of this host
     node: str  # processes with the same name here share a host
     opens_store: bool
     attempt: str = "0"  # torchrun starts everybody again when one failed; the store remembers the last time
@@ -36,6 +37,7 @@ class Meeting:
             rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
             local_rank = int(environment.get("LOCAL_RANK", rank))
+            local_world_size = max(int(environment.get("LOCAL_WORLD_SIZE", world_size)), 1)
         except (KeyError, ValueError) as error:
             raise UsageError(f"RANK is set, but the rest of torchrun's environment is not in order: {error}") from None
         return Meeting(
@@ -44,6 +46,7 @@ class Meeting:
             host=host,
             port=port,
             local_rank=local_rank,
+            local_world_size=local_world_size,
             node=environment.get("GROUP_RANK") or host_identity(),
             # torchrun keeps a store of its own at that address; without it rank 0 opens one.
             opens_store=rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",

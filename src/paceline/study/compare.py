@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.recipe import Recipe
 from paceline.runs import SCHEMA, Folder, stamped, store_study
@@ -40,7 +40,7 @@ def prepare(recipe: Recipe) -> tuple[list[Entry], Facts]:
 def compare(
     recipe: Recipe,
     entries: list[Entry],
-    launcher: Launcher,
+    launcher: WorkerPool,
     *,
     repeats: int,
     out: Path,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from paceline.comm import Counter
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, Strategy, StrategySpec
 from paceline.strategies.weights import new_vector, pack
@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 Seen = dict[str, list[dict[str, Any]]]  # by optimiser: what each worker saw
 
 
-def judge_apart(text: str, recipes: dict[str, Recipe], launcher: Launcher, comm: str) -> dict[str, Any]:
+def judge_apart(text: str, recipes: dict[str, Recipe], launcher: WorkerPool, comm: str) -> dict[str, Any]:
     """Whether a PARTIAL or PERIODIC strategy keeps its promise: figures for a row of the certificate."""
     strategy = StrategySpec.parse(text).build()
     seen: Seen = {}

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from paceline.errors import WorkerError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.recipe import Recipe
 from paceline.runs import Folder
 from paceline.study.compare import Listener
@@ -24,7 +24,7 @@ Follow = Callable[[list[Entry], int, int], AbstractContextManager[Listener]]
 def run_rounds(
     recipe: Recipe,
     entries: Sequence[Entry],
-    launcher: Launcher,
+    launcher: WorkerPool,
     *,
     repeats: int,
     listener: Listener,

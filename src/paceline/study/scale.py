@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import WorkerError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.compare import Listener
@@ -23,7 +23,7 @@ Study = dict[str, Any]
 class Rounds:
     """Runs jobs in turn and keeps what each of them gave; one that fails is not tried again, the others go on."""
 
-    def __init__(self, plan: Plan, launcher: Launcher, folder: Folder | None, listener: Listener) -> None:
+    def __init__(self, plan: Plan, launcher: WorkerPool, folder: Folder | None, listener: Listener) -> None:
         self._plan, self._launcher, self._folder, self._listener = plan, launcher, folder, listener
         self.measured: dict[Work, list[Result]] = {job.work: [] for job in plan.jobs}
         self.failed: list[dict[str, Any]] = []
@@ -91,7 +91,9 @@ class Rounds:
         return {**row, "measuring": self.cost[1] if self.cost and is_tried else None}
 
 
-def scale(plan: Plan, launcher: Launcher, *, repeats: int, out: Path, listener: Listener) -> tuple[Study, Path] | None:
+def scale(
+    plan: Plan, launcher: WorkerPool, *, repeats: int, out: Path, listener: Listener
+) -> tuple[Study, Path] | None:
     """Run every point `repeats` times, in turn; the study and its folder, or None where another process reports.
 
     An interrupted or failed study keeps what was measured until then, and says so.

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.cluster.host import check_host, examine
 from paceline.errors import PacelineError, UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.recipe import Recipe
 from paceline.runs import SCHEMA, STUDY_FILE, Folder, finite, list_runs, stamped
@@ -28,7 +28,7 @@ from paceline.study.run import execute
 from paceline.study.vary import Axis, is_same_work
 
 RUNS = "runs"
-Launch = Callable[[Point], AbstractContextManager[Launcher]]
+Launch = Callable[[Point], AbstractContextManager[WorkerPool]]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.codecs import TensorSpec
 from paceline.data import load_data
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.models import build_model
 from paceline.recipe import Recipe
@@ -67,7 +67,7 @@ def prepare(recipe: Recipe, space: Space, *, margins: Margins, eta: int, repeats
 def tune(
     recipe: Recipe,
     plan: Plan,
-    launcher: Launcher,
+    launcher: WorkerPool,
     *,
     out: Path,
     follow: Follow,
@@ -97,7 +97,7 @@ def tune(
 class _Climb:
     """Who is left, and what the rung that was run last has measured."""
 
-    def __init__(self, recipe: Recipe, plan: Plan, launcher: Launcher, folder: Folder) -> None:
+    def __init__(self, recipe: Recipe, plan: Plan, launcher: WorkerPool, folder: Folder) -> None:
         self._recipe, self._plan, self._launcher, self._folder = recipe, plan, launcher, folder
         self._entries = list(plan.candidates.entries)
         self.measured: Measured = {}

@@ -4,42 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Launcher
-from paceline.launch.choose import make_launcher
-from paceline.launch.hosts import Hosts
-from paceline.launch.local import Nodes
-from paceline.launch.torchrun import TorchrunLauncher
+from paceline.launch.base import Launcher, Request, WorkerPool
+from paceline.launch.registry import choose_launcher
 from paceline.recipe import ClusterConfig
 
 
-def count_nodes(nodes: Nodes | Hosts) -> int:
-    """Hosts that the workers of this command are on, emulated ones left out."""
-    return TorchrunLauncher.num_nodes() if TorchrunLauncher.is_here() else nodes.num_nodes
+def launcher_for(launch: Request, cluster: ClusterConfig) -> Launcher:
+    """The launcher that a command's options and its cluster ask for; every mistake in them is found here."""
+    return choose_launcher(replace(launch, cluster=cluster))
 
 
-def refuse_other_parents(command: str, nodes: Nodes | Hosts) -> None:
-    """Of a command that decides on the way what to run next: several processes would have to decide alike."""
-    if TorchrunLauncher.is_here() or (isinstance(nodes, Nodes) and nodes.num_nodes > 1):
-        started = "torchrun" if TorchrunLauncher.is_here() else "--nnodes"
-        raise UsageError(f"{command} starts all workers itself; run it once, without {started}, or with --hosts")
+def refuse_other_parents(command: str, launcher: Launcher) -> None:
+    """Refuse launchers whose processes run one command side by side: this command decides on the way what runs next."""
+    if not launcher.starts_all:
+        raise UsageError(
+            f"{command} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
+        )
 
 
-def where(nodes: Nodes | Hosts, cluster: ClusterConfig) -> str:
-    """What a command says of where its workers are, behind how many; nothing where they are plain processes."""
-    if isinstance(nodes, Hosts):
-        return f", on {', '.join(nodes.names)}"
-    return f", on emulated nodes ({cluster})" if cluster.nodes else ""
+def where(launcher: Launcher) -> str:
+    """Where workers are, as the end of a sentence; empty for plain processes."""
+    words = launcher.describe().words
+    return f", {words}" if words else ""
 
 
 @contextmanager
-def launched(num_processes: int, nodes: Nodes | Hosts, cluster: ClusterConfig | None = None) -> Iterator[Launcher]:
-    """Workers by whoever starts them here; they are gone when this ends, however it ends, and a cluster with them."""
-    launcher = make_launcher(num_processes, nodes, cluster)
+def launched(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
+    """Workers, ended when the block ends; Ctrl-C becomes one sentence."""
     try:
-        with launcher:
-            yield launcher
+        with launcher.open(num_processes) as pool:
+            yield pool
     except KeyboardInterrupt as error:
         interrupted = RunError("interrupted: all workers are stopped")
         for note in getattr(error, "__notes__", []):

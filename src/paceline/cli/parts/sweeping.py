@@ -12,13 +12,11 @@ import typer
 from rich.console import Console
 
 from paceline.cli.parts.fetching import fetch_if_needed
+from paceline.cli.parts.session import launcher_for
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Launcher
-from paceline.launch.choose import make_launcher
-from paceline.launch.hosts import Hosts
-from paceline.launch.local import Nodes
-from paceline.launch.torchrun import TorchrunLauncher
-from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe, recipe_keys
+from paceline.launch.base import Request as LaunchRequest
+from paceline.launch.base import WorkerPool
+from paceline.recipe import DEFAULT_RECIPE, ClusterConfig, Recipe, load_recipe, recipe_keys
 from paceline.runs import find
 from paceline.study.memory import amount, footprint_key, predict
 from paceline.study.points import Point, make_points
@@ -29,15 +27,15 @@ from paceline.study.vary import parse_vary
 Stored = dict[str, Any]
 
 
-def check_hosts(nodes: Nodes | Hosts) -> int:
-    """How many real hosts workers are on; ways of starting them that a sweep cannot use are refused."""
-    if isinstance(nodes, Nodes) and nodes.num_nodes > 1:
-        raise UsageError("a sweep is run from one host: --hosts starts workers on others, --nnodes does not")
-    if TorchrunLauncher.is_here():
+def check_hosts(launch: LaunchRequest, cluster: ClusterConfig) -> int:
+    """The number of real hosts; launchers that a sweep cannot use are refused."""
+    launcher = launcher_for(launch, cluster)
+    if not launcher.starts_all:
         raise UsageError(
-            "a sweep starts new workers for every point, and torchrun starts them once; leave torchrun out"
+            f"a sweep is run from one host and starts new workers for every point; leave {launcher.because} out, or "
+            "use --hosts"
         )
-    return nodes.num_nodes
+    return launcher.describe().num_hosts
 
 
 def choose_request(
@@ -129,10 +127,10 @@ def introduce(console: Console, sweep: Sweep) -> None:
         console.print(f"predicted memory of all workers together: {span}", markup=False)
 
 
-def launch(point: Point, nodes: Nodes | Hosts | None = None) -> Launcher:
+def start(point: Point, launch: LaunchRequest) -> WorkerPool:
     """New workers for one run, on the point's own cluster where it has one."""
     assert point.entry is not None
-    return make_launcher(point.entry.num_processes, nodes, point.recipe.cluster)
+    return launcher_for(launch, point.recipe.cluster).open(point.entry.num_processes)
 
 
 @contextmanager

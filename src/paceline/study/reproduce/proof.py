@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paceline.data import load_data
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.study.judges import EXACT_TOLERANCE
@@ -20,7 +20,7 @@ from paceline.train.oracle import oracle_steps
 from paceline.train.replicas import parameter_digest
 
 
-def prove(recipe: Recipe, strategies: tuple[str, ...], launcher: Launcher) -> list[dict[str, Any]]:
+def prove(recipe: Recipe, strategies: tuple[str, ...], launcher: WorkerPool) -> list[dict[str, Any]]:
     """A row per strategy: after how many synchronisations all ranks held the same bits, and how far the oracle is.
 
     In float64, so that the distance to the oracle is that of the algorithm and not of rounding.
@@ -47,7 +47,7 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
     save_file(last, file)
 
 
-def _prove(recipe: Recipe, strategy: str, launcher: Launcher, oracle: str) -> dict[str, Any]:
+def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> dict[str, Any]:
     arguments = {"recipe": recipe, "strategy": strategy, "oracle": oracle}
     task = Task(digests_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
     workers = launcher.run(task, _ignore)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.runs import SCHEMA, Folder, stamped, store_study
 from paceline.study.entries import Entry
@@ -22,7 +22,7 @@ from paceline.study.rounds import Follow, Measured, file_name, run_rounds
 
 
 def reproduce(
-    plan: Plan, launcher: Launcher, *, out: Path, follow: Follow, repeats: int | None = None
+    plan: Plan, launcher: WorkerPool, *, out: Path, follow: Follow, repeats: int | None = None
 ) -> tuple[dict[str, Any], Path]:
     """Run every point; the study and its folder. What an interrupted or failed one has measured is kept, and said."""
     folder = Folder(out, stamped(f"reproduce-{plan.experiment.name}"))
