@@ -6,8 +6,10 @@ The shell here is a program that takes a host and a command, and runs the comman
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -162,6 +164,107 @@ def test_who_does_not_know_the_token_is_not_heard(
         pytest.raises(RunError, match="host alpha did not answer within 3 s"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=1), ignore_event)
+
+
+# A host that answers as a worker does, and then sends whatever it was told to.
+HOSTILE = """
+import json, os, sys
+from paceline.launch.remote import MARK, _read_line
+from paceline.launch.sameness import own_facts
+
+token = _read_line(0)
+os.write(1, f"{MARK} {token} {json.dumps(own_facts())}\\n".encode())
+os.write(1, bytes.fromhex(sys.argv[1]))
+os.read(0, 1 << 16)
+os.read(0, 1 << 16)
+"""
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._file,)
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("!i", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("pickle", r"^worker 0 could not start: sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("late pickle", r"^worker 0 sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("oversized", r"^worker 0 could not start: sent a message of more than 256 MiB \(on host alpha\)$"),
+        ("malformed", r"^worker 0 could not start: sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("out of turn", r"^worker 0 could not start: it sent a message out of turn \(on host alpha\)$"),
+        ("outside", r"wants to write outside the run's folder: '\.\./proof'$"),
+    ],
+)
+def test_a_hostile_host_cannot_run_code_here(open_hosts: OpenHosts, tmp_path: Path, what: str, sentence: str) -> None:
+    bomb = framed(pickle.dumps(Bomb(tmp_path / "proof")))
+    begin = framed(messages.encode(messages.Ready())) + framed(messages.encode(messages.StoreKept(1)))
+    piece = messages.FilePiece("../proof", b"", is_first=True)
+    data = {
+        "pickle": bomb,
+        "late pickle": begin + bomb,
+        "oversized": struct.pack("!iQ", -1, 1 << 40),
+        "malformed": framed(b"\xdd\xff\xff\xff\xff"),
+        "out of turn": framed(messages.encode(messages.Done(1))),
+        "outside": begin + framed(messages.encode(piece)),
+    }[what]
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    script = f"#!/bin/sh\nexec {sys.executable} {tmp_path}/hostile.py {data.hex()}\n"
+    python = executable(tmp_path / "python", script)
+    (tmp_path / "run").mkdir()
+    task = Task(jobs.rank_of, {"folder": str(tmp_path / "run")}, num_workers=1)
+    with (
+        open_hosts(1, "alpha", remote_python=str(python)) as launcher,
+        pytest.raises(RunError, match=sentence),
+    ):
+        launcher.run(task, ignore_event)
+    assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("order", ["pickle", "task"])
+def test_a_worker_loads_no_pickle_and_runs_no_foreign_function(tmp_path: Path, order: str) -> None:
+    proof = tmp_path / "proof"
+    enter = framed(messages.encode(messages.Enter(str(tmp_path), [])))
+    foreign = {"type": "task", "function": "pathlib:Path.touch", "serve": None, "arguments": {}, "comm": "torch"}
+    foreign |= {"num_workers": 1, "num_servers": 0, "device": "cpu", "threads": 1, "timeout_s": 1.0, "rank": 0}
+    foreign |= {"local_rank": 0, "node": "0", "job": 1, "master": ["127.0.0.1", 1], "address": ""}
+    bomb = framed(pickle.dumps(Bomb(proof)))
+    sent = bomb if order == "pickle" else enter + framed(messages.encode(foreign))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "paceline.launch.remote"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=node_jobs.environment_for_workers(),
+    )
+    with worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdin.write(b"token\n" + sent)
+        worker.stdin.flush()  # and stays open: a worker whose pipe is closed leaves without a word
+        said = worker.stdout.read()
+        err = worker.stderr.read().decode()
+    assert worker.returncode == 1
+    if order == "pickle":
+        assert "the launcher sent a message that cannot be read" in err
+    else:
+        assert b"received an order to run 'pathlib:Path.touch', which is no function of paceline" in said
+    assert not proof.exists()
+
+
+def test_objects_are_not_sent_to_hosts(open_hosts: OpenHosts) -> None:
+    with pytest.raises(UsageError, match="given as objects cannot be sent to workers on other hosts"):
+        open_hosts(1, "alpha").give(b"pickled")
 
 
 def test_a_working_directory_that_is_not_there_is_said(

@@ -17,6 +17,8 @@ from paceline.launch.messages import Channel, Forked
 
 STOP_S = 2.0  # between asking a worker to end and making it
 
+Wrap = Callable[[list[str]], list[str]]  # from a command to the one that runs it
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -85,23 +87,23 @@ class Ground(ABC):
 
 
 class Here(Ground):
-    """Plain processes of this host."""
+    """Processes of this host; `wrap` puts a program in front of their command, as `nice` or `numactl` want."""
 
-    def __init__(self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1") -> None:
-        self._num_processes, self._node, self._address = num_processes, node, address
+    def __init__(
+        self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1", wrap: Wrap | None = None
+    ) -> None:
+        self._num_processes, self._node, self._address, self._wrap = num_processes, node, address, wrap or list
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
         for _ in range(self._num_processes):
-            yield start_process({**os.environ, **environment})
+            yield start_process({**os.environ, **environment}, self._wrap)
 
     def seat(self, index: int) -> Seat:
         return Seat(self._node, index, self._address)
 
 
-def start_process(
-    environment: dict[str, str], wrap: Callable[[list[str]], list[str]] = lambda command: command
-) -> WorkerProcess:
-    """A worker as a child of this process, a pair of sockets as its pipe; `wrap` turns its command into another."""
+def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProcess:
+    """Start a worker as a child of this process, with a socket pair as its pipe; `wrap` changes its command."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "paceline.launch.process", str(theirs.fileno())]
     # A session of its own: Ctrl-C reaches this process alone, which then ends the workers in order.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from inspect import isfunction
 from multiprocessing.connection import Connection
 from typing import Annotated, Any, Literal
@@ -211,8 +211,6 @@ def printable(text: str) -> str:
 
 
 def _encode_other(value: Any) -> Any:
-    if isinstance(value, Recipe):
-        return msgspec.msgpack.Ext(RECIPE_CODE, msgspec.msgpack.encode(value.to_dict()))
     if hasattr(value, "tolist"):  # arrays and scalars of numpy, tensors, array.array
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} cannot be sent to another host")
@@ -247,7 +245,7 @@ def _plain_task(order: RunTask) -> _PlainTask:
     return _PlainTask(
         function=name_of_function(task.function),
         serve=None if task.serve is None else name_of_function(task.serve),
-        arguments=task.arguments,
+        arguments={name: _plain_argument(value) for name, value in task.arguments.items()},
         num_workers=task.num_workers,
         num_servers=task.num_servers,
         comm=task.comm,
@@ -261,6 +259,13 @@ def _plain_task(order: RunTask) -> _PlainTask:
         master=order.master,
         address=order.address,
     )
+
+
+def _plain_argument(value: Any) -> Any:
+    if isinstance(value, Recipe):
+        return msgspec.msgpack.Ext(RECIPE_CODE, msgspec.msgpack.encode(value.to_dict()))
+    assert not is_dataclass(value), f"a {type(value).__name__} would arrive as a dict; give its values instead"
+    return value
 
 
 def _real_task(order: _PlainTask) -> RunTask:

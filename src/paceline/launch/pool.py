@@ -119,8 +119,12 @@ class ProcessPool(WorkerPool):
 
     def _start_error(self, task: Task, index: int, sentence: str) -> WorkerError:
         rank = self._first_rank + index
-        where = self._ground.who(index)
-        return WorkerError(rank, f"{sentence}{where and f' ({where})'}", who=task.name_of(rank))
+        where = self._where(index)
+        return WorkerError(rank, sentence if sentence.endswith(where) else sentence + where, who=task.name_of(rank))
+
+    def _where(self, index: int) -> str:
+        words = self._ground.who(index)
+        return f" ({words})" if words else ""
 
     def _meet(self, timeout_s: float) -> tuple[Any, int]:
         """A store in this process, and its port."""
@@ -185,8 +189,7 @@ class ProcessPool(WorkerPool):
                 elif isinstance(reply, _Failure):
                     failures.append(reply)
                 else:
-                    where = self._ground.who(pipes[pipe])
-                    failures.append(_Failure(rank, "raised", f"sent a message out of turn{where and f' ({where})'}"))
+                    failures.append(_Failure(rank, "raised", f"sent a message out of turn{self._where(pipes[pipe])}"))
                 del pipes[pipe]
             if any(failure.kind != "comm" for failure in failures):
                 break
@@ -201,8 +204,7 @@ class ProcessPool(WorkerPool):
         try:
             return pipe.receive()
         except MessageError as error:
-            where = self._ground.who(index)
-            return _Failure(rank, "raised", f"sent {error}{where and f' ({where})'}")
+            return _Failure(rank, "raised", f"sent {error}{self._where(index)}")
         except (EOFError, OSError):
             popen = self._processes[index].popen
             try:
