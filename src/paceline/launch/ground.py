@@ -22,16 +22,16 @@ Wrap = Callable[[list[str]], list[str]]  # from a command to the one that runs i
 
 @dataclass(frozen=True)
 class Seat:
-    """The place of one process."""
+    """Where one process runs."""
 
     node: str  # processes with the same name here share a host
     local_rank: int  # which of its node's processes it is
-    address: str  # that peers reach it at; empty: the one that leads towards the meeting point
+    address: str  # at which peers reach it; empty: that of the interface towards the store
 
 
 @dataclass
 class WorkerProcess:
-    """A worker process, or the client that leads to it, and our end of its pipe."""
+    """A worker process, or the client that is connected to it, and our end of its pipe."""
 
     popen: subprocess.Popen[bytes]
     pipe: Channel
@@ -44,7 +44,7 @@ class WorkerProcess:
             self.popen.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait for its end; from the deadline on, make it end."""
+        """Wait for its end until the deadline, then kill it."""
         try:
             self.popen.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -58,7 +58,7 @@ class Ground(ABC):
 
     # Whether every process is a child of this one on this machine, so that pickles may pass both ways.
     is_forked: bool = True
-    # Where worker 0 keeps the store at which all meet, and the port (0: a free one); None: this process keeps it.
+    # Address and port (0: a free one) of the store that worker 0 opens; None: this process opens it.
     meeting: tuple[str, int] | None = None
 
     def open(self) -> None:
@@ -66,19 +66,19 @@ class Ground(ABC):
 
     @abstractmethod
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
-        """Start every process, with these variables beside this process's; each says by its pipe when it is ready."""
+        """Start every process with these variables added to the environment; each sends Ready through its pipe."""
 
     @abstractmethod
     def seat(self, index: int) -> Seat:
-        """Where the process with that number stands."""
+        """Where the process with that number runs."""
 
     def who(self, index: int) -> str:
-        """Where that is, in words for errors; empty where it is here."""
+        """The host or node of a process, for errors; empty for this host."""
         del index
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """What may have ended that process, beside its exit code."""
+        """The likely reason for the end of a process, added to its exit code."""
         del index, code
         return ""
 
@@ -121,7 +121,7 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:
-    """The node of each process: its own as long as there are enough, else even blocks."""
+    """The node of each process: one each while there are enough nodes, else even blocks."""
     if num_processes <= num_nodes:
         return list(range(num_processes))
     return [index * num_nodes // num_processes for index in range(num_processes)]

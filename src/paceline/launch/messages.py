@@ -240,24 +240,18 @@ def _checked(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
         raise MessageError(f"a message that cannot be read ({error})") from None
 
 
+_TASK_FIELDS = ("num_workers", "num_servers", "comm", "device", "threads", "timeout_s")
+_ORDER_FIELDS = ("rank", "local_rank", "node", "job", "master", "address")
+
+
 def _plain_task(order: RunTask) -> _PlainTask:
     task = order.task
     return _PlainTask(
         function=name_of_function(task.function),
         serve=None if task.serve is None else name_of_function(task.serve),
         arguments={name: _plain_argument(value) for name, value in task.arguments.items()},
-        num_workers=task.num_workers,
-        num_servers=task.num_servers,
-        comm=task.comm,
-        device=task.device,
-        threads=task.threads,
-        timeout_s=task.timeout_s,
-        rank=order.rank,
-        local_rank=order.local_rank,
-        node=order.node,
-        job=order.job,
-        master=order.master,
-        address=order.address,
+        **_fields(task, _TASK_FIELDS),
+        **_fields(order, _ORDER_FIELDS),
     )
 
 
@@ -269,26 +263,13 @@ def _plain_argument(value: Any) -> Any:
 
 
 def _real_task(order: _PlainTask) -> RunTask:
-    task = Task(
-        find_function(order.function),
-        order.arguments,
-        num_workers=order.num_workers,
-        num_servers=order.num_servers,
-        serve=None if order.serve is None else find_function(order.serve),
-        comm=order.comm,
-        device=order.device,
-        threads=order.threads,
-        timeout_s=order.timeout_s,
-    )
-    return RunTask(
-        task=task,
-        rank=order.rank,
-        local_rank=order.local_rank,
-        node=order.node,
-        job=order.job,
-        master=order.master,
-        address=order.address,
-    )
+    serve = None if order.serve is None else find_function(order.serve)
+    task = Task(find_function(order.function), order.arguments, serve=serve, **_fields(order, _TASK_FIELDS))
+    return RunTask(task=task, **_fields(order, _ORDER_FIELDS))
+
+
+def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def name_of_function(function: Function) -> str:

@@ -74,7 +74,7 @@ def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
 
 
 def _get_ready() -> None:
-    """Everybody is warm before the first task: who sleeps during it must not disturb what is measured."""
+    """Import and warm up before the first task, so that idle workers do not disturb what it measures."""
     import torch
 
     from paceline.train import job  # noqa: F401

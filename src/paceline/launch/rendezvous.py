@@ -22,9 +22,9 @@ CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in
 def connect(
     task: Task, store: Any, *, job: int, rank: int, local_rank: int, node: str, address: str
 ) -> tuple[Comm, Comm | None]:
-    """Fresh comms for one task: the workers' own, and one with the servers where there are some.
+    """Fresh comms for one task: one of the workers, and a wide one that includes the servers, if there are any.
 
-    A server has no part in the workers' own: it gets the wide one twice.
+    A server is not in the comm of the workers: it gets the wide one twice.
     """
     kind = comms.get(task.comm)
 
@@ -50,9 +50,9 @@ def connect(
 
 
 def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
-    """Let go of a task's comms; no worker lets go of a connection that a slower one still uses.
+    """Close a task's comms; workers wait for each other, so that none closes a connection that another still uses.
 
-    A server does not wait for workers that are still busy after they have parted from it.
+    A server does not wait for workers that have parted from it.
     """
     if rank < task.num_workers:
         comm.barrier()
@@ -62,7 +62,7 @@ def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
 
 
 class MoreComms:
-    """Opens further comms for a task, each in a corner of the store of its own."""
+    """Opens further comms for a task, each with its own prefix in the store."""
 
     def __init__(self, task: Task, store: Any, **where: Any) -> None:
         self._task, self._store, self._where = task, store, where
@@ -121,7 +121,7 @@ def collect(store: Any, key: str) -> Any:
 
 
 def leave(store: Any, key: str, *, is_host: bool, num_others: int) -> None:
-    """Let go of a store; the process that it lives in waits until the others have, so that nobody asks in vain."""
+    """Stop using a store; the process that hosts it waits for the others."""
     if not is_host:
         if store.add(f"{key}/left", 1) == num_others:
             store.set(f"{key}/all left", "1")
