@@ -25,7 +25,7 @@ from paceline.comm.shm import ShmComm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import UsageError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, available_strategies
 from paceline.strategies.capabilities import servers_of
 from paceline.train.context import Context
@@ -35,7 +35,7 @@ REPOSITORY = TESTS.parent
 PATIENCE_S = 60.0  # for workers that are well, on a machine that may be busy with something else
 
 # Pools that outlive a test: their processes are no leak.
-SHARED_POOLS: list[LocalLauncher] = []
+SHARED_POOLS: list[LocalPool] = []
 
 
 def ignore_event(event: dict[str, Any]) -> None:  # noqa: ARG001
@@ -124,7 +124,7 @@ def run_together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> 
 
 
 def on_pool(
-    pool: LocalLauncher, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
+    pool: LocalPool, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
 ) -> list[Any]:
     """`function(context, **arguments)` on worker processes, over gloo unless said otherwise."""
     task = Task(

@@ -31,6 +31,10 @@ def pid_of(context: Context) -> int:  # noqa: ARG001
     return os.getpid()
 
 
+def niceness(context: Context) -> int:  # noqa: ARG001
+    return os.nice(0)
+
+
 def place_of(context: Context, note: str = "") -> list[Any]:
     context.comm.all_reduce(torch.ones(1))
     return [context.rank, context.world_size, note]

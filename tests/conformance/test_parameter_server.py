@@ -17,7 +17,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm.threads import ThreadsComm
 from paceline.data import Batch, Data, Dataset
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import Guarantee, StrategySpec, Worker
 from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.serving import split_tensors
@@ -307,7 +307,7 @@ def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size
         "ring-reduce:average=weights",
     ],
 )
-def test_certificate_over_gloo(pool: LocalLauncher, strategy: str) -> None:
+def test_certificate_over_gloo(pool: LocalPool, strategy: str) -> None:
     rows = verify(cases([strategy], [1, 3], ["lenet5"]), pool, on_case=lambda _: None)
     for row in rows:
         assert row["guarantee"] == build(strategy).guarantee.value

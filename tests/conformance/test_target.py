@@ -10,7 +10,7 @@ import pytest
 
 from helpers import ignore_event, on_threads
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
 from paceline.strategies.capabilities import as_asynchronous
@@ -108,7 +108,7 @@ def test_telling_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ring", "ddp", "parameter-server:mode=bounded:max_staleness=1"])
-def test_a_run_in_processes(pool: LocalLauncher, strategy: str) -> None:
+def test_a_run_in_processes(pool: LocalPool, strategy: str) -> None:
     small = {"workers": 2, "train.epochs": 60, "train.batch_size": 50, "optimizer.lr": 0.05}
     recipe = Recipe().replace({**small, "measure.target_accuracy": 0.3})
     result = execute(pool, recipe, make_entry(strategy, recipe), folder=None, on_event=ignore_event)

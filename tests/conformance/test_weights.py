@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers import on_pool, on_threads
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import strategies
 from paceline.strategies.weights import WeightAveraging
 from replica_oracle import ORACLES, Mixing, follow, oracle_for, relative_error, replica_steps, resume
@@ -80,7 +80,7 @@ def test_follows_the_oracle_after_every_step(strategy: str, world_size: int, opt
         "local-sgd:sync_every=2:outer_lr=0.7:outer_momentum=0.9",
     ],
 )
-def test_follows_the_oracle_over_gloo(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+def test_follows_the_oracle_over_gloo(pool: LocalPool, strategy: str, world_size: int) -> None:
     changes = {**OPTIMIZERS["sgd"], **LONG}
     assert_follows(on_pool(pool, world_size, follow, strategy=strategy, changes=changes), strategy, changes)
 

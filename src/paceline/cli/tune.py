@@ -52,7 +52,7 @@ def tune(
     from paceline.study.halving import Margins
     from paceline.study.tune import Tune
 
-    refuse_other_parents("tune", session.nodes)
+    refuse_other_parents("tune", session.launcher())
     space = Space(
         strategies=words_in(strategies) or tried_strategies(),
         buckets_mb=numbers_in("--buckets", buckets),

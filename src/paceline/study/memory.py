@@ -13,7 +13,7 @@ import psutil
 from paceline.codecs import TensorSpec
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import OptimizerConfig, Recipe
 from paceline.strategies import StrategySpec
 from paceline.strategies.capabilities import buffer_bytes_of, micro_batches_of, optimizer_share_of
@@ -130,7 +130,7 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
     optimizers = list(dict.fromkeys(recipe.optimizer for recipe in recipes))
     arguments = {"recipe": recipe, "optimizers": optimizers}
     task = Task(footprint_job, arguments, num_workers=1, device=recipe.device, timeout_s=recipe.timeout_s)
-    with LocalLauncher(1) as launcher:
+    with LocalPool(1) as launcher:
         [found] = launcher.run(task, lambda event: None)  # noqa: ARG005
     found["state_bytes"] = dict(zip(optimizers, found["state_bytes"], strict=True))
     return Footprint(**found)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from paceline.comm import comms
 from paceline.data import load_data
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.results.value import Json
@@ -76,7 +76,7 @@ def num_processes(todo: Sequence[Case]) -> int:
 
 
 def verify(
-    todo: Sequence[Case], launcher: Launcher, *, comm: str = "torch", on_case: Callable[[Certified], None]
+    todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[Certified], None]
 ) -> list[Certified]:
     """Judge every case; rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
@@ -119,7 +119,7 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     return spreads[0]  # every optimiser's first gradient is the same
 
 
-def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> Certified:
+def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float) -> Certified:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
     num_servers = servers_of(strategy, case.world_size)
