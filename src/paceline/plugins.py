@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import LARGEST_WHOLE
 
 T = TypeVar("T")
 
@@ -97,7 +98,10 @@ def _convert(what: str, hint: Any, text: str) -> Any:
             raise UsageError(f"{what} must be {' or '.join(choices)}, not {text!r}")
         return text
     try:
-        return hint(text)
+        value = hint(text)
+        if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+            raise ValueError("it is too large")
+        return value
     except ValueError:
         raise UsageError(f"{what} must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
 
@@ -160,7 +164,7 @@ class Registry(Generic[T]):
         return (
             inspect.isclass(value)
             and issubclass(value, self._base)
-            and value.__module__ == module.__name__
+            and f"{value.__module__}.".startswith(f"{module.__name__}.")  # of the file, or of the folder's files
             and not inspect.isabstract(value)
             and bool(getattr(value, "name", ""))
         )

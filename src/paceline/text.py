@@ -13,6 +13,7 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 # A file name that is not UTF-8, and JSON, can hold half a character. It cannot be encoded, so printing it would fail.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNPRINTABLE = re.compile(f"{_INVISIBLE.pattern}|{_SURROGATE.pattern}")
+_LONG_WORD = re.compile(r"(\S{200})\S{100,}(\S{50})")
 _LINE_BREAK = re.compile("[\t\n]+")
 
 MOST_NAME_BYTES = 180  # file systems allow 255; callers add a stamp, a number or a suffix
@@ -26,6 +27,11 @@ def plain_text(text: str, *, keep_lines: bool = False) -> str:
     if _UNPRINTABLE.search(text):
         text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _INVISIBLE.sub("", _SEQUENCE.sub("", text)))
     return text if keep_lines else _LINE_BREAK.sub(" ", text)
+
+
+def shortened(text: str) -> str:
+    """The text with the middle of very long words left out: a sentence stays readable that quotes 5,000 digits."""
+    return _LONG_WORD.sub("\\1\N{HORIZONTAL ELLIPSIS}\\2", text)
 
 
 def file_name_of(text: str, *, allowed: str = "-_.=+", other: str = "_") -> str:

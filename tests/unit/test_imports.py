@@ -17,7 +17,7 @@ SOURCE = REPOSITORY / "src" / "paceline"
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
     {"errors", "files", "text"},
-    {"worker_files"},
+    {"worker_files", "parsing"},
     {"plugins"},
     {"recipe", "results"},
     {"data", "measure", "comm", "cluster"},
@@ -34,7 +34,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "results", "errors", "text", "worker_files"}}
+ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "results", "errors", "text", "worker_files", "parsing"}}
 # What may import a foreign package, by the package.
 HOMES = {"torch.distributed": "comm", "plotly": "report", "jinja2": "report", "playwright": "report", "typer": "cli"}
 HOMES |= {"onnx": "quantize", "onnxruntime": "quantize"}

@@ -23,7 +23,7 @@ from paceline.cli.parts.view import fitted
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.runs import stamped
 from paceline.study.entries import Entry
-from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text
+from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text, shortened
 from report_samples import result, usual_study, write_run, write_study
 
 HOSTILE = "r\x1b[31med\x1b[0m\x07 \x1b]0;title\x07\u202egnir\x9b2J\x85\u2028"
@@ -55,6 +55,13 @@ class TestPlainText:
         assert not CONTROL.search(plain_text(text))
         assert "\n" not in plain_text(text)
         assert plain_text(plain_text(text)) == plain_text(text)
+
+
+def test_long_words_of_an_error_are_shortened() -> None:
+    assert (
+        shortened(f"not {'9' * 5000} is no number") == f"not {'9' * 200}\N{HORIZONTAL ELLIPSIS}{'9' * 50} is no number"
+    )
+    assert shortened("a " * 1000) == "a " * 1000
 
 
 class TestFileNames:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,20 @@ from paceline.data.user import train_and_test
 from paceline.errors import UsageError
 from paceline.launch.base import Launcher, Task
 from paceline.launch.local import LocalLauncher
-from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
+from paceline.recipe import DEFAULT_RECIPE, ClusterConfig, Recipe, load_recipe
 from paceline.runs import stamped
-from paceline.study import compare as study
-from paceline.study import scale as scaling
-from paceline.study import scale_plan
-from paceline.study import tune as tuning
+from paceline.study.base import Listener, Study
 from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
-from paceline.study.entries import Entry, make_entry, settle_comm
+from paceline.study.compare import Compare
+from paceline.study.engine import run_study, unfinished
+from paceline.study.entries import make_entry, settle_comm
 from paceline.study.halving import Margins
-from paceline.study.points import Point
 from paceline.study.preflight import preflight
 from paceline.study.remedies import parse_remedies
-from paceline.study.results import Result
 from paceline.study.run import execute, run_folder
-from paceline.study.sweep import Request, open_sweep, run_sweep, unfinished
+from paceline.study.scale import Scale, parse_mode, parse_workers
+from paceline.study.sweep import Sweep
+from paceline.study.tune import Tune
 from paceline.study.vary import make_axes
 from paceline.train.context import Event
 from paceline.train.given import Constant, as_factory, give, packed, train_given
@@ -59,6 +58,7 @@ def compare(
     loss: str | Callable[..., Any] | None = None,
     repeats: int = 1,
     out: str | Path = "runs",
+    fresh: bool = False,
     **changes: Any,
 ) -> Comparison:
     """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
@@ -79,21 +79,7 @@ def compare(
         changes |= _parts(recipe, data, given)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
-    settled = _recipe(recipe, changes)
-    entries, facts = study.prepare(settled)
-    with LocalLauncher(max(entry.num_processes for entry in entries), cluster=settled.cluster) as local:
-        launcher = _Giving(local, packed(given)) if given else local
-        outcome = study.compare(
-            settled,
-            entries,
-            launcher,
-            repeats=repeats,
-            out=Path(out),
-            listener=_Quiet(),
-            total_steps=facts.total_steps,
-        )
-    assert outcome is not None
-    return Comparison(outcome[0], outcome[1])
+    return _study(Compare.prepare(_recipe(recipe, changes), repeats=repeats), out, fresh=fresh, given=given)
 
 
 def sweep(
@@ -103,18 +89,18 @@ def sweep(
     remedies: Sequence[str] = (),
     repeats: int = 1,
     out: str | Path = "runs",
+    fresh: bool = False,
     **changes: Any,
 ) -> Comparison:
     """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
     Keys are a recipe's, an option's name, or `strategy.OPTION`; several make a grid. A point that fails or does not fit
-    into memory is in `failures` and the rest goes on. An unfinished sweep of the same request goes on where it was.
+    into memory is in `failures` and the rest goes on. An unfinished study of the same request goes on
+    where it was, unless `fresh`; so do the other studies.
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
-    request = Request(base, make_axes(vary), parse_remedies(remedies), repeats)
-    opened = open_sweep(request, out=Path(out), resume=unfinished(request, Path(out)))
-    return Comparison(run_sweep(opened, _workers_for, _Quiet()), opened.folder)
+    return _study(Sweep.prepare(base, make_axes(vary), parse_remedies(remedies), repeats=repeats), out, fresh=fresh)
 
 
 def scale(
@@ -125,6 +111,7 @@ def scale(
     strategies: str | Sequence[str] = (),
     repeats: int = 1,
     out: str | Path = "runs",
+    fresh: bool = False,
     **changes: Any,
 ) -> Comparison:
     """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
@@ -133,15 +120,11 @@ def scale(
     `paying` says where a further worker stops paying. A point that fails is in `failed`, and the rest goes on.
     """
     numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
-    counts = scale_plan.parse_workers(numbers)
+    counts = parse_workers(numbers)
     if strategies:
         changes["strategies"] = _names(strategies)
     settled = _recipe(recipe, {**changes, "workers": max(counts)})
-    plan = scale_plan.prepare(settled, counts, scale_plan.parse_mode(mode))
-    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
-        outcome = scaling.scale(plan, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
-    assert outcome is not None
-    return Comparison(outcome[0], outcome[1])
+    return _study(Scale.prepare(settled, counts, parse_mode(mode), repeats=repeats), out, fresh=fresh)
 
 
 def tune(
@@ -156,6 +139,7 @@ def tune(
     eta: int = 3,
     repeats: int = 3,
     out: str | Path = "runs",
+    fresh: bool = False,
     **changes: Any,
 ) -> Comparison:
     """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
@@ -171,17 +155,7 @@ def tune(
         periods=tuple(periods),
     )
     margins = Margins(points=within, loss_percent=within_loss)
-    plan = tuning.prepare(settled, space, margins=margins, eta=eta, repeats=repeats)
-    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
-        found, folder = tuning.tune(
-            settled,
-            plan,
-            launcher,
-            out=Path(out),
-            follow=lambda *_: contextlib.nullcontext(_Quiet()),
-            on_rung=_ignore,
-        )
-    return Comparison(found, folder)
+    return _study(Tune.prepare(settled, space, margins=margins, eta=eta, repeats=repeats), out, fresh=fresh)
 
 
 def _names(strategies: str | Sequence[str]) -> list[str]:
@@ -190,9 +164,25 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
     return list(strategies)
 
 
-def _workers_for(point: Point) -> Launcher:
-    assert point.entry is not None
-    return LocalLauncher(point.entry.num_processes, cluster=point.recipe.cluster)
+def _study(study: Study, out: str | Path, *, fresh: bool, given: Sequence[str] = ()) -> Comparison:
+    """Run a study, or go on with an unfinished one of the same request.
+
+    Objects that are given have no name that tells them apart, so that such a study always starts anew.
+    """
+    launch = _launching(packed(list(given)) if given else b"")
+    resume = None if fresh or given else unfinished(study, Path(out))
+    outcome = run_study(study, launch, Listener(), Path(out), resume=resume)
+    assert outcome is not None, "this process starts all workers, and reports"
+    return Comparison(outcome.result, outcome.folder)
+
+
+def _launching(given: bytes) -> Callable[[int, ClusterConfig], AbstractContextManager[Launcher]]:
+    @contextmanager
+    def launch(num_processes: int, cluster: ClusterConfig) -> Iterator[Launcher]:
+        with LocalLauncher(num_processes, cluster=cluster) as launcher:
+            yield _Giving(launcher, given) if given else launcher
+
+    return launch
 
 
 def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
@@ -240,13 +230,3 @@ class _Giving(Launcher):
 
 def _ignore(event: Mapping[str, Any]) -> None:
     del event
-
-
-class _Quiet:
-    """Follows a study without a word."""
-
-    def started(self, entry: Entry, repeat: int) -> None: ...
-
-    def event(self, entry: Entry, event: Event) -> None: ...
-
-    def done(self, entry: Entry, repeat: int, result: Result) -> None: ...

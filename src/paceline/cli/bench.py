@@ -57,7 +57,7 @@ def bench(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.session import count_nodes, launched
     from paceline.errors import RunError
     from paceline.present.studies.bench import bench_page
     from paceline.present.terminal import show

@@ -98,7 +98,7 @@ def quantize(
     from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
     from paceline.cli.parts.tuning_on import make_tuning
     from paceline.errors import RunError, UsageError
-    from paceline.present.report import page_of_study
+    from paceline.present import page_in_memory
     from paceline.present.terminal import show
     from paceline.study.quantize import Request, find_source, load_source
     from paceline.study.quantize import quantize as run_study
@@ -139,8 +139,9 @@ def quantize(
             study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
     except KeyboardInterrupt:
         raise RunError("interrupted: nothing was written") from None
-    show(console, page_of_study(study, folder))
-    tell_where(console, folder, with_page=report, study=study)
+    page = page_in_memory(study, folder)
+    show(console, page)
+    tell_where(console, folder, page if report else None)
     write_json(study, json_target)
 
 

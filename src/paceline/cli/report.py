@@ -27,13 +27,13 @@ def report(
     runs: Runs = Path("runs"),
 ) -> None:
     """Make one self-contained HTML page of runs and studies."""
+    from paceline.present import collect, page_of
     from paceline.present import markdown as as_markdown
     from paceline.present.html import write_page, write_whole
     from paceline.present.pictures import write_figures
-    from paceline.present.report import page_of
     from paceline.runs import folder_of
 
-    page = page_of([folder_of(name, runs) for name in names])
+    page = page_of(collect([folder_of(name, runs) for name in names]))
     # What a program reads stands alone on standard output.
     stream = sys.stderr if markdown == "-" else sys.stdout
     # Pictures come first: where what they need is not installed, nothing was written.

@@ -25,7 +25,7 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.session import count_nodes, launched
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.launch.local import Nodes

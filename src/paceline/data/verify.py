@@ -73,7 +73,7 @@ def _facts(path: Path, pin: Pin) -> dict[str, Any]:
 def _recall(folder: Path) -> dict[str, Any]:
     try:
         remembered = json.loads((folder / REMEMBERED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return remembered if isinstance(remembered, dict) else {}
 

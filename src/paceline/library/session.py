@@ -16,6 +16,7 @@ from paceline.comm.choose import AUTO
 from paceline.errors import RunError, UsageError
 from paceline.library.attach import Attachment
 from paceline.library.world import World, find_world
+from paceline.parsing import whole_number
 from paceline.strategies import Strategy, StrategySpec
 
 # What `parallel` uses when nothing is said: the fastest exact strategy.
@@ -216,9 +217,10 @@ def load_state_dict(state: dict[str, Tensor]) -> None:
     parts: list[dict[str, Tensor]] = [{} for _ in attachments]
     for key, value in state.items():
         index, _, name = key.partition(".")
-        if not index.isdigit() or int(index) >= len(parts):
+        number = whole_number(index)
+        if number is None or number >= len(parts):
             raise UsageError(f"{key!r} belongs to no model of this session; call parallel() as before, then this")
-        parts[int(index)][name] = value
+        parts[number][name] = value
     for attachment, part in zip(attachments, parts, strict=True):
         attachment.strategy.load_state_dict(part)
 

@@ -126,7 +126,7 @@ def comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
             text=lambda row: drift(row.replica_drift),
             importance=30,
             places=TERMINAL | NOTEBOOK | HTML,
-            help="largest distance of a replica from their mean, relative to it",
+            help="distance of replicas from their mean",
         ),
         Column(title="Sent, MB", short="MB sent", text=most_sent, help="by the worker that sent most"),
         Column(title="Guarantee", text=_guarantee, is_number=False, places=MARKDOWN | NOTEBOOK | HTML),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.present.model import Finding
+from paceline.present.model import Finding, Kind
 from paceline.present.numbers import (
     bare_percent,
     counted,
@@ -31,7 +31,7 @@ def headline(rows: Sequence[Row]) -> Finding:
         return Finding(f"{counted(len(rows), 'result')} of different work: none is the fastest.", kind="headline")
     where = _where(racing)
     if len(racing) == 1:
-        return Finding(f"{fastest.label}: {_time(fastest)} per iteration {where}.", kind="headline")
+        return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: _versus(row).verdict for row in racing if row is not fastest}
     # A rival whose median of ratios is below one while its median time is not is no clear order either.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
@@ -40,7 +40,7 @@ def headline(rows: Sequence[Row]) -> Finding:
         text = f"No difference in time per iteration at 95 % confidence {where}: {same}."
         return Finding(text, kind="headline")
     once = " in one repeat" if ONE_REPEAT in verdicts.values() else ""
-    text = f"Fastest {_kind(fastest)} strategy{once}: {fastest.label}, {_time(fastest)} per iteration {where}."
+    text = f"Fastest {_kind(fastest)} strategy{once}: {fastest.label}, {_time(fastest, where)}."
     return Finding(text, kind="headline")
 
 
@@ -66,7 +66,8 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
         found.append(Finding(f"{name} takes {few(parts)}.", "Speed", "detail"))
     if ties := [row for row in others if _versus(row).verdict in ("no difference", "faster")]:
         parts = [f"{row.label} ({times(_versus(row).ratio)} times as long{_bounds(row)})" for row in ties]
-        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed"))
+        kind: Kind = "detail" if len(ties) == len(others) else "finding"  # the headline says it where all tie
+        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed", kind))
     if unknown := [row for row in others if _versus(row).verdict == ONE_REPEAT]:
         parts = [f"{row.label} takes {times(_versus(row).ratio)} times as long" for row in unknown]
         found.append(Finding(f"Against {name} in this one repeat: {few(parts)}.", "Speed", "detail"))
@@ -204,9 +205,9 @@ def _where(rows: Sequence[Row]) -> str:
     return f"on {listed([str(count) for count in counts], 'or')} worker{'' if counts == [1] else 's'}"
 
 
-def _time(row: Row) -> str:
+def _time(row: Row, where: str) -> str:
     bounds = row.iteration_mean_s_interval95
-    text = duration(row.iteration_s.mean)
+    text = f"{duration(row.iteration_s.mean)} per iteration {where}"
     return f"{text} (95 % interval {duration_interval(bounds)})" if bounds else text
 
 

@@ -30,6 +30,7 @@ def comparison_page(
     facts: Sequence[Facts] = (),
     sections: Callable[[], Sequence[Section]] = tuple,
     also: Sequence[Finding] = (),
+    is_sweep: bool = False,
 ) -> Page:
     """A page of rows. A study gives its own findings to begin with, tables, sections and further findings.
 
@@ -37,7 +38,8 @@ def comparison_page(
     """
     rows = material.rows
     begin = [comparing.headline(rows)] if first is None else list(first)
-    repeats = max((asked_repeats(source) for source in material.sources), default=1)
+    # A sweep has its own sentence about repeats.
+    repeats = 0 if is_sweep else max((asked_repeats(source) for source in material.sources), default=1)
     findings = [*begin, *row_findings(rows, material.recipe, repeats), *also, *cautions(material)]
     return Page(
         **frame(material),

@@ -12,8 +12,9 @@ from paceline.present.model import Finding, Page, Place, Table
 def render(page: Page) -> str:
     tables = [table for table in page.tables if table.places & Place.MARKDOWN]
     parts = [_titled(table) if len(tables) > 1 else markdown_table(table) for table in tables]
-    if page.names:
-        parts.append("".join(f"{escaped(short)}: {escaped(full)}\n" for short, full in page.names))
+    shortened = [pair for table in tables for pair in _shortened(table)]
+    if shortened:
+        parts.append("".join(f"{escaped(short)}: {escaped(full)}\n" for short, full in dict(shortened).items()))
     findings = [finding for finding in page.findings_in(Place.MARKDOWN) if finding.kind != "detail"]
     if findings:
         parts.append("".join(map(_bullet, findings)))
@@ -33,6 +34,12 @@ def markdown_table(table: Table[Any]) -> str:
 def escaped(text: str) -> str:
     """Labels are the user's text: nothing in them may end a cell or become markup."""
     return re.sub(r"([\\|<>`*_~&$@#\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _shortened(table: Table[Any]) -> list[tuple[str, str]]:
+    """Names in the table that stand for longer ones."""
+    names = [cells[0] for cells in table.cells(table.columns[:1])]
+    return [(name, full) for name, full in zip(names, table.full_names, strict=False) if name != full]
 
 
 def _titled(table: Table[Any]) -> str:

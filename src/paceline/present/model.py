@@ -9,6 +9,9 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.present.styles import Style
+from paceline.results import Row
+from paceline.runs import Stored
+from paceline.study.results import fastest_of
 
 if TYPE_CHECKING:
     from paceline.present.chart import Chart
@@ -175,6 +178,16 @@ class Page:
         return [finding for finding in self.findings if place & finding.places]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A run or study in the list of runs."""
+
+    strategy: str
+    workers: int | None = None
+    iteration_s: float | None = None
+    test_accuracy: float | None = None
+
+
 class Presenter(ABC):
     """Makes the page of one kind of study. One file and one class in present/studies/, found by the registry."""
 
@@ -183,3 +196,21 @@ class Presenter(ABC):
 
     @abstractmethod
     def page(self, material: Material) -> Page: ...
+
+    def best(self, rows: Sequence[Row]) -> Row:
+        """The row that stands for the study in the list of runs."""
+        return fastest_of(rows)
+
+    def summary(self, stored: Stored) -> Summary:
+        """The run or study in the list of runs: its fastest strategy, or what was asked for."""
+        if not stored.results:
+            asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.asked_label
+            return Summary(strategy=asked)
+        rows = [result for result in stored.results if isinstance(result, Row)]
+        best = self.best(rows) if rows else stored.results[0]
+        return Summary(
+            strategy=f"fastest: {best.label}" if rows else best.label,
+            workers=best.workers,
+            iteration_s=best.iteration_s.mean,
+            test_accuracy=best.final.test_accuracy,
+        )

@@ -51,7 +51,12 @@ def seconds(value: float | None, digits: int = 2) -> str:
 
 def milliseconds(value_s: float | None) -> str:
     """Milliseconds for a column, from seconds."""
-    return DASH if value_s is None else f"{1000 * value_s:.2f}"
+    return DASH if value_s is None else f"{round(1000 * value_s, 2) + 0.0:.2f}"  # what rounds to nothing has no sign
+
+
+def short_milliseconds(value_s: float | None) -> str:
+    """Milliseconds for a narrow column: without decimals from 100 on."""
+    return milliseconds(value_s) if value_s is None or abs(value_s) < 0.1 else f"{1000 * value_s:.0f}"
 
 
 def duration(value_s: float) -> str:

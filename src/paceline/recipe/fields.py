@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import LARGEST_WHOLE
 
 
 def option(
@@ -67,6 +68,8 @@ def _coerce(key: str, hint: Any, value: Any) -> Any:
         if value is None:
             return None
         hint = next(part for part in hint.__args__ if part is not type(None))
+    if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+        raise UsageError(f"{key} must be a number within 64 bits; what was given is larger")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if typing.get_origin(hint) is tuple:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml_value
 from paceline.recipe.whole import Recipe, recipe_keys
 
 DEFAULT_RECIPE = "lenet5-mnist"
@@ -44,8 +44,5 @@ def parse_set(assignments: list[str]) -> dict[str, Any]:
         known = dict(recipe_keys())
         if key not in known:
             raise unknown("recipe key", key, known)
-        try:
-            changes[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            changes[key] = text
+        changes[key] = read_toml_value(text, f"--set {key}")
     return changes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml
 from paceline.recipe.cluster import ClusterConfig
 from paceline.recipe.fields import Section, hints_of, option
 from paceline.recipe.sections import (
@@ -108,10 +108,7 @@ class Recipe(Section):
 
     @staticmethod
     def from_toml(text: str, source: str = "recipe") -> Recipe:
-        try:
-            return Recipe.from_dict(tomllib.loads(text), source)
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{source} is not valid TOML: {error}") from None
+        return Recipe.from_dict(read_toml(text, source), source)
 
     def replace(self, changes: Mapping[str, Any]) -> Recipe:
         """A copy with dotted keys changed; the other name of a changed quantity is dropped with it."""

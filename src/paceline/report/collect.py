@@ -153,7 +153,7 @@ def _source(value: Mapping[str, Any], name: str) -> Source:
             results=[dict(result) for result in found],
             stored=value,
         )
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, RecursionError) as error:
         raise UsageError(f"{name!r} is damaged: {error}") from None
 
 

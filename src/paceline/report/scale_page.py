@@ -78,7 +78,8 @@ def render(material: Material) -> str:
             chart_specs=compact([chart.spec for chart in charts]),
             columns=COLUMNS,
             tables=[
-                (f"{TITLES[mode]}: {batch_words(study, mode)}", rows_of(results, mode)) for mode in modes_of(results)
+                (f"{TITLES[mode]}: {batch_words(study['modes'], mode)}", rows_of(results, mode))
+                for mode in modes_of(results)
             ],
             training=[*_training(study, facts.training(recipe, results)), *facts.on_purpose([recipe])],
             machine=facts.machine(source.environment),
@@ -110,8 +111,8 @@ def points(study: Row, results: Results) -> list[Point]:
         beyond = beyond_lines(results, mode)
         found += [Point(f"Beyond {ideal_name(mode)}", f"{'; '.join(beyond)}.")] if beyond else []
         found += _with_most_workers(results, mode, is_only=len(modes) == 1)
-    found += [Point("Refused", " ".join(lines))] if (lines := refused_lines(study)) else []
-    found += [Point("Failed", " ".join(lines), is_problem=True)] if (lines := failed_lines(study)) else []
+    found += [Point("Refused", " ".join(lines))] if (lines := refused_lines(study["refused"])) else []
+    found += [Point("Failed", " ".join(lines), is_problem=True)] if (lines := failed_lines(study["failed"])) else []
     measuring = findings.measuring(results)
     return [*found, *([measuring] if measuring is not None else [])]
 
@@ -154,7 +155,7 @@ def _ending(study: Row) -> list[str]:
 
 def _training(study: Row, given: Sequence[facts.Fact]) -> list[facts.Fact]:
     """The conditions, with the batches that the modes keep in place of one batch."""
-    batches = [(TITLES[mode], batch_words(study, mode)) for mode in study["modes"]]
+    batches = [(TITLES[mode], batch_words(study["modes"], mode)) for mode in study["modes"]]
     kept = [fact for fact in given if fact[0] != "Global batch"]
     return [*kept[:3], *batches, *kept[3:]]
 

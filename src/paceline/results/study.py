@@ -74,6 +74,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     error: str | None = None
     repeats: int | None = None
     wall_s: float | None = None
+    cautions: list[str] | None = None  # what a reader should know about the figures, such as a failed overhead probe
     results: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -146,8 +147,8 @@ class Candidate(Value, frozen=True, kw_only=True):
     iteration_s_repeats: list[float] | None = None
     versus_reference: float | None = None
     versus_reference_interval95: Interval | None = null()
-    test_accuracy: float | None = None
-    test_loss: float | None = None
+    test_accuracy: float | None = null()
+    test_loss: float | None = null()
     sent_bytes: int | None = None
     lost: float | None = None  # points of accuracy, or percent of the loss
     lost_interval95: Interval | None = null()
@@ -189,6 +190,7 @@ class Tuning(StudyResult, frozen=True, kw_only=True):
     reference: str
     margins: dict[str, float]
     left_out: dict[str, str]
+    request: Json | None = None  # the search space as it was asked for
     rungs: list[RungResult] = msgspec.field(default_factory=lambda: list[RungResult]())
     best: Best | None = null()
 
@@ -265,6 +267,7 @@ class Reproduction(StudyResult, frozen=True, kw_only=True):
     title: str
     notes: list[str]
     quantities: dict[str, Quantity]
+    request: Json | None = None  # what part of the experiment was asked for, and where to run it
     proof: list[Proof] = msgspec.field(default_factory=lambda: list[Proof]())
     ours: list[OurRow] = msgspec.field(default_factory=lambda: list[OurRow]())
     published: list[PublishedTable] = msgspec.field(default_factory=lambda: list[PublishedTable]())

@@ -16,8 +16,8 @@ from paceline.runs.stored import UNREADABLE, Stored, list_runs, read
 
 STATUSES = (DONE, FAILED, INTERRUPTED, UNREADABLE)
 KINDS = ("run", "study")
-_LAST = re.compile(r"last(?:~(\d+))?")
-_AGE = re.compile(r"(\d+)\s*([mhdw])")
+_LAST = re.compile(r"last(?:~(\d{1,9}))?")
+_AGE = re.compile(r"(\d{1,9})\s*([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from paceline.errors import RunError, UsageError
+from paceline.parsing import whole_number
 from paceline.recipe import Recipe
 from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
 from paceline.results.worker_report import WorkerReport
@@ -93,7 +94,7 @@ def _sweep(out: Path) -> None:
     """Take away what writers of this host left when they were killed; a living writer's folder is not touched."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
             shutil.rmtree(folder, ignore_errors=True)
 
 

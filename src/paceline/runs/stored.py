@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from paceline.errors import UsageError
+from paceline.parsing import read_toml
 from paceline.recipe import Recipe
 from paceline.results import (
     RUN_FILE,
@@ -91,8 +91,8 @@ class Stored:
         if isinstance(self.content, StudyResult):
             return self.content.recipe
         try:
-            return tomllib.loads(_small_text(self.folder / "recipe.toml"))
-        except (OSError, ValueError, RecursionError):
+            return read_toml(_small_text(self.folder / "recipe.toml"), "recipe.toml")
+        except (OSError, ValueError):
             return {}
 
     @cached_property

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.recipe import ClusterConfig, Recipe, builtin_recipes, recipe_keys
+from paceline.results.study import Best
 
 BEST_FILE = "best.toml"
 SAME_RUN = ("name", "description", "strategies")  # keys that do not change what one run does
@@ -24,22 +24,22 @@ def command_for(recipe: Recipe) -> str | None:
     return " ".join(["paceline run", name, *_words(changes)])
 
 
-def command_in(best: Mapping[str, Any], folder: str | Path) -> str:
+def command_in(best: Best, folder: str | Path) -> str:
     """What to type for the winner of a study that is stored in a folder."""
-    return str(best["command"] or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}")
+    return best.command or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}"
 
 
-def lost_words(best: Mapping[str, Any]) -> str:
+def lost_words(best: Best) -> str:
     """What the winner lost against exact, and whether its seeds could tell."""
-    if best["guarantee"] == "EXACT":
+    if best.guarantee == "EXACT":
         return "it is exact, so that nothing is lost"
-    unit = "points of test accuracy" if best["judged_by"] == "accuracy" else "% of test loss"
-    bounds, did = best["lost_interval95"], "gained" if best["lost"] < 0 else "lost"
-    words = f"it {did} {abs(best['lost']):.2f} {unit} against exact after equal samples"
+    unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
+    bounds, did = best.lost_interval95, "gained" if best.lost < 0 else "lost"
+    words = f"it {did} {abs(best.lost):.2f} {unit} against exact after equal samples"
     if bounds is None:
         return f"{words} (one seed)"
     words = f"{words} (95 % over seeds: {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
-    return words if bounds[1] <= best["margin"] else f"{words}, so that more seeds are needed to be sure of the margin"
+    return words if bounds[1] <= best.margin else f"{words}, so that more seeds are needed to be sure of the margin"
 
 
 def library_call(strategy: str, comm: str) -> str:

@@ -91,7 +91,7 @@ class Plan:
 
 def parse_bytes(text: str) -> int:
     """A size: 4096, 4K, 37M, 1G. K, M and G are powers of 1024, as nccl-tests has them."""
-    match = re.fullmatch(r"\s*(\d+)\s*([KMG]?)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*([KMG]?)\s*", text, re.IGNORECASE)
     if not match:
         raise UsageError(f"size {text!r} is not a number of bytes such as 4096, 4K, 37M or 1G")
     return int(match[1]) * UNITS[match[2].upper()]

@@ -31,6 +31,8 @@ CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
+FootprintKey = tuple[Any, ...]  # model, data and arithmetic; see footprint_key
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -90,7 +92,7 @@ class Prediction:
         return {**dataclasses.asdict(self), **sums}
 
 
-def footprint_key(recipe: Recipe) -> tuple[Any, ...]:
+def footprint_key(recipe: Recipe) -> FootprintKey:
     """What a footprint depends on: runs that have this in common share one, whatever their batch and optimiser."""
     train = recipe.train
     return (
@@ -105,12 +107,12 @@ def footprint_key(recipe: Recipe) -> tuple[Any, ...]:
     )
 
 
-def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[tuple[Any, ...], Footprint], list[str]]:
+def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[FootprintKey, Footprint], list[str]]:
     """The footprint of every model and data set among the recipes, each in a process of its own.
 
     A model that cannot be trained on two samples has none; why is said in sentences beside them.
     """
-    groups: dict[tuple[Any, ...], list[Recipe]] = {}
+    groups: dict[FootprintKey, list[Recipe]] = {}
     for recipe in recipes:
         groups.setdefault(footprint_key(recipe), []).append(recipe)
     found, reasons = {}, []

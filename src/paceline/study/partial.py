@@ -5,20 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-from paceline.comm import Counter
 from paceline.launch.base import Launcher, Task
 from paceline.recipe import Recipe
 from paceline.results.value import Json
 from paceline.results.verify import Divergence
 from paceline.strategies import Guarantee, Strategy, StrategySpec
-from paceline.strategies.weights import new_vector, pack
-from paceline.train.context import Context
-from paceline.train.job import make_trainer
-from paceline.train.replicas import parameter_digest
+from paceline.study.replica_job import replica_job
 
 # Added to a bound that may be zero, in lengths of a step: float64 rounds at 1e-16 of a replica, and a step is not a
 # million times shorter than one.
@@ -46,8 +39,9 @@ def judge_apart(text: str, recipes: dict[str, Recipe], launcher: Launcher, comm:
     seen: Seen = {}
     for optimizer, recipe in recipes.items():
         num_steps = max(recipe.train.iterations or 1, _steps_to_see(strategy, recipe.workers))
-        arguments = {"recipe": recipe.replace({"train.iterations": num_steps}), "strategy": text}
-        task = Task(apart_job, arguments, num_workers=recipe.workers, comm=comm)
+        recipe = recipe.replace({"train.iterations": num_steps})
+        arguments = {"recipe": recipe, "strategy": text, "has_distances": True}
+        task = Task(replica_job, arguments, num_workers=recipe.workers, comm=comm)
         seen[optimizer] = launcher.run(task, lambda event: None)  # noqa: ARG005
     if strategy.guarantee is Guarantee.PARTIAL:
         tolerance = strategy.drift_bound(num_workers_of(seen)) + ROUNDING
@@ -107,52 +101,3 @@ def _unequal(seen: Seen, strategy: Strategy | None = None) -> Iterator[Divergenc
 
 def _difference(optimizer: str, rank: int, step: int, error: float) -> Divergence:
     return Divergence(optimizer=optimizer, rank=rank, step=step, tensor="all together", error=error)
-
-
-def apart_job(context: Context, recipe: Recipe, strategy: str) -> Json:
-    """One worker: train, and after every step measure how far the replica is from the mean of all."""
-    trainer = make_trainer(context, recipe, strategy)
-    comm, parameters, optimizer = context.comm, trainer.worker.parameters, trainer.worker.optimizer
-    before, own = new_vector(parameters), new_vector(parameters)
-    steps: list[Json] = []
-    counted: list[list[Any]] = []
-    predicted: list[list[Any]] = []
-    update_lengths: list[float] = []
-
-    def remember(*_: Any) -> None:
-        pack(parameters, before)
-
-    def measure(*_: Any) -> None:
-        pack(parameters, own)
-        update_lengths.append(float(torch.linalg.vector_norm(own - before)))
-
-    optimizer.register_step_pre_hook(remember)
-    optimizer.register_step_post_hook(measure)
-    comm.counter.clear()
-
-    def look(step: int) -> None:
-        counted.append(_plain(comm.counter))
-        operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
-        predicted.append(_plain(Counter.of(operations)))
-        comm.counter.clear()
-        pack(parameters, own)
-        mean = own / comm.world_size
-        with comm.uncounted():
-            comm.all_reduce(mean)
-        distance = float(torch.linalg.vector_norm(own - mean))
-        row = {"step": step, "distance": distance, "longest_update": max(update_lengths)}
-        steps.append({**row, "digest": parameter_digest(trainer.model)})
-
-    trainer.run(look)
-    trainer.strategy.finish()
-    return {
-        "rank": context.rank,
-        "steps": steps,
-        "counted": counted,
-        "predicted": predicted,
-        "final_digest": parameter_digest(trainer.model),
-    }
-
-
-def _plain(counter: Counter) -> list[Any]:
-    return sorted([op, -1 if peer is None else peer, nbytes] for (op, peer), nbytes in counter.nbytes.items())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml_value
 from paceline.plugins import split_words
 from paceline.recipe import Recipe, recipe_keys
 
@@ -67,7 +67,7 @@ def _parse(text: str) -> Remedy:
         raise unknown("remedy", name, REMEDIES)
     changes = dict(REMEDIES[name])
     for option, value in options:
-        changes[_key(option)] = _value(value)
+        changes[_key(option)] = read_toml_value(value, f"remedy {name}, option {option}")
     return Remedy(text, changes)
 
 
@@ -81,10 +81,3 @@ def _key(option: str) -> str:
     if option not in known:
         raise unknown("option of a remedy", option, known)
     return known[option]
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

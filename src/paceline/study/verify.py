@@ -6,12 +6,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from paceline.comm import Counter, comms
+from paceline.comm import comms
 from paceline.data import load_data
 from paceline.errors import UsageError
 from paceline.launch.base import Launcher, Task
@@ -21,12 +20,11 @@ from paceline.results.value import Json
 from paceline.results.verify import Certified
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.study.entries import make_entry, reason_against
-from paceline.study.judges import Seen, judge, or_infinite
+from paceline.study.judges import Seen, judge
 from paceline.study.partial import judge_apart
-from paceline.train.context import Context
-from paceline.train.job import make_trainer, serve_job
+from paceline.study.replica_job import replica_job
+from paceline.train.job import serve_job
 from paceline.train.oracle import oracle_steps
-from paceline.train.replicas import parameter_digest
 
 STEPS = 3
 
@@ -147,8 +145,14 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
         recipe = _recipe(case.model, case.world_size, optimizer)
         task = Task(
-            verify_job,
-            {"recipe": recipe, "strategy": case.strategy, "oracle": f"{folder}/{optimizer}"},
+            replica_job,
+            {
+                "recipe": recipe,
+                "strategy": case.strategy,
+                "oracle": f"{folder}/{optimizer}",
+                # Where the oracle judges, bits need not be compared.
+                "has_digests": guarantee not in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE),
+            },
             num_workers=case.world_size,
             num_servers=strategy.num_servers(case.world_size),
             serve=serve_job,
@@ -173,58 +177,3 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
         optimizers=list(seen),
         steps=STEPS,
     )
-
-
-def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> Json:
-    """One worker: train, and compare the replica with the oracle's after every step."""
-    trainer = make_trainer(context, recipe, strategy)
-    comm = context.comm
-    comm.counter.clear()
-    parameters = dict(trainer.model.named_parameters())
-    start = load_file(f"{oracle}-start.safetensors")
-    # Where the oracle judges, bits need not be compared: hashing a large model takes as long as a step of it.
-    by_oracle = trainer.strategy.guarantee in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE)
-
-    def digest() -> str:
-        return "" if by_oracle else parameter_digest(trainer.model)
-
-    start_digest = digest()
-    steps: list[Json] = []
-    counted: list[list[Any]] = []
-    predicted: list[list[Any]] = []
-
-    def compare_with_oracle(step: int) -> None:
-        expected = load_file(f"{oracle}-{step}.safetensors")
-        off = {n: float((parameters[n].detach() - expected[n]).square().sum()) for n in expected}
-        length = {n: float(expected[n].square().sum()) for n in expected}
-        path = sum(float((expected[n] - start[n]).square().sum()) for n in expected)
-        total = sum(off.values())
-        steps.append(
-            {
-                "step": step,
-                "digest": digest(),
-                "relative_error": (total / sum(length.values())) ** 0.5,
-                "relative_to_path": (total / path) ** 0.5,
-                "tensor": max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
-            }
-        )
-        counted.append(_plain(comm.counter))
-        operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
-        predicted.append(_plain(Counter.of(operations)))
-        comm.counter.clear()
-
-    trainer.run(compare_with_oracle)
-    trainer.strategy.finish()
-    return {
-        "rank": context.rank,
-        "steps": steps,
-        "counted": counted,
-        "predicted": predicted,
-        "start_digest": start_digest,
-        "final_digest": digest(),
-        "metrics": trainer.strategy.metrics(),
-    }
-
-
-def _plain(counter: Counter) -> list[Any]:
-    return sorted([op, -1 if peer is None else peer, nbytes] for (op, peer), nbytes in counter.nbytes.items())

@@ -17,7 +17,7 @@ from paceline.strategies import Strategy, StrategySpec, Worker
 from paceline.train.context import Context
 from paceline.train.links import own_links
 from paceline.train.optimizers import build_optimizer
-from paceline.train.recording import observed
+from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
 from paceline.train.traffic import predicted_traffic
@@ -65,9 +65,8 @@ def train_job(
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
-    result = observed(
-        trainer, lambda: _train(trainer, strategy, checkpoint), folder=folder, steps_per_block=steps_per_block
-    )
+    with recording(trainer, folder=folder, steps_per_block=steps_per_block):
+        result = _train(trainer, strategy, checkpoint)
     return {**result, **trainer.observers.findings(), "setup_s": setup_s}
 
 

@@ -18,7 +18,6 @@ from paceline.cli.parts.view import (
     straggler_lines,
     unjudged_lines,
 )
-from paceline.study.scale_plan import Plan
 from paceline.study.scaling import lines_of, modes_of, reference_of
 from paceline.study.scaling_words import (
     TITLES,
@@ -33,30 +32,12 @@ from paceline.study.scaling_words import (
 DISPENSABLE = ("samples/s", "compute", "wait")
 
 
-def show_plan(console: Console, plan: Plan, repeats: int) -> None:
-    """What is going to be measured, and what cannot be."""
-    recipe, facts = plan.recipe, plan.facts
-    numbers = ", ".join(map(str, (1, *plan.workers)))
-    times = "" if repeats == 1 else f", {repeats} times each"
-    where = f" on emulated nodes ({recipe.cluster})" if recipe.cluster.nodes else ""
-    console.print(
-        f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
-        f"({facts.num_train_samples:,} samples), {numbers} workers{where}, comm {recipe.comm}; "
-        f"{len(plan.jobs)} runs{times}",
-        markup=False,
-    )
-    for mode in plan.modes:
-        console.print(f"{mode}: {batch_words({'modes': plan.kept}, mode)}", markup=False)
-    for line in refused_lines({"refused": plan.refused}):
-        console.print(line, style="yellow", markup=False)
-
-
 def show_scaling(console: Console, study: dict[str, Any]) -> None:
     """A table per mode, and in words where each strategy stops paying."""
     results = study["results"]
     for mode in modes_of(results):
         console.print()
-        console.print(f"{TITLES[mode]}: {batch_words(study, mode)}.", style="bold", markup=False)
+        console.print(f"{TITLES[mode]}: {batch_words(study['modes'], mode)}.", style="bold", markup=False)
         console.print(scaling_table(results, mode, console.width))
         for line in paying_lines(results, mode):
             console.print(line, markup=False)
@@ -71,7 +52,7 @@ def show_scaling(console: Console, study: dict[str, Any]) -> None:
     )
     if study["repeats"] == 1:
         console.print("One repeat cannot tell a gain from noise: --repeats 3 gives intervals.")
-    for line in [*refused_lines(study), *failed_lines(study)]:
+    for line in [*refused_lines(study["refused"]), *failed_lines(study["failed"])]:
         console.print(line, style="yellow", markup=False)
     for line in measuring_lines(study):
         console.print(line)

@@ -10,55 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from paceline.cli.parts.view import DASH, fitted, milliseconds, number, percent
-from paceline.errors import UsageError
-from paceline.recipe import Recipe
 from paceline.study.advice import command_in, lost_words
-from paceline.study.tune import Plan
-
-
-def words_in(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def numbers_in(option: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
-    try:
-        return tuple(int(word) if whole else float(word) for word in words_in(text))
-    except ValueError:
-        kind = "whole numbers" if whole else "numbers"
-        raise UsageError(f"{option} {text!r} are not {kind} separated by commas") from None
-
-
-def show_plan(console: Console, recipe: Recipe, plan: Plan, place: str) -> None:
-    """What will be run, before it is."""
-    facts, rungs = plan.facts, plan.rungs
-    console.print(
-        f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
-        f"({facts.num_train_samples:,} samples), global batch {recipe.batch_size}, {recipe.workers} workers, comm "
-        f"{recipe.comm}{place}",
-        markup=False,
-    )
-    steps = ", ".join(f"{rung.steps} steps x {rung.repeats}" for rung in rungs)
-    rule = f"within {plan.margins.points:g} points of {plan.candidates.reference.label} after equal samples"
-    console.print(f"{len(plan.candidates.entries)} candidates, rungs of {steps}; {rule}", markup=False)
-    left_out = plan.candidates.left_out
-    for reason in dict.fromkeys(left_out.values()):
-        labels = ", ".join(label for label in left_out if left_out[label] == reason)
-        console.print(f"left out: {labels}: {reason}", style="dim", markup=False)
-
-
-def rung_line(table: Mapping[str, Any]) -> str:
-    """A rung in one sentence."""
-    rows = table["rows"]
-    counts = {end: sum(row["end"] == end for row in rows) for end in ("slower", "less accurate", "failed")}
-    out = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "nobody out"
-    passed = len(rows) - sum(counts.values())
-    what = f"rung {table['rung']}, {table['steps']} steps, judged by {_judge(table)}"
-    return f"{what}: {passed} of {len(rows)} passed ({out})"
-
-
-def _judge(table: Mapping[str, Any]) -> str:
-    unit = "points" if table["judged_by"] == "accuracy" else "%"
-    return f"test {table['judged_by']} (margin {table['margin']:g} {unit})"
 
 
 def show_tuning(console: Console, study: Mapping[str, Any], folder: str | Path) -> None:

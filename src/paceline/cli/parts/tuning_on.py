@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.cli.parts.session import launched, refuse_other_parents
+from paceline.cli.session import launched, refuse_other_parents
 from paceline.launch.local import Nodes
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry, settle_comm

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.measure.stragglers import LEAST_STEPS
-from paceline.study.entries import Entry
 
 DASH = "\N{EN DASH}"
 
@@ -84,15 +83,6 @@ def fitted(
         if Console(width=10_000, quiet=True).measure(table).maximum - folded <= width:
             break
     return table
-
-
-def processes_of(entry: Entry) -> str:
-    """Workers, and which ranks are servers."""
-    if not entry.num_servers:
-        return f"{entry.num_workers} workers"
-    first, last = entry.num_workers, entry.num_processes - 1
-    ranks = f"1 server (rank {first})" if first == last else f"{entry.num_servers} servers (ranks {first} to {last})"
-    return f"{entry.num_workers} workers and {ranks}"
 
 
 def comparison_table(study: dict[str, Any], width: int) -> Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml
 
 T = TypeVar("T")
 
@@ -156,10 +156,7 @@ def chip_names() -> list[str]:
 
 
 def _parse(text: str, where: str) -> Chip:
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"chip {where!r} is not TOML: {error}") from None
+    values = read_toml(text, f"chip {where!r}")
     _check_keys(values, {*PLAIN, *SECTIONS}, f"chip {where!r}")
     sections: dict[str, Any] = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
     plain = {name: _value(kind, values[name], f"{where}: {name}") for name, kind in PLAIN.items()}

@@ -10,10 +10,11 @@ from paceline.present.charts.quantize import change_points, latency_tables
 from paceline.present.charts.registry import make_section
 from paceline.present.comparison import frame, notes, study_of
 from paceline.present.material import Material
-from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Table, Tile
+from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Summary, Table, Tile
 from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number
 from paceline.recipe import Recipe
 from paceline.results.quantize import Quantization, Stage
+from paceline.runs import Stored
 from paceline.study.quantize.stages import FLOAT, INTEGER, TUNED
 
 STAGES_NOTE = (
@@ -25,6 +26,8 @@ STAGES_NOTE = (
 
 class QuantizePresenter(Presenter):
     name: ClassVar[str] = "quantize"
+    shows_empty: ClassVar[bool] = True
+    shows_empty: ClassVar[bool] = True
 
     def page(self, material: Material) -> Page:
         study = study_of(material, Quantization)
@@ -46,6 +49,14 @@ class QuantizePresenter(Presenter):
             ],
             make_sections=lambda: _sections(study),
         )
+
+    def summary(self, stored: Stored) -> Summary:
+        """The last integer stage: it has an accuracy, and no step."""
+        study = stored.content
+        if not isinstance(study, Quantization) or not study.stages:
+            return super().summary(stored)
+        stage = last_integer(study) or study.stages[-1]
+        return Summary(strategy=stage.name, test_accuracy=stage.test_accuracy)
 
 
 def stage_table(stages: Sequence[Stage]) -> Table[Stage]:

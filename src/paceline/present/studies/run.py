@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
+from paceline.present import comparing
 from paceline.present.columns import comparison_table, worker_table
 from paceline.present.comparison import comparison_page
 from paceline.present.material import Material
@@ -25,7 +27,10 @@ class RunPresenter(Presenter):
             worker_table(row, places=places),
             comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN),
         ]
-        return comparison_page(material, tables=tables, facts=[Facts(run_facts(row), places=Place.TERMINAL)])
+        # The facts say it in a terminal.
+        headline = dataclasses.replace(comparing.headline(material.rows), places=Place.ALL & ~Place.TERMINAL)
+        facts = [Facts(run_facts(row), places=Place.TERMINAL)]
+        return comparison_page(material, first=[headline], tables=tables, facts=facts)
 
 
 def run_facts(run: RunResult) -> list[Fact]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.errors import unknown
 
-Point = dict[str, Any]  # recipe keys with values
+Point = dict[str, Any]  # recipe keys with values; `strategies` may name its own
 
 
 @dataclass(frozen=True, kw_only=True)

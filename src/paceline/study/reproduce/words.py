@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from paceline.results.study import FigureValue, Proof, Reproduction
 
 DASH = "\N{EN DASH}"
 
 
-def heading(study: Mapping[str, Any], name: str) -> str:
+def heading(study: Reproduction, name: str) -> str:
     """A column's head with its unit."""
-    quantity = study["quantities"][name]
-    unit = {"bytes": "kB", "x": ""}.get(quantity["unit"], quantity["unit"])
-    return f"{quantity['name']}, {unit}" if unit and unit != "%" else str(quantity["name"])
+    quantity = study.quantities[name]
+    unit = {"bytes": "kB", "x": ""}.get(quantity.unit, quantity.unit)
+    return f"{quantity.name}, {unit}" if unit and unit != "%" else quantity.name
 
 
 SHORT = {
@@ -43,7 +44,7 @@ def short_heading(name: str) -> str:
     return SHORT.get(name, name)
 
 
-def figure_text(value: Any, unit: str) -> str:
+def figure_text(value: FigureValue, unit: str) -> str:
     """A number in its unit, a list of them by rank, or the words that were published."""
     if isinstance(value, str):
         return value.removesuffix(f" {unit}") if unit == "s" else value
@@ -60,15 +61,15 @@ def figure_text(value: Any, unit: str) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4f}" if abs(value) < 0.1 else f"{value:.3f}"
 
 
-def proof_words(proof: Sequence[Mapping[str, Any]]) -> list[str]:
+def proof_words(proof: Sequence[Proof]) -> list[str]:
     """Whether replicas were the same on every rank, strategy by strategy."""
     lines = []
     for row in proof:
-        where = f"on all {row['ranks']} ranks after {row['equal']} of {row['synchronisations']} synchronisations"
-        error = f"{row['max_relative_error']:.0e} from one process that plays all workers"
-        if row["passed"]:
-            lines.append(f"{row['strategy']}: the same model, bit for bit, {where}; the last one {error} (in float64).")
+        where = f"on all {row.ranks} ranks after {row.equal} of {row.synchronisations} synchronisations"
+        error = f"{row.max_relative_error:.0e} from one process that plays all workers"
+        if row.passed:
+            lines.append(f"{row.strategy}: the same model, bit for bit, {where}; the last one {error} (in float64).")
         else:
-            first = "" if row["first_unequal"] is None else f", first different after step {row['first_unequal']}"
-            lines.append(f"{row['strategy']}: NOT the same model: equal {where}{first}; {error}.")
+            first = "" if row.first_unequal is None else f", first different after step {row.first_unequal}"
+            lines.append(f"{row.strategy}: NOT the same model: equal {where}{first}; {error}.")
     return lines

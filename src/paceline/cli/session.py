@@ -1,0 +1,311 @@
+"""What all commands that measure share: options, workers, progress, the interrupted study to go on with, the end."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from paceline.cli.parts.hosting import offering
+from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, check_json_target, console_for, write_json
+from paceline.errors import RunError, UsageError
+
+if TYPE_CHECKING:  # these need torch, which --help does without
+    from paceline.launch.base import Launcher
+    from paceline.launch.hosts import Hosts
+    from paceline.launch.local import Nodes
+    from paceline.recipe import ClusterConfig, DataConfig, Recipe
+    from paceline.results import StudyResult
+    from paceline.study.base import Listener, Study
+    from paceline.study.engine import StudyOutcome
+
+    Place = Nodes | Hosts
+
+Resume = Annotated[
+    str,
+    typer.Option("--resume", help="Go on with this study; finished runs are not run again.", metavar="FOLDER"),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start anew where the same study was begun before and is not finished.")
+]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")]
+
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "resume": (Resume, ""),
+    "fresh": (Fresh, False),
+    "report": (Report, True),
+    "out": (Out, Path("runs")),
+    "json_target": (Json, ""),
+    "metrics_port": (MetricsPort, None),
+    "metrics_host": (MetricsHost, "127.0.0.1"),
+}
+
+
+def session_options(
+    *, leave_out: tuple[str, ...] = (), takes_hosts: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that all studies have; it receives a `session` instead of them."""
+    offered = {name: option for name, option in OPTIONS.items() if name not in leave_out}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = typing.get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=hints[parameter.name])
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.name != "session"
+        ]
+
+        @functools.wraps(command)
+        def wrapper(**arguments: Any) -> None:
+            given = {name: arguments.pop(name) for name in offered}
+            nodes = arguments.pop("nodes") if takes_hosts else None
+            command(session=Session(nodes or _this_host(), **given), **arguments)
+
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in offered.items()
+        ]
+        if takes_hosts:  # host_options fills it in
+            parameters.append(inspect.Parameter("nodes", inspect.Parameter.KEYWORD_ONLY, annotation=Any))
+        return offering(wrapper, [*own, *parameters])
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Session:
+    """One command that measures: where its workers are, where its results go, what it tells."""
+
+    nodes: Place
+    resume: str = ""
+    fresh: bool = False
+    report: bool = True
+    out: Path = Path("runs")
+    json_target: str = ""
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        check_json_target(self.json_target)
+
+    @functools.cached_property
+    def console(self) -> Console:
+        return console_for(self.json_target, is_main=reports_here(self.nodes))
+
+    def fetch(self, data: DataConfig) -> None:
+        """Download published data that is not there."""
+        from paceline.cli.parts.fetching import fetch_if_needed
+
+        fetch_if_needed(data, console_for(self.json_target))
+
+    def settled(self, recipe: Recipe) -> Recipe:
+        """The recipe with its data fetched and its comm by name."""
+        from paceline.study.entries import settle_comm
+
+        self.fetch(recipe.data)
+        return settle_comm(recipe, self.num_hosts)
+
+    @property
+    def num_hosts(self) -> int:
+        return count_nodes(self.nodes)
+
+    def where(self, cluster: ClusterConfig) -> str:
+        return where(self.nodes, cluster)
+
+    def launch(self, num_processes: int, cluster: ClusterConfig) -> AbstractContextManager[Launcher]:
+        """Workers by the launcher that the options ask for."""
+        return make_launcher(num_processes, self.nodes, cluster)
+
+    @contextmanager
+    def followed(self, bars: Listener) -> Iterator[Listener]:
+        """The listeners of a command: progress, and metrics where they are asked for."""
+        from paceline.cli.parts.metrics import Together, serving
+
+        with serving(self.metrics_port, self.metrics_host, self.console, is_main=reports_here(self.nodes)) as followers:
+            yield Together([bars, *followers])
+
+    def run(
+        self,
+        kind: type[Study],
+        prepare: Callable[[], Study],
+        *,
+        asked: Recipe | None = None,
+        introduce: Callable[[Console, Any, str], None],
+        has_bar_per_entry: bool = False,
+        on_stage: Callable[[Any], str] | None = None,
+    ) -> StudyOutcome | None:
+        """Run a study and show its result; None where another process reports.
+
+        `prepare` makes the study that is asked for; with --resume the stored study is run instead, and `asked` is the
+        recipe that options beside --resume must not have changed. `on_stage` puts a stage into one line.
+        """
+        from paceline.cli.parts.progress import Following
+        from paceline.study.engine import run_study
+
+        study, folder = self._choose(kind, prepare, asked)
+        introduce(self.console, study, self.where(study.recipe.cluster))
+        bars = Following(self.console, has_bar_per_entry=has_bar_per_entry, on_stage=on_stage)
+        with interruptible(), self.followed(bars) as listener, bars:
+            outcome = run_study(study, self.launch, listener, self.out, resume=folder)
+        if outcome is not None:
+            self._end(outcome)
+        return outcome
+
+    def _end(self, outcome: StudyOutcome) -> None:
+        from paceline.cli.parts.ending import show_outcome
+
+        show_outcome(self.console, outcome.result, outcome.folder, with_page=self.report)
+        write_json(outcome.result, self.json_target)
+
+    def _choose(
+        self, kind: type[Study], prepare: Callable[[], Study], asked: Recipe | None
+    ) -> tuple[Study, Path | None]:
+        """The study to run, and the folder that it goes on in; a new one where that is None."""
+        from paceline.study.engine import unfinished
+
+        if starts_elsewhere(self.nodes):
+            if self.resume:
+                raise UsageError(
+                    "--resume goes on with a study from one process that starts all workers; leave out torchrun or "
+                    "--nnodes"
+                )
+            return prepare(), None
+        if self.resume:
+            return self._resumed(kind, asked)
+        study = prepare()
+        folder = None if self.fresh else unfinished(study, self.out)
+        return study, folder if folder is not None and self._is_wanted(folder) else None
+
+    def _resumed(self, kind: type[Study], asked: Recipe | None) -> tuple[Study, Path]:
+        from paceline.recipe import Recipe
+        from paceline.runs import folder_of
+        from paceline.study.folder import read_study
+
+        folder = folder_of(self.resume, self.out)
+        stored = read_study(folder)
+        if stored.study != kind.name:
+            raise UsageError(
+                f"{self.resume!r} is not a {kind.name}, so that it cannot be resumed: it is a {stored.study}"
+            )
+        if asked is not None:
+            _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe))
+        return kind.resumed(stored, num_hosts=self.num_hosts), folder
+
+    def _is_wanted(self, folder: Path) -> bool:
+        """Ask where somebody can answer; elsewhere the study that was begun goes on."""
+        from paceline.study.folder import read_study
+
+        words = f"This study was begun before and is not finished ({_done_words(read_study(folder))}): {folder}"
+        if sys.stdin.isatty():
+            self.console.print(words, markup=False, soft_wrap=True)
+            return typer.confirm("Go on with it?", default=True, err=self.console.stderr)
+        self.console.print(f"{words}. Going on with it; --fresh starts anew.", markup=False, soft_wrap=True)
+        return True
+
+
+def _done_words(stored: StudyResult) -> str:
+    num_points = getattr(stored, "num_points", None)
+    measured = len(stored.results)
+    return f"{measured} of {num_points} points measured" if num_points else f"{measured} rows measured"
+
+
+def _refuse_other_recipe(given: Recipe, stored: Recipe) -> None:
+    """Options beside --resume that would change the recipe must not be dropped without a word."""
+    from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
+
+    if given in (stored, load_recipe(DEFAULT_RECIPE)):
+        return
+    ours, theirs = given.to_dict(), stored.to_dict()
+    differing = [key for key, _ in recipe_keys() if _at(ours, key) != _at(theirs, key)]
+    raise UsageError(f"--resume goes on with the stored recipe, and {differing[0]} differs from it; leave it out")
+
+
+def _at(values: dict[str, Any], key: str) -> Any:
+    section, dot, name = key.partition(".")
+    return values.get(section, {}).get(name) if dot else values.get(section)
+
+
+# How workers are started. The rest of the command line knows launchers only through these functions.
+
+
+def _this_host() -> Place:
+    from paceline.launch.local import Nodes
+
+    return Nodes()
+
+
+def make_launcher(num_processes: int, nodes: Place, cluster: ClusterConfig | None = None) -> Launcher:
+    from paceline.launch.choose import make_launcher as make
+
+    return make(num_processes, nodes, cluster)
+
+
+def count_nodes(nodes: Place) -> int:
+    """Hosts that the workers of this command are on; emulated nodes share one."""
+    from paceline.launch.torchrun import TorchrunLauncher
+
+    return TorchrunLauncher.num_nodes() if TorchrunLauncher.is_here() else nodes.num_nodes
+
+
+def starts_elsewhere(nodes: Place) -> bool:
+    """Whether several processes run this command side by side: under torchrun, or with --nnodes."""
+    from paceline.launch.local import Nodes
+    from paceline.launch.torchrun import TorchrunLauncher
+
+    return TorchrunLauncher.is_here() or (isinstance(nodes, Nodes) and nodes.num_nodes > 1)
+
+
+def reports_here(nodes: Place) -> bool:
+    """Whether this process writes results and talks to the user."""
+    from paceline.launch.local import Nodes
+    from paceline.launch.torchrun import TorchrunLauncher
+
+    if TorchrunLauncher.is_here():
+        return TorchrunLauncher().is_main
+    return not isinstance(nodes, Nodes) or nodes.node_rank == 0
+
+
+def refuse_other_parents(command: str, nodes: Place) -> None:
+    """Refuse several processes side by side for a command that decides while it runs what to run next."""
+    from paceline.launch.torchrun import TorchrunLauncher
+
+    if starts_elsewhere(nodes):
+        started = "torchrun" if TorchrunLauncher.is_here() else "--nnodes"
+        raise UsageError(f"{command} starts all workers itself; run it once, without {started}, or with --hosts")
+
+
+def where(nodes: Place, cluster: ClusterConfig) -> str:
+    """Where workers are, in words behind their number; empty for plain processes of this host."""
+    from paceline.launch.hosts import Hosts
+
+    if isinstance(nodes, Hosts):
+        return f", on {', '.join(nodes.names)}"
+    return f", on emulated nodes ({cluster})" if cluster.nodes else ""
+
+
+@contextmanager
+def launched(num_processes: int, nodes: Place, cluster: ClusterConfig | None = None) -> Iterator[Launcher]:
+    """Workers that are gone when the block ends, however it ends, and a cluster with them."""
+    with interruptible(), make_launcher(num_processes, nodes, cluster) as launcher:
+        yield launcher
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """An interruption ends in a sentence."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        interrupted = RunError("interrupted: all workers are stopped")
+        for note in getattr(error, "__notes__", []):
+            interrupted.add_note(note)
+        raise interrupted from None
