@@ -45,6 +45,7 @@ def render(page: Page) -> str:
     return render_template(
         "page.html",
         page=page,
+        title=page.title,
         notices=notices,
         points=points,
         sections=sections,

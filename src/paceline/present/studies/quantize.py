@@ -27,7 +27,6 @@ STAGES_NOTE = (
 class QuantizePresenter(Presenter):
     name: ClassVar[str] = "quantize"
     shows_empty: ClassVar[bool] = True
-    shows_empty: ClassVar[bool] = True
 
     def page(self, material: Material) -> Page:
         study = study_of(material, Quantization)
