@@ -87,7 +87,8 @@ def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
 
 def _legend(table: Table[Any]) -> str:
     """The help of the columns, and the notes of the table."""
-    sentences = [f"{column.full_title}: {column.help}." for column in _columns(table) if column.help]
+    explained = [column for column in _columns(table) if column.help.lower() not in column.full_title.lower()]
+    sentences = [f"{column.full_title}: {column.help}." for column in explained]
     return " ".join([*sentences, *table.notes])
 
 
