@@ -22,16 +22,17 @@ def verify(
     json_target: Json = "",
 ) -> None:
     """Prove that every strategy computes what one process would compute (in float64)."""
-    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.view import make_table
     from paceline.cli.session import launched, launcher_for, refuse_other_parents
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
+    from paceline.present.studies.verify import broken_words, verify_page
+    from paceline.present.terminal import show
     from paceline.recipe import cluster_of
-    from paceline.runs import SCHEMA
+    from paceline.results.study import SCHEMA
+    from paceline.results.verify import Certificate
     from paceline.study.verify import cases, not_carried, num_processes
     from paceline.study.verify import verify as judge
 
@@ -62,40 +63,12 @@ def verify(
     ):
         bar = progress.add_task("verifying", total=len(todo))
         rows = judge(todo, launcher, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
-    table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")
-    for row in rows:
-        verdict = "[red]broken[/red]"
-        if row["meets_guarantee"]:
-            verdict = "[green]certified[/green]" if row["passed"] else "no promise"
-        table.add_row(
-            escape(row["strategy"]),
-            escape(row["model"]),
-            str(row["world_size"]),
-            row["guarantee"].lower(),
-            f"{row['max_relative_error']:.1e}",
-            f"{row['tolerance']:.1e}",
-            "ok" if row["bytes_as_predicted"] else "[red]differ[/red]",
-            verdict,
-        )
-    console.print(table)
-    write_json({"schema": SCHEMA, "results": rows}, json_target)
-    broken = [row for row in rows if not row["meets_guarantee"]]
+    certificate = Certificate(schema=SCHEMA, results=rows)
+    show(console, verify_page(certificate, comm))
+    write_json(certificate, json_target)
+    broken = [row for row in rows if not row.meets_guarantee]
     if broken:
-        raise RunError(f"{len(broken)} of {len(rows)} do not meet their guarantee; first: {_describe(broken[0])}")
-    console.print(f"All {len(rows)} meet their guarantee on comm {comm}.", markup=False)
-
-
-def _describe(row: dict[str, object]) -> str:
-    where = f"{row['strategy']} on {row['world_size']} workers with {row['model']}"
-    first = row["first_divergence"]
-    if isinstance(first, dict):
-        place = f"step {first['step']}, rank {first['rank']}, tensor {first['tensor']}"
-        return f"{where}: {place} is off by {first['error']:.1e}"
-    if not row["bytes_as_predicted"]:
-        return f"{where}: bytes sent are not those predicted"
-    if row["guarantee"] != "NONE":
-        return f"{where}: parameters did not change"
-    return f"{where}: it promises nothing, but does not differ"
+        raise RunError(f"{len(broken)} of {len(rows)} do not meet their guarantee; first: {broken_words(broken[0])}")
 
 
 def register(app: typer.Typer) -> None:
