@@ -32,7 +32,7 @@ def reproduce(
         show_tables(session.console, [plain_table(("experiment", "what it is"), list(experiment_names().items()))])
         say(session.console, "`paceline reproduce NAME` runs one; --full runs all of it.")
         return
-    refuse_other_parents("reproduce", session.nodes)
+    refuse_other_parents("reproduce", session.launcher())
     session.run(
         Reproduce,
         lambda: Reproduce.prepare(

@@ -17,7 +17,7 @@ from paceline.dataflow.timing import MODELS
 from paceline.errors import UsageError
 from paceline.present.charts.registry import make_section
 from paceline.present.model import Column, Finding, Page, Place, Table
-from paceline.present.terminal import say, show_table
+from paceline.present.terminal import say, show_tables
 from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
 
 KIND = "Paceline dataflow"
@@ -60,12 +60,12 @@ def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> N
         say(console, line)
     if simulation.plan.num_passes > 1:
         say(console, f"What PEs hold in the first of {simulation.plan.num_passes:,} passes:")
-    show_table(console, _holdings(simulation))
+    show_tables(console, [_holdings(simulation)])
     if num_cycles and count_events(simulation) > MANY_EVENTS:
         say(console, f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
     elif num_cycles:
         found = list(itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation)))
-        show_table(console, _cycles(simulation, found))
+        show_tables(console, [_cycles(simulation, found)])
         if num_cycles < simulation.cycles:
             say(console, f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")
     for line in _output(simulation):
