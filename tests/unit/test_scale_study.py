@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import RunError, WorkerError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.recipe import Recipe
 from paceline.runs import list_runs
 from paceline.study import scale as module
@@ -22,7 +22,7 @@ from scale_samples import one_run
 BASE = {"data.train_samples": 40, "train.batch_size": 40, "train.iterations": 2, "workers": 3, "strategies": "ring,ddp"}
 
 
-class NoLauncher(Launcher):
+class NoLauncher(WorkerPool):
     """Nothing is run: `execute` is made up in these tests."""
 
     can_go_on = True
@@ -57,7 +57,7 @@ def troubles(monkeypatch: pytest.MonkeyPatch) -> Troubles:
     found: Troubles = {}
     counts: dict[tuple[str, int], int] = {}
 
-    def execute(launcher: Launcher, recipe: Recipe, entry: Entry, *, folder: Any, on_event: Any) -> Any:
+    def execute(launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Any, on_event: Any) -> Any:
         del launcher, recipe, on_event
         folder.discard()
         key = (entry.label, entry.num_workers)

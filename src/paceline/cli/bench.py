@@ -19,7 +19,7 @@ algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and ga
 
 @host_options
 def bench(
-    nodes: Any,
+    launch: Any,
     op: Annotated[
         str,
         typer.Option(
@@ -57,7 +57,7 @@ def bench(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
-    from paceline.cli.session import count_nodes, launched
+    from paceline.cli.session import launched, launcher_for
     from paceline.errors import RunError
     from paceline.present.studies.bench import bench_page
     from paceline.present.terminal import show
@@ -70,7 +70,8 @@ def bench(
     settled = settle_workers(workers)
     num_workers = WORKERS if settled is None else settled
     cluster = cluster_of(cluster_text)
-    num_nodes = max(count_nodes(nodes), cluster.nodes)
+    starter = launcher_for(launch, cluster)
+    num_nodes = max(starter.describe().num_hosts, cluster.nodes)
     usable, missing = find_comms(comm, num_nodes, num_workers=num_workers)
     plan = Plan(
         ops=find_ops(op),
@@ -92,7 +93,7 @@ def bench(
         TextColumn("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
     )
-    with launched(plan.workers, nodes, cluster) as launcher:
+    with launched(plan.workers, starter) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
         who = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
         rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"

@@ -30,7 +30,7 @@ def reproduce(
     if not experiment and not session.resume:
         show_experiments(session.console)
         return
-    refuse_other_parents("reproduce", session.nodes)
+    refuse_other_parents("reproduce", session.launcher())
     session.run(
         Reproduce,
         lambda: Reproduce.prepare(

@@ -51,7 +51,7 @@ def sweep(
     from paceline.study.sweep import Sweep
     from paceline.study.vary import parse_vary
 
-    refuse_other_parents("sweep", session.nodes)
+    refuse_other_parents("sweep", session.launcher())
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]
     if session.resume and (vary or names or repeats != 1):
         raise UsageError("--resume goes on with a sweep as it was asked for: leave --vary, remedies and repeats out")

@@ -11,7 +11,7 @@ ORDER = 3
 
 @host_options
 def verify(
-    nodes: Any,
+    launch: Any,
     strategies: Annotated[
         str | None, typer.Option("--strategies", help="Which to verify, separated by commas (default: all).")
     ] = None,
@@ -25,10 +25,9 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.session import count_nodes, launched
+    from paceline.cli.session import launched, launcher_for, refuse_other_parents
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
-    from paceline.launch.local import Nodes
     from paceline.present.studies.verify import broken_words, verify_page
     from paceline.present.terminal import show
     from paceline.recipe import cluster_of
@@ -47,10 +46,10 @@ def verify(
     names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
-    if isinstance(nodes, Nodes) and nodes.num_nodes > 1:
-        raise UsageError("verify starts all workers itself; run it once, without --nnodes, or with --hosts")
     cluster = cluster_of(cluster_text)
-    num_nodes = max(cluster.nodes, count_nodes(nodes))
+    starter = launcher_for(launch, cluster)
+    refuse_other_parents("verify", starter)
+    num_nodes = max(cluster.nodes, starter.describe().num_hosts)
     if comm == AUTO:
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
     todo = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
@@ -59,7 +58,7 @@ def verify(
         console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        launched(num_processes(todo), nodes, cluster) as launcher,
+        launched(num_processes(todo), starter) as launcher,
         Progress(*columns, console=console) as progress,
     ):
         bar = progress.add_task("verifying", total=len(todo))

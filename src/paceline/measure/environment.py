@@ -18,7 +18,7 @@ def environment() -> Environment:
     return Environment(
         paceline=__version__,
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         system=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
         processor=_processor(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -59,6 +60,7 @@ class Section:
     section: typing.ClassVar[str] = ""
 
 
+@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
 def hints_of(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 

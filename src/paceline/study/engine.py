@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError, WorkerError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
 from paceline.study.base import Cell, CellFailure, Launch, Listener, Progress, Study
@@ -83,7 +83,7 @@ class _Head:
     """The header of a study's result, the same for all studies."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
-        self._study = study
+        self._study, self._recipe = study, study.stored_recipe
         self._environment: Environment = environment()  # before the load is our own
         self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._wall_s = (stored.wall_s if stored else None) or 0.0
@@ -98,7 +98,7 @@ class _Head:
             name=self._study.title,
             started=self._started,
             status=status,
-            recipe=self._study.stored_recipe,
+            recipe=self._recipe,
             environment=self._environment,
             error=error or None,
             repeats=self._study.repeats,
@@ -115,7 +115,7 @@ class _Execution:
         self,
         study: Study,
         launch: Launch,
-        launcher: Launcher | None,
+        launcher: WorkerPool | None,
         listener: Listener,
         out: Path,
         folder: StudyFolder | None,
@@ -194,7 +194,7 @@ class _Execution:
         self._progress.add(cell, result)
         self._listener.done(shown, cell.repeat, result)
 
-    def _processes(self, cell: Cell) -> AbstractContextManager[Launcher]:
+    def _processes(self, cell: Cell) -> AbstractContextManager[WorkerPool]:
         if self._launcher is not None:
             return nullcontext(self._launcher)
         return self._launch(cell.entry.num_processes, cell.recipe.cluster)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.recipe import Recipe
 from paceline.results import Json, Row, RunResult, StudyResult, changed
 from paceline.results.study import OurRow, Proof, Reproduction
@@ -74,13 +74,16 @@ class Reproduce(Study):
     def num_processes(self) -> int:
         return self.plan.num_processes
 
-    def begin(self, launcher: Launcher | None, stored: StudyResult | None) -> None:
+    def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
         """Prove that averages are averages, unless that was done before."""
         if isinstance(stored, Reproduction):
-            self._proof = stored.proof
-        if self.plan.experiment.proof and not self._proof:
+            self._proof = list(stored.proof)
+        known = [proof.strategy for proof in self._proof]
+        missing = [strategy for strategy in self.plan.experiment.proof if strategy not in known]
+        if missing:
             assert launcher is not None, "cells of an experiment share their processes"
-            self._proof = prove(self.plan.recipe, self.plan.experiment.proof, launcher)
+            for proof in prove(self.plan.recipe, missing, launcher):
+                self._proof.append(proof)
 
     def cells(self) -> list[Cell]:
         return self._cells(self.plan.parts[0])
