@@ -164,7 +164,9 @@ def test_nan_is_written_as_null(tmp_path: Path) -> None:
     record = RunRecord(schema=SCHEMA, kind="run", name="toy", started="", status="done", result=result)
     write_run(folder, RECIPE, Environment(), record, [worker])
     final = folder.commit()
-    assert json.loads((final / "summary.json").read_text(), parse_constant=pytest.fail)["result"]["curve"]["loss"] == [None]
+    assert json.loads((final / "summary.json").read_text(), parse_constant=pytest.fail)["result"]["curve"]["loss"] == [
+        None
+    ]
     assert json.loads((final / "workers" / "0.jsonl").read_text(), parse_constant=pytest.fail)["loss"] is None
 
 

@@ -151,7 +151,7 @@ class Session:
         from paceline.cli.parts.progress import Following
         from paceline.study.engine import run_study
 
-        study, folder = self._choose(kind, prepare, asked)
+        study, folder = self.choose(kind, prepare, asked)
         introduce(self.console, study, self.where(study.recipe.cluster))
         bars = Following(self.console, has_bar_per_entry=has_bar_per_entry, on_stage=on_stage)
         with interruptible(), self.followed(bars) as listener, bars:
@@ -166,8 +166,8 @@ class Session:
         show_outcome(self.console, outcome.result, outcome.folder, with_page=self.report)
         write_json(outcome.result, self.json_target)
 
-    def _choose(
-        self, kind: type[Study], prepare: Callable[[], Study], asked: Recipe | None
+    def choose(
+        self, kind: type[Study], prepare: Callable[[], Study], asked: Recipe | None = None
     ) -> tuple[Study, Path | None]:
         """The study to run, and the folder that it goes on in; a new one where that is None."""
         from paceline.study.engine import unfinished
