@@ -31,6 +31,8 @@ def reproduce(
         show_experiments(session.console)
         return
     refuse_other_parents("reproduce", session.nodes)
+    given = {"full": full, "data_dir": bool(data_dir), "device": device != "cpu", "no_cluster": not cluster}
+    session.refuse_beside_resume(**given, repeats=repeats is not None)
     session.run(
         Reproduce,
         lambda: Reproduce.prepare(
