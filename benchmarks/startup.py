@@ -59,19 +59,19 @@ def cpu_s(tree: Path, words: list[str], folder: str) -> float:
     return end.children_user - begin.children_user + end.children_system - begin.children_system
 
 
-def against(before: Path, *, repeats: int, with_compare: bool) -> None:
+def against(before: Path, commands: list[list[str]], *, repeats: int) -> None:
     """Both trees in turn, so that whatever slows the machine slows both."""
     if not (before / "src" / "paceline").is_dir():
         raise SystemExit(f"{before} is no checkout: it has no src/paceline")
-    commands = [*LIGHT, *([["compare", "--strategies", SIX, "--no-report"]] if with_compare else [])]
     print(f"{'command':<28} {'before: CPU s':>14} {'after: CPU s':>13} {'after/before':>13}")
     for words in commands:
-        times: dict[Path, list[float]] = {before: [], TREE: []}
+        old: list[float] = []
+        new: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(repeats + 1):
-                for tree, measured in times.items():
-                    measured.append(cpu_s(tree, words, folder))
-        old_s, new_s = (percentile(measured[1:], 50) for measured in times.values())  # the first one fills caches
+                old.append(cpu_s(before, words, folder))
+                new.append(cpu_s(TREE, words, folder))
+        old_s, new_s = percentile(old[1:], 50), percentile(new[1:], 50)  # the first of each fills caches
         print(f"{' '.join(words)[:28]:<28} {old_s:14.3f} {new_s:13.3f} {new_s / old_s:13.2f}", flush=True)
 
 
@@ -80,9 +80,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--before", type=Path, metavar="PATH", help="another checkout to compare the start with")
     parser.add_argument("--with-compare", action="store_true", help="with --before: also a compare of six strategies")
+    parser.add_argument("--command", action="append", default=[], help="with --before: only these, as --command=--help")
     arguments = parser.parse_args()
     if arguments.before is not None:
-        against(arguments.before.resolve(), repeats=arguments.repeats, with_compare=arguments.with_compare)
+        heavy = [["compare", "--strategies", SIX, "--no-report"]] if arguments.with_compare else []
+        commands = [command.split() for command in arguments.command] or [*LIGHT, *heavy]
+        against(arguments.before.resolve(), commands, repeats=arguments.repeats)
         return
     shares = []
     print(f"{'one: wall s':>12} {'six: wall s':>12} {'others train s':>15} {'allowed s':>10} {'used':>6}")

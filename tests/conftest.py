@@ -17,7 +17,7 @@ import library_uses
 import paceline
 from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
 from paceline.comm import mailbox
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
 # Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
 _UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis", "runs"}
@@ -51,9 +51,9 @@ def leaves_nothing_behind() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[LocalLauncher]:
+def pool() -> Iterator[LocalPool]:
     """Room for four workers and two servers, shared by all tests that do not end them."""
-    with LocalLauncher(6) as launcher:
+    with LocalPool(6) as launcher:
         SHARED_POOLS.append(launcher)
         on_pool(launcher, 6, jobs.rank_of)
         yield launcher

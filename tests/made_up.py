@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.results.bench import Bench, CollectiveResult
 from paceline.results.study import Environment
 from paceline.study.base import Launch, Listener
@@ -45,10 +45,9 @@ def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[
     return {**worker, **changes}
 
 
-class MadeUpLauncher(Launcher):
+class MadeUpLauncher(WorkerPool):
     """Gives each task's workers as a function of the task; may raise instead."""
 
-    name = "made-up"
     can_go_on = True
 
     def __init__(self, answer: Callable[[Task, int], list[dict[str, Any]]] | None = None) -> None:

@@ -30,7 +30,20 @@ if TYPE_CHECKING:
         world_size,
     )
     from paceline.recipe import Recipe, load_recipe
-    from paceline.strategies import GradientAveraging, Guarantee, Strategy, Worker
+    from paceline.strategies import (
+        Accumulating,
+        Asynchronous,
+        BufferEstimate,
+        Drifting,
+        GradientAveraging,
+        GradientPolicy,
+        Guarantee,
+        Periodic,
+        Servers,
+        Strategy,
+        Worker,
+        WrappedModel,
+    )
     from paceline.train.memory import keep_memory
 
 # Looked up when first used: the command line answers --help without importing torch.
@@ -61,10 +74,18 @@ _HOME = {
     "world_size": "library",
     "Recipe": "recipe",
     "load_recipe": "recipe",
+    "Accumulating": "strategies",
+    "Asynchronous": "strategies",
+    "BufferEstimate": "strategies",
+    "Drifting": "strategies",
     "GradientAveraging": "strategies",
+    "GradientPolicy": "strategies",
     "Guarantee": "strategies",
+    "Periodic": "strategies",
+    "Servers": "strategies",
     "Strategy": "strategies",
     "Worker": "strategies",
+    "WrappedModel": "strategies",
     "keep_memory": "train.memory",
 }
 
@@ -110,21 +131,29 @@ else:
 
 
 __all__ = [
+    "Accumulating",
+    "Asynchronous",
+    "BufferEstimate",
     "Codec",
     "Comm",
     "Data",
     "Dataset",
+    "Drifting",
     "GradientAveraging",
+    "GradientPolicy",
     "Guarantee",
     "Operation",
     "PacelineError",
+    "Periodic",
     "Recipe",
     "RunError",
+    "Servers",
     "Strategy",
     "TensorSpec",
     "UsageError",
     "Worker",
     "WorkerError",
+    "WrappedModel",
     "compare",
     "finish",
     "init",

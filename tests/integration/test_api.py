@@ -52,6 +52,16 @@ def test_objects(tmp_path: Path) -> None:
     assert page.count("<tr>") == 3
 
 
+def test_objects_reach_servers_too(tmp_path: Path) -> None:
+    data = toy_data(samples=30).train
+    study = paceline.compare(
+        Plain().double(), (data.inputs, data.targets), strategies=["parameter-server", "ring"], out=tmp_path, **SHORT
+    )
+    assert [(row["strategy"], row["servers"]) for row in study["results"]] == [("parameter-server", 1), ("ring", 0)]
+    first, second = study.rows
+    assert first["test_loss"] == pytest.approx(second["test_loss"], rel=1e-9)
+
+
 def test_what_workers_could_not_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = type("Cell", (Plain,), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Cell", cell, raising=False)

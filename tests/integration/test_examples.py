@@ -9,7 +9,7 @@ import pytest
 
 from helpers import REPOSITORY, ignore_event, python_processes
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.study.preflight import preflight
 from paceline.train.job import train_job
@@ -27,7 +27,7 @@ def test_every_example_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_loss_falls(pool: LocalLauncher, name: str) -> None:
+def test_the_loss_falls(pool: LocalPool, name: str) -> None:
     file = REPOSITORY / "examples" / f"{name}.py"
     parts = {"model.name": f"{file}:model", "data.name": f"{file}:data", "train.loss": f"{file}:loss"}
     recipe = Recipe().replace({**parts, **EXAMPLES[name], "train.iterations": 24, "workers": 2})

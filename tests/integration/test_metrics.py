@@ -18,7 +18,7 @@ import pytest
 
 from helpers import ignore_event, python_processes
 from paceline.comm.shm import ShmComm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.network import Connections
 from paceline.recipe import load_recipe
 from paceline.runs import Folder
@@ -72,7 +72,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path, name: st
     assert list(tmp_path.iterdir()) == []
 
 
-def finished(pool: LocalLauncher, out: Path, **changes: Any) -> tuple[dict[str, Any], Path]:
+def finished(pool: LocalPool, out: Path, **changes: Any) -> tuple[dict[str, Any], Path]:
     """The result of a short run with two workers, and its folder."""
     given = {"comm": "torch", "workers": 2, **{key.replace("__", "."): value for key, value in changes.items()}}
     recipe = load_recipe("lenet5-mnist").replace(given)
@@ -82,7 +82,7 @@ def finished(pool: LocalLauncher, out: Path, **changes: Any) -> tuple[dict[str, 
     return result, folder.path
 
 
-def test_a_run_has_resources_and_network(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_a_run_has_resources_and_network(pool: LocalPool, tmp_path: Path) -> None:
     result, folder = finished(pool, tmp_path, train__epochs=30, measure__sample_hz=50.0)
     for rank, worker in enumerate(result["resources"]["per_worker"]):
         assert worker["rank"] == rank
@@ -102,7 +102,7 @@ def test_a_run_has_resources_and_network(pool: LocalLauncher, tmp_path: Path) ->
         assert row["memory_bytes"] == 0
 
 
-def test_shared_memory_is_counted_apart(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_shared_memory_is_counted_apart(pool: LocalPool, tmp_path: Path) -> None:
     if ShmComm.unavailable():
         pytest.skip(ShmComm.unavailable())
     result, _ = finished(pool, tmp_path, train__epochs=5, comm="shm")
@@ -112,7 +112,7 @@ def test_shared_memory_is_counted_apart(pool: LocalLauncher, tmp_path: Path) -> 
         assert row["kernel_sent_bytes"] < 10_000
 
 
-def test_without_sampling_there_are_no_resources(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_without_sampling_there_are_no_resources(pool: LocalPool, tmp_path: Path) -> None:
     result, _ = finished(pool, tmp_path, train__epochs=2, measure__sample_hz=0.0)
     assert result["resources"] is None
     assert result["network"] is None

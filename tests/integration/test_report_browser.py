@@ -7,14 +7,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from paceline.report import write_figures, write_report
+from paceline.report.bench import write_bench_page
 
 from browser import opened, playwright
 from command import run_command
 from made_up import made_up_bench
 from measured_samples import KINDS, measured, measured_study
 from paceline.quantize.runtime import missing_packages
-from paceline.report import write_figures, write_report
-from paceline.report.bench import write_bench_page
 from report_samples import result, usual_study, write_run, write_study
 from scale_samples import scale_study
 from trained_samples import trained_run

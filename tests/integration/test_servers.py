@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from helpers import child_processes, free_port, ignore_event, python_processes
 from paceline.errors import WorkerError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.runs import Folder, read
 from paceline.study.entries import make_entry
@@ -23,7 +23,7 @@ from paceline.study.run import execute
 SMALL = {"data.train_samples": 64, "data.test_samples": 50, "train.batch_size": 32, "workers": 2}
 
 
-def run(launcher: LocalLauncher, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> Result:
+def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> Result:
     recipe = Recipe().replace({**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}})
     entry = make_entry(strategy, recipe)
     result = execute(launcher, recipe, entry, folder=Folder(out, "run"), on_event=on_event)
@@ -32,7 +32,7 @@ def run(launcher: LocalLauncher, out: Path, strategy: str, on_event: Any = ignor
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalLauncher, tmp_path: Path, mode: str) -> None:
+def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalPool, tmp_path: Path, mode: str) -> None:
     strategy = f"parameter-server:servers=2:mode={mode}"
     changes = {"train__epochs": 4, "train__checkpoint_every": 2, "train__eval_every": 2}
     result = run(pool, tmp_path, strategy, **changes)
@@ -63,7 +63,7 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalLauncher
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_path: Path, mode: str) -> None:
-    with LocalLauncher(4) as launcher:
+    with LocalPool(4) as launcher:
 
         def kill_a_server(event: dict[str, Any]) -> None:
             if event["kind"] == "progress" and event["rank"] == 0 and event["epoch"] >= 3 and not killed:
@@ -88,7 +88,7 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
 
 
 def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
 
         def stop_the_server(event: dict[str, Any]) -> None:
             if event["kind"] == "progress":
@@ -102,7 +102,7 @@ def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_worker_that_is_killed_is_named_and_takes_the_servers_along(tmp_path: Path, mode: str) -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
 
         def kill_a_worker(event: dict[str, Any]) -> None:
             if event["kind"] == "progress" and not killed:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers import REPOSITORY
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import load_recipe
 from paceline.study.reproduce.proof import prove
 
@@ -73,7 +73,7 @@ def test_the_proof_finds_a_wrong_average(wrong: str) -> None:
     recipe = load_recipe("lenet5-mnist").replace({"workers": 2, "train.batch_size": 15, "data.train_samples": 15})
     recipe = recipe.replace({"train.iterations": 2})
     strategy = f"{REPOSITORY / 'tests' / 'wrong_strategies.py'}:{wrong}"
-    with LocalLauncher(2) as launcher:
+    with LocalPool(2) as launcher:
         good, bad = prove(recipe, ("all-reduce", strategy), launcher)
     assert good["passed"]
     assert not bad["passed"]

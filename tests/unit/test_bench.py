@@ -17,7 +17,7 @@ from paceline.comm import comms
 from paceline.comm.choose import choose_comm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import RunError, UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.study.bench import (
     Plan,
     bandwidth,
@@ -215,7 +215,7 @@ def test_a_number_in_the_wrong_place_is_found() -> None:
     ("comm", "expected"),
     [("torch", ["private"]), (LENDING, ["shared", "private", "plain"]), (IN_PLACE, ["private", "plain"])],
 )
-def test_an_all_reduce_is_done_in_every_way_that_differs(pool: LocalLauncher, comm: str, expected: list[str]) -> None:
+def test_an_all_reduce_is_done_in_every_way_that_differs(pool: LocalPool, comm: str, expected: list[str]) -> None:
     cases = [("all_reduce", 500), ("broadcast", 500)]
     request = {"dtype": "float32", "warmup": 0, "iterations": 1, "check": True}
     for found in on_pool(pool, 2, trial_job, comms=[comm, OTHER], cases=cases, **request):
@@ -226,7 +226,7 @@ def test_an_all_reduce_is_done_in_every_way_that_differs(pool: LocalLauncher, co
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_number_type_on_processes(pool: LocalLauncher, dtype: str) -> None:
+def test_every_number_type_on_processes(pool: LocalPool, dtype: str) -> None:
     request = {"dtype": dtype, "warmup": 1, "iterations": 2, "check": True}
     cases = [(op, 3 * 70) for op in OPS]
     workers = on_pool(pool, 3, trial_job, comms=["torch"], cases=cases, **request)
@@ -237,7 +237,7 @@ def test_every_number_type_on_processes(pool: LocalLauncher, dtype: str) -> None
             assert all(trial["is_right"] and len(trial["times_s"]) == 2 for trial in trials)
 
 
-def test_a_task_may_open_further_comms(pool: LocalLauncher) -> None:
+def test_a_task_may_open_further_comms(pool: LocalPool) -> None:
     assert on_pool(pool, 3, jobs.three_sums) == [[[3.0, 3.0], [6.0, 6.0], [9.0, 9.0]]] * 3
 
 

@@ -12,7 +12,7 @@ from helpers import REPOSITORY
 SHORT = {
     "measuring.py": ("--models", ""),
     "kept_memory.py": ("--models", "lenet5", "--repeats", "1", "--steps", "2"),
-    "startup.py": ("--before", str(REPOSITORY), "--repeats", "1"),
+    "startup.py": ("--before", str(REPOSITORY), "--repeats", "1", "--command=--help"),
     "dataflow.py": ("--side", "6", "--repeats", "1"),
 }
 

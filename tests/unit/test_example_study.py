@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
-from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.base import Request, Task, WorkerPool
+from paceline.launch.registry import choose_launcher
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.results import StudyResult
 from paceline.results.study import study_types
@@ -102,8 +102,8 @@ def test_it_is_stored_resumed_and_listed(tmp_path: Path) -> None:
 
 
 def test_it_runs_on_real_processes(tmp_path: Path) -> None:
-    def launch(num_processes: int, cluster: ClusterConfig) -> LocalLauncher:
-        return LocalLauncher(num_processes, cluster=cluster)
+    def launch(num_processes: int, cluster: ClusterConfig) -> WorkerPool:
+        return choose_launcher(Request(cluster=cluster)).open(num_processes)
 
     outcome = run_study(Halve(recipe=RECIPE), launch, Silent(), tmp_path)
     assert outcome is not None

@@ -221,6 +221,7 @@ def nothing_starts() -> Iterator[None]:
         ("--set", f"optimizer.lr={'9' * 400}"),
         ("--set", f"seed={DEEP}"),
         ("--set", f"{DIGITS}=1"),
+        ("--set", "model.name=3"),
         ("--seed", DIGITS),
         ("--seed", "9" * 4000),
         ("--workers", DIGITS),

@@ -29,14 +29,14 @@ LAYERS: list[set[str]] = [
     {"launch"},
     {"runs"},
     {"study", "dataflow"},
-    {"report", "export"},
+    {"present", "export"},
     {"api", "library"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "results", "errors", "text", "worker_files", "parsing"}}
 # What may import a foreign package, by the package.
-HOMES = {"torch.distributed": "comm", "plotly": "report", "jinja2": "report", "playwright": "report", "typer": "cli"}
+HOMES = {"torch.distributed": "comm", "plotly": "present", "jinja2": "present", "playwright": "present", "typer": "cli"}
 HOMES |= {"onnx": "quantize", "onnxruntime": "quantize"}
 HOMES |= {"pyarrow": "export", "torch.utils.tensorboard": "export", "mlflow": "export"}
 ENTRANCES = {"__init__", "__main__"}  # the public names and the command: they look everything up, nobody needs them

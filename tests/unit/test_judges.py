@@ -9,7 +9,7 @@ import pytest
 
 from helpers import build
 from paceline.results.verify import Divergence
-from paceline.strategies import Guarantee, strategies
+from paceline.strategies import Guarantee
 from paceline.study.judges import JUDGES, Seen, judge
 
 
@@ -27,14 +27,14 @@ def seen(*workers: dict[str, Any]) -> Seen:
 
 
 PERIODIC = "ring:average=weights"
+PARTIAL = "stepwise"  # two workers: at most one length of the longest update apart
 BOUNDED = "parameter-server:mode=bounded:max_staleness=1"  # two workers: at most 3 updates late
 
 
-def test_every_guarantee_that_a_strategy_gives_has_a_judge() -> None:
-    for name in [*strategies.classes, PERIODIC, BOUNDED, "ring+fp16"]:
-        # What lets replicas differ within a bound is judged over more steps, in study/partial.py.
-        assert build(name).guarantee in {*JUDGES, Guarantee.PARTIAL}
+def test_every_guarantee_has_a_judge() -> None:
+    assert set(JUDGES) == set(Guarantee)
     assert build(PERIODIC).guarantee is Guarantee.PERIODIC
+    assert build(PARTIAL).guarantee is Guarantee.PARTIAL
     assert build(BOUNDED).guarantee is Guarantee.STALE
 
 
@@ -44,6 +44,32 @@ def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
     verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "axc")))
     assert not verdict.kept
     assert verdict.first_divergence == Divergence(optimizer="sgd", rank=1, step=1, tensor="t", error=math.inf)
+
+
+def drifting(rank: int, distances: list[float], updates: list[float], final: str = "z") -> dict[str, Any]:
+    found = worker(rank, "abc"[: len(distances)], final)
+    for row, distance, update in zip(found["steps"], distances, updates, strict=True):
+        row.update({"distance": distance, "longest_update": update})
+    return found
+
+
+def test_partial_wants_no_replica_further_from_the_mean_than_stated() -> None:
+    near, updates = drifting(0, [1.0, 2.0], [1.0, 2.0]), [1.0, 1.0]
+    # The longest update of any worker so far is the length that counts.
+    verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.0], updates)))
+    assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 1.0, None)
+    assert verdict.tolerance == pytest.approx(1.0)
+    verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.1], updates)))
+    assert not verdict.kept
+    first = verdict.first_divergence
+    assert first is not None
+    assert (first.optimizer, first.rank, first.step, first.tensor) == ("sgd", 1, 1, "t")
+    assert first.error == pytest.approx(1.05)
+    for wrong in (drifting(1, [1.0, math.nan], updates), drifting(1, [0.0, 0.0], updates, final="y")):
+        assert not judge(build(PARTIAL), 2, seen(near, wrong)).kept
+    assert not judge(build(PARTIAL), 2, seen(drifting(0, [0.0], [0.0]), drifting(1, [0.0], [0.0]))).kept
+    idle = [drifting(rank, [0.0], [1.0], final="0") for rank in range(2)]
+    assert not judge(build(PARTIAL), 2, seen(*idle)).kept
 
 
 def test_stale_wants_no_later_update_than_stated() -> None:

@@ -12,6 +12,7 @@ import pytest
 from paceline.codecs import Codec, codecs
 from paceline.comm import comms
 from paceline.errors import PacelineError, RunError, UsageError, WorkerError, unknown
+from paceline.launch.registry import launchers
 from paceline.plugins import accepted_arguments, call_factory, is_reference, load_reference
 from paceline.strategies import Strategy, strategies
 
@@ -104,7 +105,7 @@ def test_a_factory_gets_the_arguments_that_it_has() -> None:
     assert accepted_arguments(lambda: None, offered) == {}
 
 
-@pytest.mark.parametrize("registry", [strategies, codecs, comms], ids=lambda registry: registry.kind)
+@pytest.mark.parametrize("registry", [strategies, codecs, comms, launchers], ids=lambda registry: registry.kind)
 def test_a_registry_finds_one_class_for_each_name(registry: Any) -> None:
     assert list(registry.classes) == sorted(registry.classes)
     assert all(cls.name == name for name, cls in registry.classes.items())

@@ -9,7 +9,7 @@ import pytest
 
 from made_up import MadeUpLauncher, Silent, launching
 from paceline.errors import RunError, WorkerError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.recipe import Recipe
 from paceline.results import Overhead
 from paceline.results.study import Scale as ScaleResult
@@ -30,7 +30,7 @@ def troubles(monkeypatch: pytest.MonkeyPatch) -> Troubles:
     found: Troubles = {}
     counts: dict[tuple[str, int], int] = {}
 
-    def execute(launcher: Launcher, recipe: Recipe, entry: Entry, *, folder: Any, on_event: Any) -> Any:
+    def execute(launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Any, on_event: Any) -> Any:
         del launcher, recipe, on_event
         folder.discard()
         key = (entry.label, entry.num_workers)

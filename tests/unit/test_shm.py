@@ -19,7 +19,7 @@ from paceline.comm import adding, lent, shm
 from paceline.comm.adding import part_bounds
 from paceline.comm.shm import ShmComm
 from paceline.errors import RunError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.train.context import Context
 
 CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def test_collectives_of_every_type_and_length(world_size: int) -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_collectives_of_processes_around_a_real_piece(pool: LocalLauncher, world_size: int) -> None:
+def test_collectives_of_processes_around_a_real_piece(pool: LocalPool, world_size: int) -> None:
     cases = [
         (dtype, length)
         for dtype in (torch.float32, torch.bfloat16, torch.int64)
@@ -214,7 +214,7 @@ def test_reductions_are_plain_sums(monkeypatch: pytest.MonkeyPatch, world_size: 
     on_shm_threads(world_size, reduce_often, shared=shared, steps=12, seed=world_size)
 
 
-def test_reductions_of_processes(pool: LocalLauncher) -> None:
+def test_reductions_of_processes(pool: LocalPool) -> None:
     for shared in (True, False):
         on_pool(pool, 4, reduce_often, comm="shm", shared=shared, steps=60, seed=7)
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from made_up import MadeUpLauncher, Silent, made_up_worker
 from paceline.cli.session import Session
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Task
-from paceline.launch.local import Nodes
+from paceline.launch.base import Request, Task
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.results.study import Sweep as SweepResult
 from paceline.runs import list_runs
@@ -194,7 +193,7 @@ def test_the_same_command_again_offers_to_go_on(
     stdin.isatty = lambda: answer is not None  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
     said = io.StringIO()
-    session = Session(Nodes(), fresh=is_fresh, out=tmp_path)
+    session = Session(Request(), fresh=is_fresh, out=tmp_path)
     session.__dict__["console"] = Console(file=said)
     _, folder = session.choose(Sweep, lambda: study)
     assert (folder is not None) == goes_on

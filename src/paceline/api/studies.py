@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from paceline.api.shown import Comparison, RunResult
+from paceline.api.workers import LauncherChoice, Workers
 from paceline.data.user import train_and_test
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Task
-from paceline.launch.local import LocalLauncher
-from paceline.recipe import DEFAULT_RECIPE, ClusterConfig, Recipe, load_recipe
+from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
 from paceline.study.base import Listener, Study
-from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
+from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
 from paceline.study.compare import Compare
 from paceline.study.engine import run_study, unfinished
 from paceline.study.entries import make_entry, settle_comm
@@ -30,21 +27,30 @@ from paceline.study.scale import Scale, parse_mode, parse_workers
 from paceline.study.sweep import Sweep
 from paceline.study.tune import Tune
 from paceline.study.vary import make_axes
-from paceline.train.context import Event
-from paceline.train.given import Constant, as_factory, give, packed, train_given
+from paceline.train.given import Constant, as_factory, give
 
 
-def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **changes: Any) -> RunResult:
+def run(
+    recipe: str | Recipe = DEFAULT_RECIPE,
+    *,
+    out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
+    **changes: Any,
+) -> RunResult:
     """Train a recipe under its strategy; the result, a dict that prints as a table, with the run's folder in `folder`.
 
     Changes are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
+    Workers are processes of this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
+    `launcher` is a launcher's name, a `paceline.launch.base.Request` or a launcher. All studies take these two.
     """
-    recipe = _recipe(recipe, changes)
+    workers = Workers(launcher, hosts)
+    recipe = _recipe(recipe, changes, workers)
     entry = make_entry(recipe.strategy, recipe)
     preflight(recipe, [entry])
-    with LocalLauncher(entry.num_processes, cluster=recipe.cluster) as launcher:
-        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), launcher)
-        result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
+    with workers.launch(entry.num_processes, recipe.cluster) as pool:
+        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), pool)
+        result = execute(pool, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
     assert folder is not None
     return RunResult({**result, "folder": str(folder.path)})
@@ -59,6 +65,8 @@ def compare(
     repeats: int = 1,
     out: str | Path = "runs",
     fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
@@ -79,7 +87,8 @@ def compare(
         changes |= _parts(recipe, data, given)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
-    return _study(Compare.prepare(_recipe(recipe, changes), repeats=repeats), out, fresh=fresh, given=given)
+    workers = Workers(launcher, hosts, given)
+    return _study(Compare.prepare(_recipe(recipe, changes, workers), repeats=repeats), out, workers, fresh=fresh)
 
 
 def sweep(
@@ -90,6 +99,8 @@ def sweep(
     repeats: int = 1,
     out: str | Path = "runs",
     fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
@@ -100,7 +111,10 @@ def sweep(
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
-    return _study(Sweep.prepare(base, make_axes(vary), parse_remedies(remedies), repeats=repeats), out, fresh=fresh)
+    starter = Workers(launcher, hosts)
+    axes, chosen = make_axes(vary), parse_remedies(remedies)
+    num_hosts = starter.num_hosts(base.cluster)
+    return _study(Sweep.prepare(base, axes, chosen, repeats=repeats, num_hosts=num_hosts), out, starter, fresh=fresh)
 
 
 def scale(
@@ -112,6 +126,8 @@ def scale(
     repeats: int = 1,
     out: str | Path = "runs",
     fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
@@ -123,8 +139,9 @@ def scale(
     counts = parse_workers(numbers)
     if strategies:
         changes["strategies"] = _names(strategies)
-    settled = _recipe(recipe, {**changes, "workers": max(counts)})
-    return _study(Scale.prepare(settled, counts, parse_mode(mode), repeats=repeats), out, fresh=fresh)
+    starter = Workers(launcher, hosts)
+    settled = _recipe(recipe, {**changes, "workers": max(counts)}, starter)
+    return _study(Scale.prepare(settled, counts, parse_mode(mode), repeats=repeats), out, starter, fresh=fresh)
 
 
 def tune(
@@ -140,6 +157,8 @@ def tune(
     repeats: int = 3,
     out: str | Path = "runs",
     fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
@@ -147,15 +166,16 @@ def tune(
     The best loses at most `within` points of accuracy against exact (or `within_loss` percent of loss, where accuracy
     says nothing); `best` has its label, how much faster it is, and the command and the library's call to use it.
     """
-    settled = _recipe(recipe, changes)
+    starter = Workers(launcher, hosts)
+    settled = _recipe(recipe, changes, starter)
     space = Space(
-        strategies=tuple(_names(strategies)) or STRATEGIES,
+        strategies=tuple(_names(strategies)) or tried_strategies(),
         buckets_mb=tuple(buckets_mb),
         codecs=tuple(codecs),
         periods=tuple(periods),
     )
     margins = Margins(points=within, loss_percent=within_loss)
-    return _study(Tune.prepare(settled, space, margins=margins, eta=eta, repeats=repeats), out, fresh=fresh)
+    return _study(Tune.prepare(settled, space, margins=margins, eta=eta, repeats=repeats), out, starter, fresh=fresh)
 
 
 def _names(strategies: str | Sequence[str]) -> list[str]:
@@ -164,25 +184,15 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
     return list(strategies)
 
 
-def _study(study: Study, out: str | Path, *, fresh: bool, given: Sequence[str] = ()) -> Comparison:
+def _study(study: Study, out: str | Path, workers: Workers, *, fresh: bool) -> Comparison:
     """Run a study, or go on with an unfinished one of the same request.
 
     Objects that are given have no name that tells them apart, so that such a study always starts anew.
     """
-    launch = _launching(packed(list(given)) if given else b"")
-    resume = None if fresh or given else unfinished(study, Path(out))
-    outcome = run_study(study, launch, Listener(), Path(out), resume=resume)
+    resume = None if fresh or workers.given else unfinished(study, Path(out))
+    outcome = run_study(study, workers.launch, Listener(), Path(out), resume=resume)
     assert outcome is not None, "this process starts all workers, and reports"
     return Comparison(outcome.result, outcome.folder)
-
-
-def _launching(given: bytes) -> Callable[[int, ClusterConfig], AbstractContextManager[Launcher]]:
-    @contextmanager
-    def launch(num_processes: int, cluster: ClusterConfig) -> Iterator[Launcher]:
-        with LocalLauncher(num_processes, cluster=cluster) as launcher:
-            yield _Giving(launcher, given) if given else launcher
-
-    return launch
 
 
 def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
@@ -209,23 +219,11 @@ def _name(part: Any) -> str:
     return str(getattr(part, "__name__", type(part).__name__)).strip("<>")
 
 
-def _recipe(recipe: str | Recipe, changes: dict[str, Any]) -> Recipe:
+def _recipe(recipe: str | Recipe, changes: dict[str, Any], workers: Workers) -> Recipe:
+    """The recipe with its changes and a comm by name."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return settle_comm(base.replace({key.replace("__", "."): value for key, value in changes.items()}))
-
-
-class _Giving(Launcher):
-    """Sends objects along with every task."""
-
-    def __init__(self, inner: Launcher, given: bytes) -> None:
-        self._inner, self._given = inner, given
-
-    def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        arguments = {"given": self._given, **task.arguments}
-        return self._inner.run(replace(task, function=train_given, arguments=arguments), on_event)
-
-    def close(self) -> None:
-        self._inner.close()
+    changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
+    return settle_comm(changed, workers.num_hosts(changed.cluster))
 
 
 def _ignore(event: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ def models() -> None:
 
     table = make_table("model", "parameters", "input", "what it is", text=("what it is",))
     for row in model_catalogue():
-        table.add_row(row["model"], f"{row['parameters']:,}", row["input"], row["description"])
+        table.add_row(row.model, f"{row.parameters:,}", row.input, row.description)
     console_for("").print(table)
 
 

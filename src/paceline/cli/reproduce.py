@@ -30,7 +30,7 @@ def reproduce(
     if not experiment and not session.resume:
         show_experiments(session.console)
         return
-    refuse_other_parents("reproduce", session.nodes)
+    refuse_other_parents("reproduce", session.launcher())
     given = {"full": full, "data_dir": bool(data_dir), "device": device != "cpu", "no_cluster": not cluster}
     session.refuse_beside_resume(**given, repeats=repeats is not None)
     session.run(

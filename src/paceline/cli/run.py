@@ -28,7 +28,7 @@ def run(recipe: Any, session: Any) -> None:
     recipe = session.settled(recipe)
     entry = make_entry(recipe.strategy, recipe)
     facts = preflight(recipe, [entry])
-    with launched(entry.num_processes, session.nodes, recipe.cluster) as launcher:
+    with launched(entry.num_processes, session.launcher(recipe.cluster)) as launcher:
         introduce_run(session.console, recipe, entry, facts, session.where(recipe.cluster))
         folder = run_folder(session.out, stamped(f"{recipe.name}-{entry.label}"), launcher)
         bars = Bars([entry], repeats=1, console=session.console)

@@ -8,7 +8,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,15 +20,11 @@ from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, chec
 from paceline.errors import RunError, UsageError
 
 if TYPE_CHECKING:  # these need torch, which --help does without
-    from paceline.launch.base import Launcher
-    from paceline.launch.hosts import Hosts
-    from paceline.launch.local import Nodes
+    from paceline.launch.base import Launcher, Request, WorkerPool
     from paceline.recipe import ClusterConfig, DataConfig, Recipe
     from paceline.results import StudyResult
     from paceline.study.base import Listener, Study
     from paceline.study.engine import StudyOutcome
-
-    Place = Nodes | Hosts
 
 Resume = Annotated[
     str,
@@ -67,15 +63,15 @@ def session_options(
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in offered}
-            nodes = arguments.pop("nodes") if takes_hosts else None
-            command(session=Session(nodes or _this_host(), **given), **arguments)
+            launch = arguments.pop("launch") if takes_hosts else _request()
+            command(session=Session(launch, **given), **arguments)
 
         parameters = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, (annotation, default) in offered.items()
         ]
         if takes_hosts:  # host_options fills it in
-            parameters.append(inspect.Parameter("nodes", inspect.Parameter.KEYWORD_ONLY, annotation=Any))
+            parameters.append(inspect.Parameter("launch", inspect.Parameter.KEYWORD_ONLY, annotation=Any))
         return offering(wrapper, [*own, *parameters])
 
     return decorate
@@ -85,7 +81,7 @@ def session_options(
 class Session:
     """One command that measures: where its workers are, where its results go, what it tells."""
 
-    nodes: Place
+    request: Request
     resume: str = ""
     fresh: bool = False
     report: bool = True
@@ -99,7 +95,7 @@ class Session:
 
     @functools.cached_property
     def console(self) -> Console:
-        return console_for(self.json_target, is_main=reports_here(self.nodes))
+        return console_for(self.json_target, is_main=self.launcher().is_main)
 
     def fetch(self, data: DataConfig) -> None:
         """Download published data that is not there."""
@@ -122,21 +118,27 @@ class Session:
 
     @property
     def num_hosts(self) -> int:
-        return count_nodes(self.nodes)
+        return self.launcher().describe().num_hosts
+
+    def launcher(self, cluster: ClusterConfig | None = None) -> Launcher:
+        """The launcher that the options and a cluster ask for."""
+        return launcher_for(self.request, cluster or self.request.cluster)
 
     def where(self, cluster: ClusterConfig) -> str:
-        return where(self.nodes, cluster)
+        """Where workers are, as the end of a sentence; empty for plain processes of this host."""
+        words = self.launcher(cluster).describe().words
+        return f", {words}" if words else ""
 
-    def launch(self, num_processes: int, cluster: ClusterConfig) -> AbstractContextManager[Launcher]:
+    def launch(self, num_processes: int, cluster: ClusterConfig) -> AbstractContextManager[WorkerPool]:
         """Workers by the launcher that the options ask for."""
-        return make_launcher(num_processes, self.nodes, cluster)
+        return self.launcher(cluster).open(num_processes)
 
     @contextmanager
     def followed(self, bars: Listener) -> Iterator[Listener]:
         """The listeners of a command: progress, and metrics where they are asked for."""
         from paceline.cli.parts.metrics import Together, serving
 
-        with serving(self.metrics_port, self.metrics_host, self.console, is_main=reports_here(self.nodes)) as followers:
+        with serving(self.metrics_port, self.metrics_host, self.console, is_main=self.launcher().is_main) as followers:
             yield Together([bars, *followers])
 
     def run(
@@ -184,11 +186,12 @@ class Session:
         """The study to run, and the folder that it goes on in; a new one where that is None."""
         from paceline.study.engine import unfinished
 
-        if starts_elsewhere(self.nodes):
+        launcher = self.launcher()
+        if not launcher.starts_all:
             if self.resume:
                 raise UsageError(
-                    "--resume goes on with a study from one process that starts all workers; leave out torchrun or "
-                    "--nnodes"
+                    f"--resume goes on with a study from one process that starts all workers; leave out "
+                    f"{launcher.because}"
                 )
             return prepare(), None
         if self.resume:
@@ -248,66 +251,32 @@ def _at(values: dict[str, Any], key: str) -> Any:
 # How workers are started. The rest of the command line knows launchers only through these functions.
 
 
-def _this_host() -> Place:
-    from paceline.launch.local import Nodes
+def _request() -> Request:
+    from paceline.launch.base import Request
 
-    return Nodes()
-
-
-def make_launcher(num_processes: int, nodes: Place, cluster: ClusterConfig | None = None) -> Launcher:
-    from paceline.launch.choose import make_launcher as make
-
-    return make(num_processes, nodes, cluster)
+    return Request()
 
 
-def count_nodes(nodes: Place) -> int:
-    """Hosts that the workers of this command are on; emulated nodes share one."""
-    from paceline.launch.torchrun import TorchrunLauncher
+def launcher_for(launch: Request, cluster: ClusterConfig) -> Launcher:
+    """The launcher that a command's options and its cluster ask for; every mistake in them is found here."""
+    from paceline.launch.registry import choose_launcher
 
-    return TorchrunLauncher.num_nodes() if TorchrunLauncher.is_here() else nodes.num_nodes
-
-
-def starts_elsewhere(nodes: Place) -> bool:
-    """Whether several processes run this command side by side: under torchrun, or with --nnodes."""
-    from paceline.launch.local import Nodes
-    from paceline.launch.torchrun import TorchrunLauncher
-
-    return TorchrunLauncher.is_here() or (isinstance(nodes, Nodes) and nodes.num_nodes > 1)
+    return choose_launcher(replace(launch, cluster=cluster))
 
 
-def reports_here(nodes: Place) -> bool:
-    """Whether this process writes results and talks to the user."""
-    from paceline.launch.local import Nodes
-    from paceline.launch.torchrun import TorchrunLauncher
-
-    if TorchrunLauncher.is_here():
-        return TorchrunLauncher().is_main
-    return not isinstance(nodes, Nodes) or nodes.node_rank == 0
-
-
-def refuse_other_parents(command: str, nodes: Place) -> None:
+def refuse_other_parents(command: str, launcher: Launcher) -> None:
     """Refuse several processes side by side for a command that decides while it runs what to run next."""
-    from paceline.launch.torchrun import TorchrunLauncher
-
-    if starts_elsewhere(nodes):
-        started = "torchrun" if TorchrunLauncher.is_here() else "--nnodes"
-        raise UsageError(f"{command} starts all workers itself; run it once, without {started}, or with --hosts")
-
-
-def where(nodes: Place, cluster: ClusterConfig) -> str:
-    """Where workers are, in words behind their number; empty for plain processes of this host."""
-    from paceline.launch.hosts import Hosts
-
-    if isinstance(nodes, Hosts):
-        return f", on {', '.join(nodes.names)}"
-    return f", on emulated nodes ({cluster})" if cluster.nodes else ""
+    if not launcher.starts_all:
+        raise UsageError(
+            f"{command} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
+        )
 
 
 @contextmanager
-def launched(num_processes: int, nodes: Place, cluster: ClusterConfig | None = None) -> Iterator[Launcher]:
+def launched(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
     """Workers that are gone when the block ends, however it ends, and a cluster with them."""
-    with interruptible(), make_launcher(num_processes, nodes, cluster) as launcher:
-        yield launcher
+    with interruptible(), launcher.open(num_processes) as pool:
+        yield pool
 
 
 @contextmanager

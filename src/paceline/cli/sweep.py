@@ -50,7 +50,7 @@ def sweep(
     from paceline.study.sweep import Sweep
     from paceline.study.vary import parse_vary
 
-    refuse_other_parents("sweep", session.nodes)
+    refuse_other_parents("sweep", session.launcher())
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]
     session.refuse_beside_resume(vary=bool(vary), remedies=remedies, remedy=bool(remedy), repeats=repeats != 1)
     axes, chosen = parse_vary(vary or []), parse_remedies(names)

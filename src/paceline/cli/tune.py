@@ -48,11 +48,11 @@ def tune(
     from paceline.cli.parts.plans import introduce_tune, rung_line
     from paceline.cli.parts.words import numbers_in, words_in
     from paceline.cli.session import refuse_other_parents
-    from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
+    from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
     from paceline.study.halving import Margins
     from paceline.study.tune import Tune
 
-    refuse_other_parents("tune", session.nodes)
+    refuse_other_parents("tune", session.launcher())
     session.refuse_beside_resume(
         within=within != 0.5,
         within_loss=within_loss != 2.0,
@@ -64,7 +64,7 @@ def tune(
         repeats=repeats != 3,
     )
     space = Space(
-        strategies=words_in(strategies) or STRATEGIES,
+        strategies=words_in(strategies) or tried_strategies(),
         buckets_mb=numbers_in("--buckets", buckets),
         codecs=words_in(codecs) or CODECS,
         periods=tuple(int(period) for period in numbers_in("--periods", periods, whole=True)) or PERIODS,

@@ -170,3 +170,12 @@ def _checked(matrix: Matrix, what: str) -> Matrix:
     if matrix.dtype.kind == "u" and matrix.max() > np.iinfo(np.int64).max:
         raise UsageError(f"{what} holds a whole number beyond 64 bits")
     return matrix.astype(np.int64)
+
+
+def parse_sides(text: str) -> tuple[int, ...]:
+    """`3x32x32` as numbers."""
+    words = text.lower().split("x")
+    sides = tuple(int(word) if re.fullmatch(r"\d{1,9}", word) else 0 for word in words)
+    if 0 in sides or math.prod(sides) > MAX_VALUES:
+        raise UsageError(f"--input-shape {text!r} is not sizes such as 3x32x32 (of {MAX_VALUES:,} values at most)")
+    return sides

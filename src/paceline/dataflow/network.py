@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.compression import compressed_share
-from paceline.dataflow.layers import Layer, told_apart
+from paceline.dataflow.layers import PUBLISHED, Layer, told_apart
 from paceline.dataflow.levels import LEVELS, Accesses
 from paceline.dataflow.mapping import DEFAULT_OBJECTIVE, choose_mapping
 from paceline.dataflow.others import OTHERS, best_accesses
 from paceline.dataflow.rowstationary import accesses, cycles, total_cycles
+from paceline.errors import UsageError
 from paceline.results.dataflow import AccessCounts, ConvShape, Cost, Gating, LayerCost, LayerEnergy, NetworkCost
 from paceline.results.study import SCHEMA
 from paceline.results.value import changed
@@ -88,6 +90,19 @@ def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool
         gated=_gating(layer, chip),
         energy_by_dataflow=by_dataflow,
     )
+
+
+def read_network(
+    name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
+) -> tuple[str, list[Layer]]:
+    """The title and the layers of a network. Published networks need no torch; anything else is read with it."""
+    if name in PUBLISHED:
+        if input_shape is not None or with_linear:
+            raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
+        return name, PUBLISHED[name](num_images)
+    from paceline.dataflow.reading import read_layers
+
+    return read_layers(name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs)
 
 
 def _dram_bytes(layer: Layer, moved: Accesses, chip: Chip) -> dict[str, float]:

@@ -9,6 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from paceline.strategies import Strategy
+from paceline.strategies.capabilities import optimizer_of
 
 
 class SteppedByStrategy(Optimizer):
@@ -44,10 +45,10 @@ class SteppedByStrategy(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the steps that this worker takes: of its slices, where the strategy divides them."""
-        return self._strategy.optimizer.state_dict()
+        return optimizer_of(self._strategy).state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        stepping = self._strategy.optimizer
+        stepping = optimizer_of(self._strategy)
         stepping.load_state_dict(state_dict)
         for group, loaded in zip(self.inner.param_groups, stepping.param_groups, strict=True):
             group.update({key: value for key, value in loaded.items() if key != "params"})

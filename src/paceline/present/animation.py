@@ -1,27 +1,23 @@
-"""Pages of the accelerator: a convolution that plays cycle by cycle, and charts of utilisation and energy."""
+"""A page that plays a simulated convolution cycle by cycle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from paceline.dataflow.chips import load_chip
-from paceline.dataflow.counting import conv_accesses
 from paceline.dataflow.events import OPERATIONS, Event, count_events, events
 from paceline.dataflow.plan import Pass
 from paceline.dataflow.simulate import Simulation
-from paceline.dataflow.telling import about, holdings, number_text, summary
+from paceline.dataflow.telling import holdings, number_text
 from paceline.errors import UsageError
-from paceline.report.chart import Chart, compact
-from paceline.report.dataflow_charts import energy_chart, network_charts, utilisation_chart
-from paceline.report.html import packed_plotly, policy_for, template_file, templates, write_whole
+from paceline.present.html import policy_for, render_template, template_file, write_whole
+from paceline.present.studies.dataflow import about_conv
+from paceline.results import Json
 
 MAX_EVENTS = 50_000  # a page of a few megabytes that a browser still steps through at once
 MAX_PES = 400
-MAX_CYCLES = 10_000_000  # of a chart: some hundred megabytes while it is made
 
 
 def check_animation(simulation: Simulation) -> None:
@@ -34,79 +30,24 @@ def check_animation(simulation: Simulation) -> None:
         )
 
 
-def check_conv_charts(simulation: Simulation) -> None:
-    """The same for the chart of utilisation, which looks at every cycle."""
-    if simulation.cycles > MAX_CYCLES:
-        raise UsageError(
-            f"{simulation.cycles:,} cycles are too many for a chart, which shows up to {MAX_CYCLES:,}; "
-            "take a part of the input, or shorter operations"
-        )
-
-
 def write_animation(simulation: Simulation, output: str | Path) -> Path:
     """A page that plays every cycle, whole or not at all."""
     check_animation(simulation)
-    script = Markup(template_file("dataflow.js"))
-    page = (
-        templates()
-        .get_template("dataflow.html")
-        .render(
-            title="A convolution, cycle by cycle",
-            about=_about(simulation),
-            story=_story(simulation),
-            style=Markup(template_file("report.css") + template_file("dataflow.css")),
-            script=script,
-            policy=policy_for([script]),
-        )
+    script = Markup(template_file("animation.js"))
+    page = render_template(
+        "animation.html",
+        title="A convolution, cycle by cycle",
+        about=about_conv(simulation),
+        story=_story(simulation),
+        style=Markup(template_file("report.css") + template_file("animation.css")),
+        script=script,
+        policy=policy_for([script]),
     )
     write_whole(Path(output), page)
     return Path(output)
 
 
-def write_conv_charts(simulation: Simulation, output: str | Path) -> Path:
-    """Utilisation over time and energy by level of one convolution."""
-    check_conv_charts(simulation)
-    energy = conv_accesses(simulation).energy(load_chip("eyeriss"))
-    whole = {"mac": float(simulation.plan.shape.num_multiplications), **energy}
-    charts = [utilisation_chart(simulation), energy_chart({simulation.plan.timing.model: whole})]
-    return _write_charts(charts, "A convolution on an array of PEs", _about(simulation), output)
-
-
-def write_network_charts(result: Mapping[str, Any], output: str | Path) -> Path:
-    """Utilisation, time and energy of every layer of a network, and other dataflows."""
-    about = (
-        f"{result['network']}, batch {result['batch']}, on {result['chip_description']}; mappings chosen by "
-        f"{result['objective']}."
-    )
-    return _write_charts(network_charts(result), "A network on a chip", about, output)
-
-
-def _write_charts(charts: Sequence[Chart], title: str, about: str, output: str | Path) -> Path:
-    plotly, plotly_script = packed_plotly()
-    script = Markup(template_file("report.js"))
-    page = (
-        templates()
-        .get_template("dataflow_charts.html")
-        .render(
-            title=title,
-            about=about,
-            charts=charts,
-            chart_specs=compact([chart.spec for chart in charts]),
-            style=Markup(template_file("report.css")),
-            plotly=plotly,
-            script=script,
-            policy=policy_for([plotly_script, script]),
-        )
-    )
-    write_whole(Path(output), page)
-    return Path(output)
-
-
-def _about(simulation: Simulation) -> str:
-    return f"{'; '.join([*about(simulation), summary(simulation)])}."
-
-
-def _story(simulation: Simulation) -> dict[str, Any]:
+def _story(simulation: Simulation) -> Json:
     """What the page's script plays."""
     plan, shape = simulation.plan, simulation.plan.shape
     return {
@@ -124,7 +65,7 @@ def _story(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def _pass(simulation: Simulation, one: Pass) -> dict[str, Any]:
+def _pass(simulation: Simulation, one: Pass) -> Json:
     """What each PE of a pass holds, by its place."""
     found = [
         {

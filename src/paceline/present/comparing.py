@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.present.model import Finding
+from paceline.present.model import Finding, Kind
 from paceline.present.numbers import (
     bare_percent,
     counted,
@@ -66,7 +66,8 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
         found.append(Finding(f"{name} takes {few(parts)}.", "Speed", "detail"))
     if ties := [row for row in others if _versus(row).verdict in ("no difference", "faster")]:
         parts = [f"{row.label} ({times(_versus(row).ratio)} times as long{_bounds(row)})" for row in ties]
-        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed"))
+        kind: Kind = "detail" if len(ties) == len(others) else "finding"  # the headline says it where all tie
+        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed", kind))
     if unknown := [row for row in others if _versus(row).verdict == ONE_REPEAT]:
         parts = [f"{row.label} takes {times(_versus(row).ratio)} times as long" for row in unknown]
         found.append(Finding(f"Against {name} in this one repeat: {few(parts)}.", "Speed", "detail"))

@@ -161,9 +161,9 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
 
 def _chart_sections(rows: Sequence[ShownRow]) -> list[Section]:
     """The charts of every page; the table of speed stands with the charts of speed."""
-    from paceline.present.charts.registry import row_sections
+    from paceline.present.charts.sections import make_sections
 
-    sections = row_sections(rows)
+    sections = make_sections(rows)
     for section in sections:
         if section.id == "speed":
             section.tables.insert(0, speed_table(rows))

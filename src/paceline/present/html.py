@@ -45,6 +45,7 @@ def render(page: Page) -> str:
     return render_template(
         "page.html",
         page=page,
+        title=page.title,
         notices=notices,
         points=points,
         sections=sections,
@@ -86,7 +87,8 @@ def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
 
 def _legend(table: Table[Any]) -> str:
     """The help of the columns, and the notes of the table."""
-    sentences = [f"{column.full_title}: {column.help}." for column in _columns(table) if column.help]
+    explained = [column for column in _columns(table) if column.help.lower() not in column.full_title.lower()]
+    sentences = [f"{column.full_title}: {column.help}." for column in explained]
     return " ".join([*sentences, *table.notes])
 
 

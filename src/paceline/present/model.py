@@ -83,6 +83,15 @@ class Table(Generic[T]):
         return [[column.text(row) for column in columns] for row in self.rows]
 
 
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table[Any]:
+    """A table of texts; columns that are named in `numbers` are figures."""
+
+    def column(index: int, heading: str) -> Column[Sequence[str]]:
+        return Column(title=heading, text=lambda row: row[index], is_number=heading in numbers)
+
+    return Table(columns=[column(index, heading) for index, heading in enumerate(headings)], rows=rows)
+
+
 Kind = Literal["headline", "finding", "detail", "caution", "problem", "code"]
 
 

@@ -1,4 +1,4 @@
-"""Pictures of every chart for papers and slides: the page itself, in a browser, draws them; nothing is drawn twice."""
+"""Pictures of every chart for papers and slides: a browser draws them from the HTML page."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import RunError, UsageError
-from paceline.report.chart import Chart, plain
-from paceline.report.collect import collect
-from paceline.report.html import write_whole
-from paceline.report.page import charts_of, render
+from paceline.present.chart import Chart, plain
+from paceline.present.html import write_page
+from paceline.present.model import Page
 from paceline.runs.store import disk_errors
 
 WIDTH = 900  # pixels; a PNG has twice as many
@@ -26,19 +25,16 @@ ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-comp
 LIMIT_MS = 120_000
 
 
-def write_figures(paths: Sequence[Path], folder: Path) -> list[Path]:
+def write_figures(page: Page, folder: Path) -> list[Path]:
     """A PNG and an SVG of every view of every chart, in light colours, with title and legend."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
     driver = _driver()
-    material = collect(paths)
-    views = list(_named(charts_of(material)))
+    views = list(_named([chart for section in page.make_sections() for chart in section.charts]))
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        page_file = Path(scratch) / "report.html"
-        write_whole(page_file, render(material))
-        return _take(driver, page_file, views, folder)
+        return _take(driver, write_page(page, Path(scratch) / "report.html"), views, folder)
 
 
 def find_browser() -> str | None:

@@ -32,9 +32,7 @@ def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
     """Print a page: its tables, what follows from them, its facts. The intro identifies stored results."""
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
-    shown = [table for table in page.tables if table.places & Place.TERMINAL]
-    for table in shown:
-        show_table(console, table)
+    show_tables(console, [table for table in page.tables if table.places & Place.TERMINAL])
     show_findings(console, page.findings_in(Place.TERMINAL))
     for facts in page.facts:
         if facts.places & Place.TERMINAL:
@@ -71,7 +69,25 @@ def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = Fal
             _print(console, line, style)
 
 
-def show_table(console: Console, table: Table[Any]) -> None:
+def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
+    """Tables with their legends; tables of the same columns share one, below the last of them."""
+    shown: dict[str, Column[Any]] = {}
+    for number, table in enumerate(tables):
+        shown |= {column.heading: column for column in _show_one(console, table)}
+        after = tables[number + 1 :]
+        if after and _explained(after[0]) == _explained(table):
+            continue
+        if words := legend(list(shown.values())):
+            say(console, words)
+        shown = {}
+
+
+def _explained(table: Table[Any]) -> list[tuple[str, str]]:
+    return [(column.heading, column.help) for column in table.columns_in(Place.TERMINAL)]
+
+
+def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
+    """Print a table; the columns that are shown."""
     if table.title:
         say(console, table.title, "bold")
     columns = table.columns_in(Place.TERMINAL)
@@ -84,15 +100,18 @@ def show_table(console: Console, table: Table[Any]) -> None:
     shown = columns if layout is None else [columns[index] for index in layout.shown]
     if dropped := [column.heading for column in columns if column not in shown]:
         say(console, f"Not shown at this width: {', '.join(dropped)}.", "dim")
-    if words := legend(shown):
-        say(console, words)
     for note in table.notes:
         say(console, note)
+    return shown
 
 
 def legend(columns: Sequence[Column[Any]]) -> str:
-    """The help of columns, as one line; empty where none has any."""
-    parts = [f"{column.heading}: {column.help}" for column in columns if column.help]
+    """The help of columns in one line, columns of the same help together; empty where none has any."""
+    headings: dict[str, list[str]] = {}
+    for column in columns:
+        if column.help:
+            headings.setdefault(column.help, []).append(column.heading)
+    parts = [f"{', '.join(names)}: {words}" for words, names in headings.items()]
     return f"{'; '.join(parts)}." if parts else ""
 
 

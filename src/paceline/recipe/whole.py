@@ -129,7 +129,7 @@ class Recipe(Section):
             model, data = (
                 changes.get(key, old) for key, old in (("model.name", self.model.name), ("data.name", self.data.name))
             )
-            values["name"] = f"{_short(model)}-{_short(data)}"
+            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # what is no string is refused below
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())

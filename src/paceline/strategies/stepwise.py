@@ -13,6 +13,7 @@ from paceline.comm import Operation, Work
 from paceline.errors import UsageError
 from paceline.strategies import mixing
 from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.capabilities import Drifting, Tunable
 from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
 from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
 
@@ -30,7 +31,7 @@ class _Leg(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Stepwise(WeightAveraging):
+class Stepwise(WeightAveraging, Drifting, Tunable):
     """Weights go round the ring once, in N chunks that start at N workers; each goes on from the mean up to it.
 
     Ring all-reduce would go round a second time to spread the result. Here a worker whose part has arrived begins its

@@ -16,13 +16,14 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Work
 from paceline.errors import UsageError
 from paceline.strategies.base import Strategy, Worker, average_parameters
+from paceline.strategies.capabilities import BufferEstimate
 from paceline.strategies.ring import PIECE_BYTES
 
 SEND_BUFFERS = 2  # steps whose messages may still be under way while a worker goes on
 
 
 @dataclass(kw_only=True)
-class WeightAveraging(Strategy):
+class WeightAveraging(BufferEstimate, Strategy):
     """Weights are averaged after the optimiser's step; a subclass says which, when and with whom.
 
     Every replica counts alike, whatever its samples were in a step: weights are states, not sums over samples. A

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.results import Json, Overhead, Row, RunResult, StudyResult
 from paceline.study.entries import Entry
 from paceline.study.results import combine
 from paceline.train.context import Event
 
-Launch = Callable[[int, ClusterConfig], AbstractContextManager[Launcher]]  # number of processes, emulated nodes
+Launch = Callable[[int, ClusterConfig], AbstractContextManager[WorkerPool]]  # number of processes, emulated nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class Study(ABC):
         del progress
         return None
 
-    def begin(self, launcher: Launcher | None, stored: StudyResult | None) -> None:
+    def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
         """Work before the first cell. `stored` is the result so far of a study that is resumed."""
 
     def end(self, folder: Path, progress: Progress) -> None:

@@ -13,7 +13,7 @@ import torch
 from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError, unknown
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.stats import paired_ratio, summary
 from paceline.results.bench import Bench, CollectiveResult, CommSpeedup
@@ -231,7 +231,7 @@ def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) ->
 
 
 def bench(
-    plan: Plan, launcher: Launcher, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
+    plan: Plan, launcher: WorkerPool, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
 ) -> Bench | None:
     """Measure everything; None where this process is not the one that reports."""
     started, surroundings = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()

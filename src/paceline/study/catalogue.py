@@ -14,6 +14,7 @@ from paceline.models import build_model, model_names
 from paceline.recipe import DataConfig
 from paceline.results.catalogue import CodecEntry, ModelEntry, StrategyEntry
 from paceline.strategies import StrategySpec, strategies
+from paceline.strategies.capabilities import servers_of, steps_to_synchronisation
 
 
 def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]:
@@ -24,7 +25,7 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
         # Between two synchronisations nothing may be sent: figures are means up to the first one.
-        period = next(step for step in range(1 << 20) if strategy.is_synchronised(step)) + 1
+        period = steps_to_synchronisation(strategy)
         steps = [
             Counter.of(op for step in range(period) for op in strategy.traffic(specs, rank, num_workers, step))
             for rank in range(num_workers)
@@ -38,7 +39,7 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]
                 guarantee=strategy.guarantee.value,
                 options=strategy.options,
                 workers=num_workers,
-                servers=strategy.num_servers(num_workers),
+                servers=servers_of(strategy, num_workers),
                 sent_bytes_per_step=[
                     round(TorchComm.predict(step, rank, num_workers).sent_bytes / period)
                     for rank, step in enumerate(steps)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError, WorkerError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
 from paceline.study.base import Cell, CellFailure, Launch, Listener, Progress, Study
@@ -115,7 +115,7 @@ class _Execution:
         self,
         study: Study,
         launch: Launch,
-        launcher: Launcher | None,
+        launcher: WorkerPool | None,
         listener: Listener,
         out: Path,
         folder: StudyFolder | None,
@@ -194,7 +194,7 @@ class _Execution:
         self._progress.add(cell, result)
         self._listener.done(shown, cell.repeat, result)
 
-    def _processes(self, cell: Cell) -> AbstractContextManager[Launcher]:
+    def _processes(self, cell: Cell) -> AbstractContextManager[WorkerPool]:
         if self._launcher is not None:
             return nullcontext(self._launcher)
         return self._launch(cell.entry.num_processes, cell.recipe.cluster)

@@ -11,7 +11,8 @@ from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.strategies import Guarantee, Strategy, StrategySpec
+from paceline.strategies import Guarantee, StrategySpec
+from paceline.strategies.capabilities import as_asynchronous, check_model_of, servers_of
 from paceline.train.optimizers import optimizer_class
 
 ONE_WORKER = "one-worker"
@@ -79,16 +80,10 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
     if reason:
         raise UsageError(f"strategy {text!r} cannot run: {reason}")
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
-    if strategy.is_asynchronous and recipe.train.batchnorm == "sync":
+    if as_asynchronous(strategy) and recipe.train.batchnorm == "sync":
         raise UsageError(
             f"strategy {text!r} lets workers run at their own pace, and batchnorm sync needs them in step; use another "
             "--batchnorm"
-        )
-    has_target = recipe.measure.target_accuracy is not None
-    if strategy.is_asynchronous and has_target and type(strategy).ask_all_to_stop is Strategy.ask_all_to_stop:
-        raise UsageError(
-            f"strategy {text!r} lets workers run at their own pace and has no way to stop them all, so that it cannot "
-            "have a --target-accuracy"
         )
     return Entry(
         str(spec),
@@ -98,14 +93,14 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         spec.codec,
         strategy.guarantee.value,
         recipe.workers,
-        strategy.num_servers(recipe.workers),
+        servers_of(strategy, recipe.workers),
     )
 
 
 def check_models(entries: list[Entry], tensors: Sequence[TensorSpec]) -> None:
     """Refuse a model that one of the strategies cannot train."""
     for entry in entries:
-        StrategySpec.parse(entry.spec, entry.codec).build().check_model(tensors)
+        check_model_of(StrategySpec.parse(entry.spec, entry.codec).build(), tensors)
 
 
 def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:

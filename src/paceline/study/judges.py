@@ -1,4 +1,4 @@
-"""Whether a strategy kept its promise: one judge per guarantee, over what the workers of a verification saw. Pure."""
+"""One judge per guarantee: decides from what the workers of a verification saw whether a strategy kept it. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from dataclasses import dataclass
 from paceline.results.value import Json, changed
 from paceline.results.verify import Divergence
 from paceline.strategies import Guarantee, Strategy
+from paceline.strategies.capabilities import (
+    STALENESS,
+    drift_bound_of,
+    is_synchronised,
+    staleness_bound_of,
+    steps_to_synchronisation,
+)
 
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
 REALLY_DIFFERENT = 1e-6
+# Added to a drift bound that may be zero, in lengths of a step: float64 rounds at 1e-16 of a replica, and a step is not
+# a million times shorter than a replica.
+DRIFT_ROUNDING = 1e-9
 
 Seen = dict[str, list[Json]]  # by optimiser: what each worker saw
 
@@ -54,20 +64,27 @@ def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -
         for optimizer, workers in seen.items()
         for worker in workers
         for row, first in zip(worker["steps"], workers[0]["steps"], strict=True)
-        if strategy.is_synchronised(row["step"])
+        if is_synchronised(strategy, row["step"])
     ]
     verdict = _within(0.0, [*found, *_ends(seen)])
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
 
 
+def _partial(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """No replica is further from the mean than stated; after `finish` all are the same bits, and they have moved."""
+    tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
+    verdict = _within(tolerance, [*_drifts(seen), *_ends(seen)])
+    return Verdict(verdict.error, tolerance, verdict.kept and _moved(seen), verdict.first_divergence)
+
+
 def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """No update came later than stated, and after `finish` all replicas are the same bits; and they have moved."""
-    bound = strategy.staleness_bound(num_workers)
+    bound = staleness_bound_of(strategy, num_workers)
     found = []
     for difference, worker in zip(
         _ends(seen), (worker for workers in seen.values() for worker in workers), strict=True
     ):
-        latest = worker["metrics"]["staleness_updates"]["max"]
+        latest = worker["metrics"][STALENESS]["max"] if bound is not None else 0
         if bound is not None and latest > bound:
             late = f"an update {latest} late, of {bound} allowed"
             difference = changed(difference, error=math.inf, tensor=late)
@@ -87,6 +104,7 @@ JUDGES: dict[Guarantee, Callable[[Strategy, int, Seen, float], Verdict]] = {
     Guarantee.EXACT: _exact,
     Guarantee.LOSSY: _lossy,
     Guarantee.PERIODIC: _periodic,
+    Guarantee.PARTIAL: _partial,
     Guarantee.STALE: _stale,
     Guarantee.NONE: _none,
 }
@@ -106,6 +124,17 @@ def _differences(seen: Seen, measure: str) -> Iterator[Divergence]:
                 yield _divergence(optimizer, worker, row, or_infinite(row[measure]))
 
 
+def _drifts(seen: Seen) -> Iterator[Divergence]:
+    """Distances from the mean replica after every step, in lengths of the longest update so far of any worker."""
+    for optimizer, workers in seen.items():
+        longest = 0.0
+        for rows in zip(*(worker["steps"] for worker in workers), strict=True):
+            longest = max([longest, *(row["longest_update"] for row in rows)])
+            for worker, row in zip(workers, rows, strict=True):
+                drift = row["distance"] / longest if longest else math.inf
+                yield _divergence(optimizer, worker, row, or_infinite(drift))
+
+
 def _ends(seen: Seen) -> Iterator[Divergence]:
     """How each worker's replica stands to rank 0's after `finish`."""
     for optimizer, workers in seen.items():
@@ -119,7 +148,15 @@ def _moved(seen: Seen) -> bool:
 
 
 def _divergence(optimizer: str, worker: Json, row: Json, error: float) -> Divergence:
-    return Divergence(optimizer=optimizer, rank=worker["rank"], step=row["step"], tensor=row["tensor"], error=error)
+    tensor = row.get("tensor", "all together")  # only a comparison with the oracle names one
+    return Divergence(optimizer=optimizer, rank=worker["rank"], step=row["step"], tensor=tensor, error=error)
+
+
+def steps_to_see(strategy: Strategy, num_workers: int) -> int:
+    """Enough steps for every start of a rotation and one more, or for a synchronisation and one step beyond it."""
+    if strategy.guarantee is Guarantee.PARTIAL:
+        return num_workers + 1
+    return steps_to_synchronisation(strategy) + 1
 
 
 def or_infinite(error: float) -> float:

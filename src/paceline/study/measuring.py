@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.codecs import TensorSpec
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Recipe
@@ -23,7 +23,7 @@ STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this,
 
 
 def cost_of_measuring(
-    launcher: Launcher, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
+    launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
 ) -> tuple[str, Overhead] | None:
     """Train once more, a short while, under the strategy that is measured most; its label and what measuring cost.
 

@@ -13,9 +13,10 @@ import psutil
 from paceline.codecs import TensorSpec
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import OptimizerConfig, Recipe
 from paceline.strategies import StrategySpec
+from paceline.strategies.capabilities import buffer_bytes_of, micro_batches_of, optimizer_share_of
 from paceline.study.entries import Entry
 from paceline.train.evaluate import BATCH
 from paceline.train.footprint import Change, Line, Peaks, bytes_at, footprint_job, replay
@@ -129,7 +130,7 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
     optimizers = list(dict.fromkeys(recipe.optimizer for recipe in recipes))
     arguments = {"recipe": recipe, "optimizers": optimizers}
     task = Task(footprint_job, arguments, num_workers=1, device=recipe.device, timeout_s=recipe.timeout_s)
-    with LocalLauncher(1) as launcher:
+    with LocalPool(1) as launcher:
         [found] = launcher.run(task, lambda event: None)  # noqa: ARG005
     found["state_bytes"] = dict(zip(optimizers, found["state_bytes"], strict=True))
     return Footprint(**found)
@@ -145,7 +146,7 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     samples = -(-recipe.batch_size // entry.num_workers)
     micro = micro_batch_size or recipe.train.micro_batch_size or samples
-    num_pieces = min(max(-(-samples // micro), strategy.num_micro_batches), samples)
+    num_pieces = min(max(-(-samples // micro), micro_batches_of(strategy)), samples)
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
     batch = _placed(bytes_at(footprint.batch_line, samples))
@@ -161,9 +162,11 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
         data_bytes=footprint.data_bytes,
         parameters_bytes=footprint.parameter_bytes,
         gradients_bytes=gradients,
-        optimizer_bytes=round(footprint.state_bytes[recipe.optimizer] * strategy.optimizer_share(entry.num_workers)),
+        optimizer_bytes=round(
+            footprint.state_bytes[recipe.optimizer] * optimizer_share_of(strategy, entry.num_workers)
+        ),
         activations_bytes=round(HOLES * peaks.heap_bytes) + peaks.mapped_bytes,
-        buffers_bytes=strategy.buffer_bytes(footprint.specs, 0, entry.num_workers),
+        buffers_bytes=buffer_bytes_of(strategy, footprint.specs, rank=0, world_size=entry.num_workers),
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paceline.comm import Counter
 from paceline.recipe import Recipe
+from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.weights import new_vector, pack
 from paceline.study.judges import or_infinite
 from paceline.train.context import Context
@@ -69,7 +70,7 @@ def replica_job(
         "start_digest": start_digest,
         "final_digest": digest(),
         "final_relative_error": final.get("relative_error"),
-        "metrics": trainer.strategy.metrics(),
+        "metrics": metrics_of(trainer.strategy),
     }
 
 

@@ -10,6 +10,7 @@ from paceline.measure.stats import Ratio, interval95_of_times, paired_ratio, sum
 from paceline.recipe import Recipe
 from paceline.results import Final, Interval, Row, RunResult, Staleness, Summary, Versus, WorkerResult, changed
 from paceline.results.worker_report import WorkerReport
+from paceline.strategies.capabilities import STALENESS
 from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
 from paceline.study.measured import Measured, agreed_stragglers
@@ -52,7 +53,7 @@ def run_result(
         evaluation_s=max(worker.evaluation_s for worker in workers),
         total_s=total_s,
         final=_final(workers),
-        staleness_updates=_together([worker.strategy_metrics.get("staleness_updates") for worker in workers]),
+        staleness_updates=_together([worker.strategy_metrics.get(STALENESS) for worker in workers]),
         replica_drift=max(worker.replica_drift for worker in workers),
         replicas_equal=len({worker.parameter_digest for worker in workers}) == 1,
         num_parameters=workers[0].num_parameters,

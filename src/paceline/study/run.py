@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import WorkerError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.spool import recover
 from paceline.recipe import Recipe
@@ -24,7 +24,7 @@ from paceline.train.job import serve_job, train_job
 
 
 def execute(
-    launcher: Launcher, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
+    launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
 ) -> RunResult | None:
     """Train under one strategy and store the run; None where another process reports."""
     recipe = entry.recipe(recipe)
@@ -94,6 +94,6 @@ def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: 
         raise
 
 
-def run_folder(out: Path, name: str, launcher: Launcher) -> Folder | None:
+def run_folder(out: Path, name: str, launcher: WorkerPool) -> Folder | None:
     """Where a run will be stored; only the process that reports has one."""
     return Folder(out, name) if launcher.is_main else None

@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 from paceline.comm import comms
 from paceline.data import load_data
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.results.value import Json
 from paceline.results.verify import Certified
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
+from paceline.strategies.capabilities import servers_of
 from paceline.study.entries import make_entry, reason_against
-from paceline.study.judges import Seen, judge
-from paceline.study.partial import judge_apart
+from paceline.study.judges import Seen, judge, steps_to_see
 from paceline.study.replica_job import replica_job
 from paceline.train.job import serve_job
 from paceline.train.oracle import oracle_steps
@@ -71,12 +71,12 @@ def not_carried(comm: str) -> dict[str, str]:
 def num_processes(todo: Sequence[Case]) -> int:
     """Workers and servers that the largest case needs."""
     return max(
-        case.world_size + StrategySpec.parse(case.strategy).build().num_servers(case.world_size) for case in todo
+        case.world_size + servers_of(StrategySpec.parse(case.strategy).build(), case.world_size) for case in todo
     )
 
 
 def verify(
-    todo: Sequence[Case], launcher: Launcher, *, comm: str = "torch", on_case: Callable[[Certified], None]
+    todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[Certified], None]
 ) -> list[Certified]:
     """Judge every case; rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
@@ -119,42 +119,28 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     return spreads[0]  # every optimiser's first gradient is the same
 
 
-def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> Certified:
+def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float) -> Certified:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
-    if guarantee is Guarantee.PARTIAL or (
-        guarantee is Guarantee.PERIODIC and not strategy.num_servers(case.world_size)
-    ):
-        recipes = {name: _recipe(case.model, case.world_size, name) for name in OPTIMIZERS}
-        apart = judge_apart(case.strategy, recipes, launcher, comm)
-        return Certified(
-            strategy=case.strategy,
-            world_size=case.world_size,
-            model=case.model,
-            guarantee=guarantee.value,
-            max_relative_error=apart.max_relative_error,
-            tolerance=apart.tolerance,
-            passed=apart.is_kept,
-            meets_guarantee=apart.is_kept,
-            bytes_as_predicted=apart.bytes_as_predicted,
-            first_divergence=apart.first_divergence,
-            optimizers=apart.optimizers,
-            steps=apart.steps,
-        )
+    num_servers = servers_of(strategy, case.world_size)
+    # Where replicas differ between steps, they are compared with their mean instead of with the oracle.
+    is_apart = guarantee is Guarantee.PARTIAL or (guarantee is Guarantee.PERIODIC and not num_servers)
+    num_steps = max(STEPS, steps_to_see(strategy, case.world_size)) if is_apart else STEPS
     seen: Seen = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
-        recipe = _recipe(case.model, case.world_size, optimizer)
+        recipe = _recipe(case.model, case.world_size, optimizer).replace({"train.iterations": num_steps})
         task = Task(
             replica_job,
             {
                 "recipe": recipe,
                 "strategy": case.strategy,
-                "oracle": f"{folder}/{optimizer}",
+                "oracle": "" if is_apart else f"{folder}/{optimizer}",
                 # Where the oracle judges, bits need not be compared.
                 "has_digests": guarantee not in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE),
+                "has_distances": is_apart,
             },
             num_workers=case.world_size,
-            num_servers=strategy.num_servers(case.world_size),
+            num_servers=num_servers,
             serve=serve_job,
             comm=comm,
         )
@@ -164,16 +150,17 @@ def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float
     return Certified(
         strategy=case.strategy,
         world_size=case.world_size,
-        servers=strategy.num_servers(case.world_size),
+        servers=num_servers,
         model=case.model,
         comm=comm,
         guarantee=guarantee.value,
         max_relative_error=verdict.error,
         tolerance=verdict.tolerance,
+        # A strategy that promises nothing has nothing to pass.
         passed=verdict.kept and bytes_equal and verdict.has_promise,
         meets_guarantee=verdict.kept and bytes_equal,
         bytes_as_predicted=bytes_equal,
         first_divergence=verdict.first_divergence,
         optimizers=list(seen),
-        steps=STEPS,
+        steps=num_steps,
     )

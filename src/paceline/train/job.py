@@ -13,7 +13,8 @@ from paceline.comm.media import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.strategies import Strategy, StrategySpec, Worker
+from paceline.strategies import Servers, Strategy, StrategySpec, Worker
+from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
 from paceline.train.links import own_links
 from paceline.train.optimizers import build_optimizer
@@ -43,6 +44,7 @@ def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None
 
 def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module) -> None:
     """Serve until the workers are done; initial weights come from them."""
+    assert isinstance(strategy, Servers), "servers are only started for a strategy that has them"
     train = recipe.train
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
     optimizer = build_optimizer(recipe.optimizer, [p for p in model.parameters() if p.requires_grad])
@@ -78,7 +80,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         if not every or (epoch + 1) % every:
             return
         # Workers that run at their own pace ask nobody: rank 0 saves its own replica.
-        alone = trainer.strategy.is_asynchronous
+        alone = as_asynchronous(trainer.strategy) is not None
         state = own_state(trainer.model) if alone else mean_state(trainer.model, comm)
         if comm.rank == 0 and checkpoint:
             facts = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
@@ -129,7 +131,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         "test_loss_before_finish": (apart or test).loss,
         "test_accuracy_before_finish": (apart or test).accuracy,
         "replica_drift": drift,
-        "strategy_metrics": trainer.strategy.metrics(),
+        "strategy_metrics": metrics_of(trainer.strategy),
         "parameter_digest": parameter_digest(trainer.model),
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
     }

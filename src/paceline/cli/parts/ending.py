@@ -1,13 +1,17 @@
-"""What every study says last: its result, where it lies, and its page."""
+"""The last lines of every study: its result, where it is stored, and its page."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from paceline.recipe import Recipe
 from paceline.results import RunResult, StudyResult
+
+if TYPE_CHECKING:
+    from paceline.present.model import Page
 
 
 def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_page: bool) -> None:
@@ -15,10 +19,11 @@ def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_pa
     from paceline.present import page_in_memory
     from paceline.present.terminal import show
 
-    show(console, page_in_memory(result, folder))
+    page = page_in_memory(result, folder)
+    show(console, page)
     for caution in result.cautions or []:
         console.print(f"{caution[0].upper()}{caution[1:]}.", style="yellow", markup=False)
-    tell_where(console, folder, with_page=with_page and bool(result.results))
+    tell_where(console, folder, page if with_page and result.results else None)
 
 
 def show_run_outcome(console: Console, recipe: Recipe, result: RunResult, folder: Path) -> None:
@@ -31,11 +36,10 @@ def show_run_outcome(console: Console, recipe: Recipe, result: RunResult, folder
     console.print(f"run             {folder}", markup=False, soft_wrap=True)
 
 
-def tell_where(console: Console, folder: Path, *, with_page: bool) -> None:
-    """Name the folder of a study; write its HTML page beside the results, where that is wanted, and name it too."""
+def tell_where(console: Console, folder: Path, page: Page | None) -> None:
+    """Name the folder of a study; write its HTML page into it, where one is wanted, and name the page too."""
     console.print(f"study   {folder}", markup=False, soft_wrap=True)
-    if with_page:
-        from paceline.report import write_report
+    if page is not None:
+        from paceline.present.html import write_page
 
-        page = write_report([folder], folder / "report.html")
-        console.print(f"report  {page}", markup=False, soft_wrap=True)
+        console.print(f"report  {write_page(page, folder / 'report.html')}", markup=False, soft_wrap=True)

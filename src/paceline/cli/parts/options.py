@@ -201,6 +201,7 @@ def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
 def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> int:
     """Servers that the strategies of a command need; a study keeps its number of workers for all of them."""
     from paceline.strategies import StrategySpec
+    from paceline.strategies.capabilities import servers_of
     from paceline.study.entries import ONE_WORKER
 
     key = "strategy" if "strategies" in leave_out else "strategies"
@@ -208,7 +209,7 @@ def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str,
     texts = [word.strip() for word in asked.split(",")] if isinstance(asked, str) else list(asked)
     codec = changes.get("codec", recipe.codec)
     built = [StrategySpec.parse(text, codec).build() for text in texts if text != ONE_WORKER]
-    return max((strategy.num_servers(recipe.workers) for strategy in built), default=0)
+    return max((servers_of(strategy, recipe.workers) for strategy in built), default=0)
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:

@@ -10,21 +10,23 @@ from paceline.present.charts.quantize import change_points, latency_tables
 from paceline.present.charts.registry import make_section
 from paceline.present.comparison import frame, notes, study_of
 from paceline.present.material import Material
-from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Table, Tile
+from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Summary, Table, Tile
 from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number
 from paceline.recipe import Recipe
 from paceline.results.quantize import Quantization, Stage
+from paceline.runs import Stored
 from paceline.study.quantize.stages import FLOAT, INTEGER, TUNED
 
 STAGES_NOTE = (
-    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to the "
-    "biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer means int8 "
-    "between operations, int32 inside them, and every rescaling as a multiplier and a shift."
+    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to "
+    "the biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer "
+    "means int8 between operations, int32 inside them, and every rescaling as a multiplier and a shift."
 )
 
 
 class QuantizePresenter(Presenter):
     name: ClassVar[str] = "quantize"
+    shows_empty: ClassVar[bool] = True
 
     def page(self, material: Material) -> Page:
         study = study_of(material, Quantization)
@@ -46,6 +48,14 @@ class QuantizePresenter(Presenter):
             ],
             make_sections=lambda: _sections(study),
         )
+
+    def summary(self, stored: Stored) -> Summary:
+        """The last integer stage: it has an accuracy, and no step."""
+        study = stored.content
+        if not isinstance(study, Quantization) or not study.stages:
+            return super().summary(stored)
+        stage = last_integer(study) or study.stages[-1]
+        return Summary(strategy=stage.name, test_accuracy=stage.test_accuracy)
 
 
 def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
@@ -146,8 +156,8 @@ def _calibration(study: Quantization) -> Finding:
     if len(study.distances) == 1:
         return Finding(f"Activations were calibrated by {chosen} on {samples}.", "Calibration")
     return Finding(
-        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen, without "
-        f"the test set. Calibrated on {samples}.",
+        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen; the "
+        f"test set had no part in that. Calibrated on {samples}.",
         "Calibration",
     )
 
@@ -159,7 +169,8 @@ def _finetuned(study: Quantization) -> list[Finding]:
     return [
         Finding(
             f"Fine-tuned for {said.steps} steps under {said.strategy} on {said.workers} workers at learning rate "
-            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as before.",
+            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as "
+            "before.",
             "Fine-tuning",
         )
     ]

@@ -254,15 +254,14 @@ def _table(study: Scale, mode: str, labels: Sequence[str]) -> Table[Row]:
     return Table(
         id=f"points-{mode}",
         title=f"{TITLES[mode]}: {batch_words(study.modes, mode)}.",
-        columns=_columns(rows, mode),
+        columns=_columns(rows),
         rows=shown,
         keys=[labels.index(row.label) if row.label in labels else len(labels) for row in shown],
     )
 
 
-def _columns(rows: Sequence[Row], mode: str) -> list[Column[Row]]:
+def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
     warmup = rows[0].warmup_steps
-    ideal = ideal_name(mode)
     return [
         Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False),
         Column(title="Workers", short="N", text=lambda row: str(row.workers), help="workers"),
@@ -323,13 +322,13 @@ def _columns(rows: Sequence[Row], mode: str) -> list[Column[Row]]:
             title="Beyond ideal, ms",
             short="beyond",
             text=lambda row: DASH if row.workers == 1 else short_milliseconds(_scaling(row).beyond_ideal_s),
-            help=f"milliseconds of a step above {ideal} (perfect scaling)",
+            help="ms of a step above perfect scaling, t_1/N (strong) or t_1 (weak)",
         ),
         Column(
             title="Communication, ms",
             short="comm ms",
             text=lambda row: short_milliseconds(_scaling(row).communication_s),
-            help="communication that is not hidden under compute",
+            help="communication that compute does not hide",
         ),
         Column(title="Waiting, ms", text=lambda row: short_milliseconds(_scaling(row).waiting_s), places=HTML),
         Column(title="Hidden, ms", text=lambda row: short_milliseconds(_scaling(row).overlap_s), places=HTML),

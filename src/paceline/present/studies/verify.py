@@ -8,17 +8,13 @@ from paceline.results.verify import Certificate, Certified
 
 def verify_page(certificate: Certificate, comm: str) -> Page:
     broken = [row for row in certificate.results if not row.meets_guarantee]
-    findings = []
-    if not broken:
-        findings.append(
-            Finding(f"All {len(certificate.results)} meet their guarantee on comm {comm}.", kind="headline")
-        )
+    met = f"All {len(certificate.results)} meet their guarantee on comm {comm}."
     return Page(
         kind="Paceline verify",
         title=f"Strategies on comm {comm}",
         tables=[certificate_table(certificate)],
         tables_title="Certificate",
-        findings=findings,
+        findings=[] if broken else [Finding(met, kind="headline")],
     )
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from paceline.data import Data, load_data
 from paceline.errors import RunError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid
 from paceline.quantize.simulate import Rounding, Simulated
@@ -42,7 +42,7 @@ def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
 
 
 def finetune(
-    launcher: Launcher,
+    launcher: WorkerPool,
     source: Source,
     recipe: Recipe,
     entry: Entry,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.errors import PacelineError, UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.quantize.graph import Graph, named
 from paceline.quantize.histogram import observe
@@ -58,7 +58,7 @@ class Tuning:
 
     recipe: Recipe
     entry: Entry
-    launched: Callable[[], AbstractContextManager[Launcher]]
+    launched: Callable[[], AbstractContextManager[WorkerPool]]
 
 
 def prepare(loaded: Loaded, request: Request) -> Graph:

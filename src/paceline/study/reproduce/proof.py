@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.data import load_data
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.results.study import Proof
@@ -21,7 +21,7 @@ from paceline.study.replica_job import replica_job
 from paceline.train.oracle import oracle_steps
 
 
-def prove(recipe: Recipe, strategies: Sequence[str], launcher: Launcher) -> Iterator[Proof]:
+def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> Iterator[Proof]:
     """A row per strategy, as soon as it is known: after how many synchronisations all ranks held the same bits, and how far the oracle is.
 
     In float64, so that the distance to the oracle is that of the algorithm and not of rounding.
@@ -49,7 +49,7 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
     save_file(last, file)
 
 
-def _prove(recipe: Recipe, strategy: str, launcher: Launcher, oracle: str) -> Proof:
+def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> Proof:
     arguments = {"recipe": recipe, "strategy": strategy, "oracle": oracle}
     task = Task(replica_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
     return compare_digests(strategy, launcher.run(task, lambda event: None))  # noqa: ARG005

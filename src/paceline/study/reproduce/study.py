@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.recipe import Recipe
 from paceline.results import Json, Row, RunResult, StudyResult, changed
 from paceline.results.study import OurRow, Proof, Reproduction
@@ -74,7 +74,7 @@ class Reproduce(Study):
     def num_processes(self) -> int:
         return self.plan.num_processes
 
-    def begin(self, launcher: Launcher | None, stored: StudyResult | None) -> None:
+    def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
         """Prove that averages are averages, unless that was done before."""
         if isinstance(stored, Reproduction):
             self._proof = list(stored.proof)

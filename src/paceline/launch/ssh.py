@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
-import pickle
 import secrets
 import select
 import shlex
@@ -16,86 +14,95 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import IO, Any, ClassVar
 
+import msgspec
+
 from paceline.errors import RunError, UsageError
+from paceline.launch.base import Fit, Launcher, Place, Request
 from paceline.launch.ground import STOP_S, Ground, Seat, WorkerProcess, spread
-from paceline.launch.pool import START_S, PoolLauncher
+from paceline.launch.messages import Channel, Enter, MessageError, Plain, printable
+from paceline.launch.pool import START_S, ProcessPool
 from paceline.launch.remote import MARK
 from paceline.launch.sameness import difference, own_facts
 from paceline.text import plain_text
 
 CONNECT_S = 15
 WAVE = 8  # connections that are opened at once; an ssh server refuses many at a time
-MOST_NOISE_BYTES = 1 << 16  # of what a login may say before the worker speaks
-# Nobody is there to type a password; a host that is gone is noticed.
+MOST_NOISE_BYTES = 1 << 16  # that a login may print before the worker answers
+
+Facts = dict[str, str]  # of a worker's interpreter, and the address of its host
+# No password can be typed; a host that stops answering is noticed.
 SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "ServerAliveInterval=15"]
 
 
-@dataclass(frozen=True)
-class Hosts:
-    """Hosts by the names that ssh knows, and how to reach them."""
+class Ssh(Launcher):
+    """Processes on hosts, in even blocks, each at the end of an ssh connection; this host may be one of them."""
 
-    names: tuple[str, ...]
-    ssh: str = "ssh"  # a client with options; any other program that takes a host and a command will do
-    python: str = ""  # the interpreter there; empty: the same path as here
-    master_addr: str = ""  # of the first host, as the others reach it; empty: as this one reaches it
-    master_port: int = 0  # that the first host listens on; 0: a free one
+    name: ClassVar[str] = "ssh"
+    conflicts: ClassVar = {
+        "torchrun": "--hosts starts workers on hosts itself; leave torchrun out, or --hosts",
+        "by-hand": "--hosts starts every host from here, --nnodes is for hosts started by hand; give one of them",
+    }
 
-    def __post_init__(self) -> None:
-        for name in self.names:
+    @classmethod
+    def detect(cls, request: Request) -> Fit | None:
+        return None if request.hosts is None else Fit("--hosts")
+
+    def check(self) -> None:
+        names = self.request.hosts
+        if names is None:
+            raise UsageError("--launcher ssh needs --hosts; an example: --hosts alpha,beta,user@gamma")
+        for name in names:
             if not name or name.startswith("-") or any(letter.isspace() for letter in name):
                 raise UsageError(f"--hosts: {name!r} is not the name of a host")
-            if self.names.count(name) > 1:
+            if names.count(name) > 1:
                 raise UsageError(f"--hosts names {name} twice; --workers says how many processes there are in all")
-        if not self.names:
+        if not names:
             raise UsageError("--hosts is empty; an example: --hosts alpha,beta,user@gamma")
-        if not 0 <= self.master_port < 65536:
-            raise UsageError(f"--master-port must be from 1 to 65535, not {self.master_port}")
+        if not 0 <= self.request.master_port < 65536:
+            raise UsageError(f"--master-port must be from 1 to 65535, not {self.request.master_port}")
         try:
-            words = shlex.split(self.ssh)
+            words = shlex.split(self.request.ssh)
         except ValueError as error:
-            raise UsageError(f"--ssh {self.ssh!r} cannot be read: {error}") from None
+            raise UsageError(f"--ssh {self.request.ssh!r} cannot be read: {error}") from None
         if not words:
             raise UsageError("--ssh is empty; an example: --ssh 'ssh -p 2222'")
 
-    @property
-    def num_nodes(self) -> int:
-        return len(self.names)
+    def open(self, num_processes: int) -> ProcessPool:
+        return ProcessPool(num_processes, OverSsh(self.request, num_processes))
 
-    def command(self, name: str, environment: dict[str, str]) -> list[str]:
-        """The command line, here, that starts a worker there."""
-        client = shlex.split(self.ssh)
-        if os.path.basename(client[0]) == "ssh":
-            client += SSH_OPTIONS
-        assignments = [f"{key}={value}" for key, value in environment.items()]
-        remote = ["env", *assignments, self.python or sys.executable, "-m", "paceline.launch.remote"]
-        return [*client, name, f"exec {shlex.join(remote)}"]
+    def describe(self) -> Place:
+        names = self.request.hosts or ()
+        return Place(self.name, len(names), f"on {', '.join(names)}")
 
 
-class HostsLauncher(PoolLauncher):
-    """A pool of processes on several hosts, in even blocks; this process is on none of them, or on any."""
-
-    name: ClassVar[str] = "hosts"
-
-    def __init__(self, num_processes: int, hosts: Hosts) -> None:
-        super().__init__(num_processes, OverSsh(hosts, num_processes))
+def remote_command(request: Request, name: str, environment: dict[str, str]) -> list[str]:
+    """The command line, here, that starts a worker there."""
+    client = shlex.split(request.ssh)
+    if os.path.basename(client[0]) == "ssh":
+        client += SSH_OPTIONS
+    assignments = [f"{key}={value}" for key, value in environment.items()]
+    remote = ["env", *assignments, request.remote_python or sys.executable, "-m", "paceline.launch.remote"]
+    return [*client, name, f"exec {shlex.join(remote)}"]
 
 
 class OverSsh(Ground):
-    """A client of ssh for every worker. When it ends, or this process does, the worker ends."""
+    """An ssh client for every worker. When it ends, or this process does, the worker ends."""
 
-    def __init__(self, hosts: Hosts, num_processes: int) -> None:
-        self._hosts = hosts
-        self._host_of = spread(num_processes, hosts.num_nodes)
+    is_forked = False
+
+    def __init__(self, request: Request, num_processes: int) -> None:
+        assert request.hosts is not None
+        self._request, self._names = request, request.hosts
+        self._host_of = spread(num_processes, len(request.hosts))
         self._said: list[_Said] = []
-        self.meeting = ("", hosts.master_port)
+        self.meeting = ("", request.master_port)
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
         self._said = []
-        facts: list[dict[str, str]] = []
+        facts: list[Facts] = []
         carried = {**_carried_variables(), **environment}
         for first in range(0, len(self._host_of), WAVE):
             wave = []
@@ -104,7 +111,7 @@ class OverSsh(Ground):
                 wave.append((index, process.pipe))
                 yield process
             facts += [self._greet(index, pipe) for index, pipe in wave]
-        self.meeting = (self._address_of_first(facts), self._hosts.master_port)
+        self.meeting = (self._address_of_first(facts), self._request.master_port)
 
     def seat(self, index: int) -> Seat:
         host = self._host_of[index]
@@ -119,14 +126,14 @@ class OverSsh(Ground):
         return f"{how} on host {self._name(index)}{last and f': {last}'}"
 
     def _name(self, index: int) -> str:
-        return self._hosts.names[self._host_of[index]]
+        return self._names[self._host_of[index]]
 
     def _connect(self, index: int, environment: dict[str, str]) -> WorkerProcess:
         name = self._name(index)
         ours, theirs = socket.socketpair()
         with theirs:
-            pipe: Connection = Connection(ours.detach())
-            command = self._hosts.command(name, environment)
+            connection: Connection[Any, Any] = Connection(ours.detach())
+            command = remote_command(self._request, name, environment)
             try:
                 popen = subprocess.Popen(
                     command,
@@ -136,20 +143,20 @@ class OverSsh(Ground):
                     start_new_session=True,
                 )
             except OSError as error:
-                pipe.close()
+                connection.close()
                 raise UsageError(f"--ssh: {command[0]!r} cannot be started: {error.strerror}") from None
         assert popen.stderr is not None
         self._said.append(_Said(name, popen.stderr))
-        return WorkerProcess(popen, pipe, ends_with_pipe=True)
+        return WorkerProcess(popen, Plain(connection, connection), ends_with_pipe=True)
 
-    def _greet(self, index: int, pipe: Connection) -> dict[str, str]:
-        """Hear the token back, compare what must be the same, and tell where to work."""
+    def _greet(self, index: int, pipe: Channel) -> Facts:
+        """Wait for the token, compare versions, and send the working directory."""
         token = secrets.token_hex(32)
         name, said = self._name(index), self._said[index]
         try:
             os.write(pipe.fileno(), f"{token}\n".encode())
             facts = _read_answer(pipe.fileno(), token)
-        except TimeoutError as error:
+        except (TimeoutError, MessageError) as error:
             raise RunError(f"host {name} {error}") from None
         except OSError:
             said.wait()
@@ -158,29 +165,28 @@ class OverSsh(Ground):
             ) from None
         differs = difference(own_facts(), facts)
         if differs:
-            raise UsageError(f"host {name} must run the same as this one, but {differs}")
+            raise UsageError(f"host {name} must run the same as this one, but {printable(differs)}")
         said.is_heard = True
-        order = {"folder": os.getcwd(), "path": [os.path.abspath(entry) for entry in sys.path if entry]}
-        pipe.send_bytes(pickle.dumps(order))
+        pipe.send(Enter(os.getcwd(), [os.path.abspath(entry) for entry in sys.path if entry]))
         return facts
 
-    def _address_of_first(self, facts: list[dict[str, str]]) -> str:
-        """Where worker 0 can be reached by the others."""
-        if self._hosts.master_addr:
-            return self._hosts.master_addr
-        addresses = [facts[self._host_of.index(host)]["address"] for host in sorted(set(self._host_of))]
-        first = addresses[0] or self._hosts.names[0].rpartition("@")[2]
+    def _address_of_first(self, facts: list[Facts]) -> str:
+        """The address at which other hosts reach worker 0."""
+        if self._request.master_addr:
+            return self._request.master_addr
+        addresses = [facts[self._host_of.index(host)].get("address", "") for host in sorted(set(self._host_of))]
+        first = addresses[0] or self._names[0].rpartition("@")[2]
         if len(addresses) > 1 and (_is_loopback(first) or ":" in first):
             what = "which other hosts cannot reach" if _is_loopback(first) else "which is not an IPv4 address"
             raise UsageError(
-                f"host {self._hosts.names[0]} is reached at {first} from here, {what}; name it by its address in their "
+                f"host {self._names[0]} is reached at {first} from here, {what}; name it by its address in their "
                 "network, or give that with --master-addr"
             )
         return first
 
 
 class _Said:
-    """What a client and its host say on standard error: kept for errors, and shown once the worker is known."""
+    """Standard error of a client and its host: kept for errors, and shown once the worker is known."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
         self.is_heard = False
@@ -204,10 +210,10 @@ class _Said:
                     print(f"{self._name}: {line}", file=sys.stderr, flush=True)
 
 
-def _read_answer(fd: int, token: str) -> dict[str, str]:
-    """The worker's facts, behind whatever a login says first; OSError where the other end is gone before.
+def _read_answer(fd: int, token: str) -> Facts:
+    """The worker's facts, after whatever a login prints; OSError if the other end is gone before.
 
-    Letter by letter, since what follows the line is for the pipe.
+    Read byte by byte, since what follows the line belongs to the pipe.
     """
     deadline = time.monotonic() + START_S
     line = b""
@@ -222,8 +228,10 @@ def _read_answer(fd: int, token: str) -> dict[str, str]:
             continue
         words = line.decode(errors="replace").strip()
         if words.startswith(f"{MARK} {token} "):
-            facts: Any = json.loads(words.removeprefix(f"{MARK} {token} "))
-            return {str(key): str(value) for key, value in facts.items()}
+            try:
+                return msgspec.json.decode(words.removeprefix(f"{MARK} {token} "), type=Facts)
+            except (msgspec.DecodeError, RecursionError):
+                raise MessageError("does not answer as a worker does; is paceline the same there?") from None
         line = b""
     raise TimeoutError("says more than a login should before its worker is heard")
 
