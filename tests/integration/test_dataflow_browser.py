@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.report.dataflow import write_animation, write_conv_charts, write_network_charts
 
 import browser
 from browser import playwright
@@ -20,7 +21,6 @@ from paceline.dataflow.network import analyse
 from paceline.dataflow.operands import make_operands
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import Timing
-from paceline.report.dataflow import write_animation, write_conv_charts, write_network_charts
 
 
 def simulated(model: str = "single-alu", array: tuple[int, int] | None = None) -> Simulation:

@@ -8,11 +8,11 @@ import re
 from typing import Any
 
 import pytest
+from paceline.cli.parts.bandwidth import bandwidth_table, duration, explanation, gigabytes
+from paceline.report.bench import render_bench, series_of
 from rich.console import Console
 
 from made_up import made_up_bench
-from paceline.cli.parts.bandwidth import bandwidth_table, duration, explanation, gigabytes
-from paceline.report.bench import render_bench, series_of
 from paceline.study.trials import OPS
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paceline.report.dataflow import MAX_EVENTS
 
 from command import run_command
-from paceline.report.dataflow import MAX_EVENTS
 
 WORKED = ("dataflow", "conv", "--input", "1 3 9; 4 5 6; 7 4 9", "--kernel", "-1 2; 2 -1")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from paceline.report.dataflow_charts import network_charts
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -24,7 +25,6 @@ from paceline.quantize.ops import Conv
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe, load_recipe
-from paceline.report.dataflow_charts import network_charts
 from paceline.runs import Folder, find, write_run
 from trained_samples import trained_run, trained_state
 

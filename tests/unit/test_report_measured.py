@@ -9,15 +9,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-
-from measured_samples import KINDS, SLOW, Kind, measured, measured_study
-from paceline.cli.report import report
-from paceline.errors import UsageError
 from paceline.report import markdown_of, markdown_table, pictures, write_figures, write_report
 from paceline.report.chart import Chart, Choice, Table, compact, new_figure
 from paceline.report.curves import MAX_POINTS, thinned
 from paceline.report.sections import all_charts, make_sections, shown_first
 from paceline.report.timeline import MAX_SPANS, timeline
+
+from measured_samples import KINDS, SLOW, Kind, measured, measured_study
+from paceline.cli.report import report
+from paceline.errors import UsageError
 from report_samples import result, study_of, usual_study, write_run, write_study
 
 STUDY = measured_study()

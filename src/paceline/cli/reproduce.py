@@ -33,6 +33,8 @@ def reproduce(
         say(session.console, "`paceline reproduce NAME` runs one; --full runs all of it.")
         return
     refuse_other_parents("reproduce", session.launcher())
+    given = {"full": full, "data_dir": bool(data_dir), "device": device != "cpu", "no_cluster": not cluster}
+    session.refuse_beside_resume(**given, repeats=repeats is not None)
     session.run(
         Reproduce,
         lambda: Reproduce.prepare(
