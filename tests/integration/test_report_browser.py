@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 from paceline.report import write_figures, write_report
-from paceline.report.bench import write_bench_page
 
 from browser import opened, playwright
 from command import run_command
