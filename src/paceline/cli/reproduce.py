@@ -28,7 +28,7 @@ def reproduce(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.progress import Bars
     from paceline.cli.parts.reproduced import show_experiments, show_reproduced
-    from paceline.cli.parts.session import launched, launcher_for, refuse_other_parents
+    from paceline.cli.parts.session import launched, launcher_for
     from paceline.launch.base import Request
     from paceline.recipe import ClusterConfig
     from paceline.study.reproduce import load_experiment, prepare
@@ -38,7 +38,7 @@ def reproduce(
     if not experiment:
         show_experiments(console)
         return
-    refuse_other_parents("reproduce", launcher_for(Request(), ClusterConfig()))
+    launcher_for(Request(), ClusterConfig(), only_once="reproduce")
     check_json_target(json_target)
     loaded = load_experiment(experiment)
     plan = prepare(loaded, full=full, data_dir=data_dir, device=device, on_cluster=cluster)

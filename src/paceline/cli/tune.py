@@ -53,7 +53,7 @@ def tune(
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cli.parts.points import follow_points
-    from paceline.cli.parts.session import launched, launcher_for, refuse_other_parents, where
+    from paceline.cli.parts.session import launched, launcher_for, where
     from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
     from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
     from paceline.study.entries import settle_comm
@@ -61,8 +61,7 @@ def tune(
     from paceline.study.tune import prepare
     from paceline.study.tune import tune as run_study
 
-    starter = launcher_for(launch, recipe.cluster)
-    refuse_other_parents("tune", starter)
+    starter = launcher_for(launch, recipe.cluster, only_once="tune")
     check_json_target(json_target)
     console = console_for(json_target)
     fetch_if_needed(recipe.data, console)

@@ -8,21 +8,22 @@ from dataclasses import replace
 
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Launcher, Request, WorkerPool
-from paceline.launch.registry import choose_launcher
+from paceline.launch.registry import find_launcher
 from paceline.recipe import ClusterConfig
 
 
-def launcher_for(launch: Request, cluster: ClusterConfig) -> Launcher:
-    """The launcher that a command's options and its cluster ask for; every mistake in them is found here."""
-    return choose_launcher(replace(launch, cluster=cluster))
+def launcher_for(launch: Request, cluster: ClusterConfig, *, only_once: str = "") -> Launcher:
+    """The launcher that a command's options and its cluster ask for; every mistake in them is found here.
 
-
-def refuse_other_parents(command: str, launcher: Launcher) -> None:
-    """Refuse launchers whose processes run one command side by side: this command decides on the way what runs next."""
-    if not launcher.starts_all:
+    `only_once` names a command that decides on the way what runs next, so that it cannot run in several processes.
+    """
+    launcher = find_launcher(replace(launch, cluster=cluster))
+    if only_once and not launcher.starts_all:
         raise UsageError(
-            f"{command} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
+            f"{only_once} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
         )
+    launcher.check()
+    return launcher
 
 
 def where(launcher: Launcher) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from paceline.cli.parts.session import launcher_for
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Request as LaunchRequest
 from paceline.launch.base import WorkerPool
+from paceline.launch.registry import find_launcher
 from paceline.recipe import DEFAULT_RECIPE, ClusterConfig, Recipe, load_recipe, recipe_keys
 from paceline.runs import find
 from paceline.study.memory import amount, footprint_key, predict
@@ -29,12 +31,13 @@ Stored = dict[str, Any]
 
 def check_hosts(launch: LaunchRequest, cluster: ClusterConfig) -> int:
     """The number of real hosts; launchers that a sweep cannot use are refused."""
-    launcher = launcher_for(launch, cluster)
+    launcher = find_launcher(replace(launch, cluster=cluster))
     if not launcher.starts_all:
         raise UsageError(
             f"a sweep is run from one host and starts new workers for every point; leave {launcher.because} out, or "
             "use --hosts"
         )
+    launcher.check()
     return launcher.describe().num_hosts
 
 
