@@ -17,6 +17,11 @@ from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear,
 from paceline.quantize.quantized import Quantized, quantized
 
 
+def dequantize(grid: Grid, integers: Tensor) -> Tensor:
+    """The numbers that the integers of a grid stand for."""
+    return (integers.to(torch.float32) - grid.zero_point) * grid.scale
+
+
 class Walker(TorchDispatchMode):
     """Notes the number type of every tensor that any operation takes or makes."""
 
