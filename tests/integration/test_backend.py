@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -55,7 +56,13 @@ def test_types_of_numbers(pool: LocalLauncher, dtype: str) -> None:
 
 
 def test_what_the_comm_lacks_is_gloos(pool: LocalLauncher) -> None:
-    on_both(pool, 3, "the_rest")
+    workers = on_both(pool, 3, "the_rest")
+    numbers = [[float(index % 5 + rank + 1) for rank in range(3)] for index in range(7)]
+    for rank, found in enumerate(workers):
+        assert found["MIN"] == [min(row) for row in numbers]
+        assert found["MAX"] == [max(row) for row in numbers]
+        assert found["PRODUCT"] == [math.prod(row) for row in numbers]
+        assert found["all_to_all"] == [[10.0 * peer + rank] * 2 for peer in range(3)]
 
 
 def test_tensors_that_are_no_plain_vectors(pool: LocalLauncher) -> None:
