@@ -53,7 +53,7 @@ def mark_uncovered_as_slow(items: Sequence[pytest.Item]) -> None:
 
 
 def _row_of(item: pytest.Item) -> Row:
-    """The parameters of a test as positions in their lists: values themselves may not be hashable."""
+    """The parameters of a test, as text: values themselves may not be hashable."""
     callspec = getattr(item, "callspec", None)
     assert callspec is not None, f"{item.nodeid} has no parameters to choose from"
-    return tuple(callspec.indices[name] for name in sorted(callspec.indices))
+    return tuple(repr(callspec.params[name]) for name in sorted(callspec.params))

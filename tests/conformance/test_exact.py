@@ -32,6 +32,7 @@ IN_LENT_MEMORY = ["overlap", "sharded"]
 PLACES = [(name, "") for name in EXACT] + [(name, "shm") for name in IN_LENT_MEMORY]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("comm", list(comms.classes))
@@ -79,6 +80,7 @@ def test_a_strategy_that_threads_cannot_carry_says_why(name: str) -> None:
         ThreadsComm.world(1)[0].process_group()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", list(available_strategies()))
 def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: int) -> None:
@@ -89,6 +91,7 @@ def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: i
     assert (row["first_divergence"] is None) == row["passed"]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", ["all-reduce", "overlap", "ring", "sharded"])
 def test_certificate_in_shared_memory(pool: LocalLauncher, strategy: str, world_size: int) -> None:
@@ -113,6 +116,7 @@ def test_options_of_ddp_leave_it_exact(pool: LocalLauncher, options: str) -> Non
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
@@ -122,6 +126,7 @@ def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, c
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_accumulated_gradients_equal_those_of_whole_batches(
@@ -134,6 +139,7 @@ def test_accumulated_gradients_equal_those_of_whole_batches(
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_channels_last(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
@@ -165,6 +171,7 @@ def test_the_toy_reaches_its_extra_layer_on_some_workers_only() -> None:
         assert mixed
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_a_parameter_without_gradient_on_some_worker(

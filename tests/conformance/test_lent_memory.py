@@ -24,6 +24,7 @@ STRATEGIES = ["overlap", "sharded"]
 MIXED_TOLERANCE = 1e-5
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize(
     "strategy",

@@ -45,6 +45,7 @@ def test_lossless_codecs_keep_the_guarantee() -> None:
     assert {"ring+fp16", "ring+bf16", "ddp+bf16", "ring+int8", "ddp+topk", "all-reduce+powersgd"} <= set(PAIRS)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_first_step_is_within_the_codecs_error(pool: LocalLauncher, pair: str, world_size: int) -> None:

@@ -82,6 +82,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("strategy", [*STEPWISE, *OTHERS])
@@ -90,6 +91,7 @@ def test_follows_the_oracle_after_every_step(strategy: str, world_size: int, opt
     assert_follows(on_threads(world_size, follow, strategy=strategy, changes=changes), strategy, changes)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize(
     "strategy",

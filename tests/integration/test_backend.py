@@ -153,6 +153,7 @@ def test_the_hosts_decide_what_carries_it(pool: LocalLauncher, hosts: str, expec
     assert found == [f"{expected} {len(hosts)}"] * len(hosts)
 
 
+@pytest.mark.slow
 def test_collectives_on_several_hosts(pool: LocalLauncher) -> None:
     expected = run(pool, 4, "gloo", "collectives", numel=5)
     assert run(pool, 4, "paceline", "collectives", numel=5, hosts="abba") == expected
@@ -220,6 +221,7 @@ def losses(backend: str) -> list[float]:
     return [float(line.split()[-1]) for line in ended.stdout.splitlines() if line.startswith("step")]
 
 
+@pytest.mark.slow
 def test_the_example_learns_as_on_gloo() -> None:
     ours = losses("paceline")
     assert len(ours) == 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from command import run_in
 from helpers import TESTS
 from paceline.study.trials import OPS
 
@@ -21,15 +21,7 @@ LENDING, WRONG, ELSEWHERE = (f"{TESTS / 'bench_comms.py'}:{name}" for name in ("
 
 
 def bench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "paceline", "bench", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_in(cwd, "bench", *arguments)
 
 
 def key(row: dict[str, Any]) -> tuple[str, int, str, str]:

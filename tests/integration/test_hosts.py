@@ -92,6 +92,7 @@ with HostsLauncher(2, Hosts(("alpha", "beta"), ssh=sys.argv[1], master_addr="127
 """
 
 
+@pytest.mark.slow
 def test_killing_the_parent_ends_workers_on_hosts(make_hosts: Callable[..., Hosts]) -> None:
     with python_processes(["-c", PARENT, make_hosts().ssh]) as [parent]:
         workers = [int(parent.stdout.readline()) for _ in range(2)]

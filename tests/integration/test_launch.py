@@ -71,6 +71,7 @@ def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["torch", "shm"])
 def test_a_worker_that_hangs_in_torchs_own_training_is_named(comm: str) -> None:
     # There the wait for a peer is inside backward, where no comm can translate the error.

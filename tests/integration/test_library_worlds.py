@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from helpers import TESTS, free_port, python_processes
 
 SCRIPT = str(TESTS / "one_library_worker.py")
@@ -29,6 +31,7 @@ def assert_done(found: list[dict[str, Any]]) -> None:
         assert "result" in worker, worker
 
 
+@pytest.mark.slow
 def test_two_sessions_one_after_the_other() -> None:
     found = workers("sessions", 3)
     assert_done(found)
@@ -45,6 +48,7 @@ def test_torch_distributed_was_there_first() -> None:
     assert found[0]["result"][3] == 2
 
 
+@pytest.mark.slow
 def test_a_place_given_in_words() -> None:
     found = workers("by_hand")
     assert_done(found)

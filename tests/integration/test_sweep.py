@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,22 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from command import run_in
 from helpers import wait_until_gone
 
 TINY = ["--workers", "2", "--train-samples", "128", "--test-samples", "64", "--epochs", "2", "--no-report"]
 
 
 def paceline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "paceline", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_in(cwd, *arguments)
 
 
 def load(path: Path) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from command import run_in
 from helpers import REPOSITORY
 from paceline.launch.local import LocalLauncher
 from paceline.recipe import load_recipe
@@ -18,9 +17,7 @@ from paceline.study.reproduce.proof import prove
 
 
 def paceline(*arguments: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", **extra}
-    command = [sys.executable, "-m", "paceline", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    return run_in(cwd, *arguments, **extra)
 
 
 def test_tuning_ends_in_a_command_that_runs(tmp_path: Path) -> None:

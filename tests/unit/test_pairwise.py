@@ -31,7 +31,7 @@ class Item:
 def items_of(name: str, sizes: dict[str, int], mark: str) -> list[Item]:
     rows = product(*(range(size) for size in sizes.values()))
     return [
-        Item(f"{name}[{row}]", SimpleNamespace(indices=dict(zip(sizes, row, strict=True))), {mark} if mark else set())
+        Item(f"{name}[{row}]", SimpleNamespace(params=dict(zip(sizes, row, strict=True))), {mark} if mark else set())
         for row in rows
     ]
 
@@ -68,6 +68,13 @@ def test_tests_outside_the_cover_are_marked_slow() -> None:
     mark_uncovered_as_slow([*pairs, *choices, *plain])
     quick = [sum("slow" not in item.marks for item in items) for items in (pairs, choices, plain)]
     assert quick == [10, 3, 27]  # nine rows would do for the pairs; greedy finds ten
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("second", [1, 2])
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_markers_work_in_this_suite(request: pytest.FixtureRequest, first: int, second: int) -> None:
+    assert (request.node.get_closest_marker("slow") is None) == (first == second)
 
 
 def test_a_test_without_parameters_cannot_ask_for_a_cover() -> None:

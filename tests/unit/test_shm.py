@@ -311,6 +311,7 @@ def fail_to_fill(context: Context, what: str) -> str:
     return "done"
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("crew", [0, 1, 3])
 @pytest.mark.parametrize("what", ["fill", "add"])
 def test_an_error_in_a_thread_is_raised_by_its_worker(monkeypatch: pytest.MonkeyPatch, what: str, crew: int) -> None:
