@@ -47,8 +47,9 @@ def test_lossless_codecs_keep_the_guarantee() -> None:
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("pair", PAIRS)
-def test_first_step_is_within_the_codecs_error(pool: LocalLauncher, pair: str, world_size: int) -> None:
+@pytest.mark.parametrize(("strategy", "codec"), [pair.split("+") for pair in PAIRS])
+def test_first_step_is_within_the_codecs_error(pool: LocalLauncher, strategy: str, codec: str, world_size: int) -> None:
+    pair = f"{strategy}+{codec}"
     [row] = verify(cases([pair], [world_size], ["lenet5"]), pool, on_case=lambda _: None)
     assert row["guarantee"] == "LOSSY"
     # Gradients of different samples cancel in part, but not to nothing.

@@ -114,6 +114,7 @@ def test_a_port_in_use_is_said_plainly(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_is_not_called_what_it_was(tmp_path: Path) -> None:
     options = ["--data", "synthetic:1x28x28x4", "--iterations", "1", "--workers", "1", "--json", "r.json"]
     assert paceline("run", *options, cwd=tmp_path).returncode == 0

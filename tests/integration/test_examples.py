@@ -93,6 +93,7 @@ def test_scalers_agree() -> None:
     assert all(accuracy > 0.85 for accuracy in numbers(text, "accuracy"))
 
 
+@pytest.mark.slow
 def test_workers_that_a_program_spawns() -> None:
     text = output_of("spawn")
     weights = numbers(text, "weights")

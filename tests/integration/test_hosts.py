@@ -68,11 +68,13 @@ def test_workers_answer_in_order_and_are_used_again(
     assert "beta: worker 2 says hello" in said
 
 
+@pytest.mark.slow
 def test_hosts_are_nodes(make_hosts: Callable[..., Hosts]) -> None:
     with HostsLauncher(2, make_hosts()) as launcher, pytest.raises(WorkerError, match="joins workers of one host"):
         on_pool(launcher, 2, jobs.rank_of, comm="shm")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named_with_its_host(make_hosts: Callable[..., Hosts]) -> None:
     with (
         HostsLauncher(2, make_hosts()) as launcher,

@@ -35,6 +35,7 @@ def test_fewer_workers_than_the_pool_has(pool: LocalLauncher) -> None:
     assert on_pool(pool, 3, jobs.place_of) == [[rank, 3, ""] for rank in range(3)]
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> None:
     with LocalLauncher(2) as launcher:
         with pytest.raises(WorkerError) as caught:
@@ -63,6 +64,7 @@ def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
     with LocalLauncher(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 2 did not answer in time; waiting for it: worker ") as caught:

@@ -55,6 +55,7 @@ def test_a_place_given_in_words() -> None:
     assert found[0]["result"] == found[1]["result"]
 
 
+@pytest.mark.slow
 def test_a_peer_that_dies_is_an_error_of_backward() -> None:
     first, second = workers("died")
     assert second["code"] == 3
@@ -68,12 +69,14 @@ def test_a_peer_that_does_not_come_is_named() -> None:
     assert first["error"] == "worker 0 waited 1.5 s at init for worker 1 in vain"
 
 
+@pytest.mark.slow
 def test_workers_that_made_different_numbers_of_steps() -> None:
     for worker in workers("uneven"):
         assert worker["kind"] == "RunError"
         assert "worker 0 made 2 steps and worker 1 made 3" in worker["error"]
 
 
+@pytest.mark.slow
 def test_a_forgotten_finish_is_said_where_replicas_may_differ() -> None:
     for rank, worker in enumerate(workers("forgotten")):
         assert worker["code"] == 0, worker["err"]

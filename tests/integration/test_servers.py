@@ -61,7 +61,8 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalLauncher
         assert all(last[name].equal(final[name]) for name in final)
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_path: Path, mode: str) -> None:
     with LocalLauncher(4) as launcher:
 

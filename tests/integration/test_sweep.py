@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from command import run_in
 from helpers import wait_until_gone
 
@@ -46,6 +48,7 @@ def test_a_batch_sweep_with_remedies(tmp_path: Path) -> None:
     assert "lars:lr=5" in shown.stdout
 
 
+@pytest.mark.slow
 def test_one_point_dies_and_the_same_command_again_tries_it_alone(tmp_path: Path) -> None:
     vary = ["--vary", "measure.inject=kill:rank=1,step=2;none"]
     done = paceline("sweep", *TINY, *vary, cwd=tmp_path)
@@ -64,6 +67,7 @@ def test_one_point_dies_and_the_same_command_again_tries_it_alone(tmp_path: Path
     assert [item.name for item in (tmp_path / "runs").iterdir()] == [folder.name]
 
 
+@pytest.mark.slow
 def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     slow = ["--vary", "measure.inject=none;slow:rank=0,ms=400", "--iterations", "60", "--workers", "1"]
     command = [sys.executable, "-m", "paceline", "sweep", *slow, "--train-samples", "128", "--no-report"]
@@ -87,6 +91,7 @@ def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     assert wait_until_gone([running.pid]) == []
 
 
+@pytest.mark.slow
 def test_what_cannot_fit_is_refused_with_a_micro_batch_that_does(tmp_path: Path) -> None:
     # A wide layer on many samples: terabytes of activations, and none of it is ever allocated.
     (tmp_path / "wide.py").write_text(

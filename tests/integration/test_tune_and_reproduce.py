@@ -51,6 +51,7 @@ def test_experiments_are_listed(tmp_path: Path) -> None:
     assert paceline("reproduce", "vgg16", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_two_reduces_give_one_model(tmp_path: Path) -> None:
     done = paceline("reproduce", "lenet5-two-reduces", "--repeats", "1", "--json", "-", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -66,11 +67,10 @@ def test_two_reduces_give_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["UnweightedMean", "SkipsLastTensor"])
-def test_the_proof_finds_a_wrong_average(wrong: str) -> None:
+def test_the_proof_finds_a_wrong_average(pool: LocalLauncher, wrong: str) -> None:
     recipe = load_recipe("lenet5-mnist").replace({"workers": 2, "train.batch_size": 15, "data.train_samples": 15})
     recipe = recipe.replace({"train.iterations": 2})
     strategy = f"{REPOSITORY / 'tests' / 'wrong_strategies.py'}:{wrong}"
-    with LocalLauncher(2) as launcher:
-        good, bad = prove(recipe, ("all-reduce", strategy), launcher)
+    good, bad = prove(recipe, ("all-reduce", strategy), pool)
     assert good["passed"]
     assert not bad["passed"]

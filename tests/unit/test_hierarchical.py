@@ -175,7 +175,8 @@ def die(context: Context, layout: str, port: int, rank: int) -> None:
     comm.all_reduce(torch.zeros(1 << 18))
 
 
-@pytest.mark.parametrize("rank", [1, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (2, 3))])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_dead_worker_is_named(rank: int) -> None:
     arguments = {"layout": "aabb", "port": free_port(), "rank": rank}
     task = Task(die, arguments, num_workers=4, timeout_s=20.0)
