@@ -82,7 +82,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.pairwise
+@pytest.mark.each_choice
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("strategy", [*STEPWISE, *OTHERS])

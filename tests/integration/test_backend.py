@@ -197,7 +197,9 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", ["torch first", "paceline first", *(pytest.param(o, marks=pytest.mark.slow) for o in [*ORDERS][2:])]
+)
 def test_both_imports_in_any_order_make_it_known(order: str) -> None:
     check = "import torch.distributed as dist; print(dist.Backend.backend_list.count('paceline'))"
     command = [sys.executable, "-W", "error::ImportWarning", "-c", f"{ORDERS[order]}\n{check}"]

@@ -23,7 +23,7 @@ def names_of(command: click.Command) -> Iterator[tuple[str, ...]]:
 
 COMMANDS = list(names_of(typer.main.get_command(make_app())))
 # Commands that need neither workers nor stored runs are run for real, the others show their help.
-QUICK = {
+REAL = {
     ("strategies",): [],
     ("models",): [],
     ("recipes",): [],
@@ -35,9 +35,15 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+# Subcommands of a group start as the group does.
+SLOW = [words for words in COMMANDS if len(words) > 1 and words not in REAL]
+
+
+@pytest.mark.parametrize(
+    "words", [pytest.param(w, marks=[pytest.mark.slow] * (w in SLOW), id=" ".join(w)) for w in COMMANDS]
+)
 def test_a_command_in_a_process_of_its_own(words: tuple[str, ...], tmp_path: Path) -> None:
-    arguments = QUICK.get(words, ["--help"])
+    arguments = REAL.get(words, ["--help"])
     done = subprocess.run(
         [sys.executable, "-m", "paceline", *words, *arguments],
         cwd=tmp_path,

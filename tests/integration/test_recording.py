@@ -47,6 +47,7 @@ COMMS = ["torch", "shm", "threads", "hierarchical"]
 
 
 # Threads have no process group for ddp.
+@pytest.mark.each_choice
 @pytest.mark.parametrize(
     ("strategy", "comm"), [pair for pair in itertools.product(STRATEGIES, COMMS) if pair != ("ddp", "threads")]
 )
