@@ -43,6 +43,7 @@ def test_options_leave_it_exact(pool: LocalLauncher, strategy: str, comm: str, w
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_an_optimiser_that_writes_to_gradients(pool: LocalLauncher, strategy: str, comm: str) -> None:
@@ -51,6 +52,7 @@ def test_an_optimiser_that_writes_to_gradients(pool: LocalLauncher, strategy: st
     assert_exact(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "overlap:bucket_mb=0.0001:first_bucket_mb=0.0001"])
 def test_two_number_types(pool: LocalLauncher, strategy: str, comm: str) -> None:

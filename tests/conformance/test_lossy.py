@@ -167,8 +167,13 @@ def test_nothing_is_lost_for_ever(pool: LocalLauncher, pair: str) -> None:
     assert float(errors.norm()) > 0.1 * float(put_in.norm())  # and much was really kept
 
 
-@pytest.mark.parametrize("pair", [*(pair for pair in TOY_PAIRS if not build(pair).num_servers(3)), *MANY_BUCKETS])
-def test_a_restart_changes_no_bit(pool: LocalLauncher, pair: str) -> None:
+@pytest.mark.each_choice
+@pytest.mark.parametrize(
+    ("strategy", "codec"),
+    [pair.split("+") for pair in (*(pair for pair in TOY_PAIRS if not build(pair).num_servers(3)), *MANY_BUCKETS)],
+)
+def test_a_restart_changes_no_bit(pool: LocalLauncher, strategy: str, codec: str) -> None:
+    pair = f"{strategy}+{codec}"
     whole = run_slopes(pool, pair, 3, steps=[0, 1, 2, 3], shares=SHARES[1:])
     first = run_slopes(pool, pair, 3, steps=[0, 1], shares=SHARES[1:])
     states = [state for _, state, _, _ in first]

@@ -31,6 +31,7 @@ def test_ddp(pool: LocalLauncher, comm: str, world_size: int, options: str) -> N
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", OURS)
 def test_certificate_of_ddp(pool: LocalLauncher, comm: str) -> None:
     todo = cases(["ddp", "ddp+bf16"], [1, 2, 4], ["lenet5"])

@@ -298,13 +298,13 @@ def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size
     "strategy",
     [
         pytest.param("parameter-server:servers=2", marks=pytest.mark.slow),
-        "parameter-server:servers=2+fp16",
+        pytest.param("parameter-server:servers=2+fp16", marks=pytest.mark.slow),
         pytest.param("parameter-server:average=weights", marks=pytest.mark.slow),
         "parameter-server:mode=async",
         pytest.param("parameter-server:mode=async:servers=2+bf16", marks=pytest.mark.slow),
         "parameter-server:mode=bounded:max_staleness=1",
         pytest.param("ring:average=weights", marks=pytest.mark.slow),
-        "ring-reduce:average=weights",
+        pytest.param("ring-reduce:average=weights", marks=pytest.mark.slow),
     ],
 )
 def test_certificate_over_gloo(pool: LocalLauncher, strategy: str) -> None:

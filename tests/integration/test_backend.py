@@ -31,6 +31,7 @@ def on_both(pool: LocalLauncher, world_size: int, job: str, **arguments: Any) ->
     return ours
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("numel", [0, 1, 5, 3_000_000])  # the last takes several pieces of any length
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_collectives(pool: LocalLauncher, world_size: int, numel: int) -> None:

@@ -263,18 +263,21 @@ def test_under_torchrun_the_command_is_the_same(tmp_path: Path) -> None:
     assert [w["parameter_digest"] for w in ours["per_worker"]] == [w["parameter_digest"] for w in theirs["per_worker"]]
 
 
+MINE = (
+    "from dataclasses import dataclass\n"
+    "from paceline import GradientAveraging, Operation\n"
+    "@dataclass(kw_only=True)\n"
+    "class Mine(GradientAveraging):\n"
+    '    """My own all-reduce."""\n'
+    "    name = 'mine'\n"
+    "    rounds: int = 1\n"
+    "    def sum(self, tensor): self.worker.comm.all_reduce(tensor)\n"
+    "    def sum_traffic(self, spec, rank, world_size): return [Operation('all_reduce', spec.nbytes)]\n"
+)
+
+
 def test_a_users_strategy_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from paceline import GradientAveraging, Operation\n"
-        "@dataclass(kw_only=True)\n"
-        "class Mine(GradientAveraging):\n"
-        '    """My own all-reduce."""\n'
-        "    name = 'mine'\n"
-        "    rounds: int = 1\n"
-        "    def sum(self, tensor): self.worker.comm.all_reduce(tensor)\n"
-        "    def sum_traffic(self, spec, rank, world_size): return [Operation('all_reduce', spec.nbytes)]\n"
-    )
+    (tmp_path / "mine.py").write_text(MINE)
     done = paceline(
         "verify",
         "--strategies",
@@ -290,6 +293,11 @@ def test_a_users_strategy_is_one_file(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = load(tmp_path / "v.json")["results"]
     assert row["passed"]
+
+
+@pytest.mark.slow
+def test_a_users_strategy_is_compared(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
     both = paceline("compare", *SHORT, "--strategies", "mine.py:Mine:rounds=2,ring", "--no-report", cwd=tmp_path)
     assert both.returncode == 0, both.stderr
 

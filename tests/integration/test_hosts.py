@@ -48,6 +48,7 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_workers_answer_in_order_and_are_used_again(
     make_hosts: Callable[..., Hosts], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,7 +69,6 @@ def test_workers_answer_in_order_and_are_used_again(
     assert "beta: worker 2 says hello" in said
 
 
-@pytest.mark.slow
 def test_hosts_are_nodes(make_hosts: Callable[..., Hosts]) -> None:
     with HostsLauncher(2, make_hosts()) as launcher, pytest.raises(WorkerError, match="joins workers of one host"):
         on_pool(launcher, 2, jobs.rank_of, comm="shm")

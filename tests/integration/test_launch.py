@@ -56,6 +56,7 @@ def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> No
     assert child_processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
     with LocalLauncher(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:

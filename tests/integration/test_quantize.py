@@ -19,7 +19,7 @@ from trained_samples import trained_run
         pytest.param("ring", 2, marks=pytest.mark.slow),
         ("none", 1),
         pytest.param("parameter-server", 2, marks=pytest.mark.slow),
-        ("overlap+int8", 2),
+        pytest.param("overlap+int8", 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_model_is_trained_on_in_any_way_of_agreeing(strategy: str, workers: int, tmp_path: Path) -> None:
