@@ -7,7 +7,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from paceline.report import write_figures, write_report
 
 from browser import opened, playwright
 from command import run_command
