@@ -19,12 +19,12 @@ from paceline.dataflow.network import analyse
 from paceline.dataflow.reading import UNKNOWN, layers_of, read_layers
 from paceline.errors import UsageError
 from paceline.models import build_model
+from paceline.present.charts.registry import make_section
 from paceline.quantize.grid import stored_grid
 from paceline.quantize.ops import Conv
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe, load_recipe
-from paceline.report.dataflow_charts import network_charts
 from paceline.runs import Folder, find, write_run
 from trained_samples import trained_run, trained_state
 
@@ -154,7 +154,7 @@ def test_a_layer_that_is_passed_twice_has_two_rows() -> None:
     layers = layers_of(nn.Sequential(conv, nn.ReLU(), conv), torch.zeros(1, 2, 9, 9), num_images=1)
     result = analyse(layers, load_chip("eyeriss"))
     assert [row["name"] for row in result["layers"]] == ["0", "0 (2)"]
-    for chart in network_charts({"network": "twice", **result}):
+    for chart in make_section("network", "", result).charts:
         if chart.id != "dataflows":
             assert [len(trace["x"]) for trace in chart.views[-1].traces] == [2] * len(chart.views[-1].traces)
 
@@ -165,7 +165,7 @@ def test_parts_of_a_layers_time_are_its_time() -> None:
     layers = layers_of(model, torch.zeros(1, 64, 16, 16), num_images=4, with_linear=True)
     result = analyse(layers, load_chip("eyeriss"))
     assert {row["bound"] for row in result["layers"]} > {"dram"}
-    times = next(chart for chart in network_charts({"network": "n", **result}) if chart.id == "layer-times")
+    times = next(chart for chart in make_section("network", "", result).charts if chart.id == "layer-times")
     parts = [trace["y"] for trace in times.views[0].traces]
     assert [sum(layer) for layer in zip(*parts, strict=True)] == pytest.approx(
         [1e3 * row["time_s"] for row in result["layers"]]
