@@ -157,7 +157,7 @@ def test_utilisation_is_of_the_set_and_of_the_array() -> None:
 def test_other_models_and_passes_are_shown() -> None:
     said = run_command(*WORKED, "--pes", "1x1").out
     assert "Other models: serial 28, pipelined 22, mac 16 cycles" in said
-    lines = [line.split() for line in said.partition(" cycle ")[2].partition("output")[0].splitlines()[2:]]
+    lines = [line.split() for line in said.partition(" cycle ")[2].partition("\noutput\n")[0].splitlines()[2:]]
     begins: dict[str, str] = {}
     for cycle, number, *_ in (words for words in lines if words and words[0].isdigit()):
         begins.setdefault(number, cycle)
