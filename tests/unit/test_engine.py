@@ -138,16 +138,17 @@ def test_a_study_goes_on_wherever_it_was_interrupted(make: Callable[[], Study], 
         [stored] = list_runs(out)
         assert stored.status == "interrupted"
         assert caught.value.__notes__ == [f"what was measured until then is kept; go on with --resume {stored.folder}"]
-        folder = unfinished(make(), out)
+        study = make()
+        folder = unfinished(study, out)
         assert folder == stored.folder
         # Restored from the folder alone, as --resume does.
-        again = type(make()).resumed(read_study(folder))
+        again = type(study).resumed(read_study(folder))
         outcome = ran(again, out, second, resume=folder)
         assert len(first.tasks) - 1 + len(second.tasks) == num_tasks, "nothing runs twice, and nothing is left out"
         assert same(outcome.result) == expected
         assert outcome.folder == folder
         assert outcome.result.started == stored.started
-        assert unfinished(make(), out) is None
+        assert unfinished(study, out) is None
 
 
 @pytest.mark.parametrize("make", STUDIES, ids=lambda make: make.__name__)

@@ -10,17 +10,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import paceline.report
-from paceline.errors import RunError, UsageError
-from paceline.recipe import Recipe
+import pytest
 from paceline.report import facts, markdown_table, numbers, words, write_report
 from paceline.report.chart import wrapped
 from paceline.report.collect import collect, notices
 from paceline.report.points import Point
 from paceline.report.styles import PALETTE, styles
 from paceline.report.table import MARKDOWN_COLUMNS
+
+from paceline.errors import RunError, UsageError
+from paceline.recipe import Recipe
 from report_samples import recipe, result, study_of, usual_study, write_run, write_study
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from measured_samples import KINDS, measured_study
 from paceline.report import findings
 from paceline.report.tiles import tiles
 from paceline.report.words import headline, learning
+
+from measured_samples import KINDS, measured_study
 from report_samples import usual_study
 
 RESULTS = measured_study()["results"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from paceline.report.chart import shortened, wrapped
 from paceline.report.collect import Material, collect, notices
 from paceline.report.labels import MAX_LABEL, names_to_explain
 from paceline.report.page import _heads, render
 from paceline.report.table import MAIN_COLUMNS, SPEED_COLUMNS
+
 from report_samples import recipe, result, study_of, write_run, write_study
 
 SLOW = "slow:rank=1,ms=20,phase=backward"

@@ -9,11 +9,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-
 from paceline.report import markdown_of, write_report
 from paceline.report.chart import compact
 from paceline.report.scale_page import points
 from paceline.report.scaling import IDEAL, labels_of, make_charts
+
 from report_samples import result, write_run, write_study
 from scale_samples import rows, scale_study, scaled
 

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from made_up import MadeUpLauncher, Silent, made_up_worker
+from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe
-from paceline.results import Environment, RunRecord
+from paceline.results import Comparison, Environment, RunRecord
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import SCHEMA, Folder, finite, list_runs, read, stamped, write_run
-from paceline.study.compare import compare
-from paceline.study.entries import make_entries, make_entry
+from paceline.study.compare import Compare
+from paceline.study.engine import StudyOutcome, run_study
+from paceline.study.entries import make_entry
 from paceline.study.results import run_result
 from paceline.study.run import execute
 
@@ -202,22 +203,24 @@ def test_a_mistake_in_the_request_leaves_no_run(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def study(out: Path, launcher: MadeUpLauncher, listener: Silent, repeats: int = 2) -> Any:
-    entries = make_entries(("one-worker", "ring", "all-reduce"), RECIPE)
-    return compare(RECIPE, entries, launcher, repeats=repeats, out=out, listener=listener)
+def study(out: Path, launcher: MadeUpLauncher, listener: Silent, repeats: int = 2) -> StudyOutcome:
+    recipe = RECIPE.replace({"strategies": ["one-worker", "ring", "all-reduce"]})
+    outcome = run_study(Compare.prepare(recipe, repeats=repeats), launching(launcher), listener, out)
+    assert outcome is not None
+    return outcome
 
 
 def test_a_study_runs_every_other_round_backwards(tmp_path: Path) -> None:
     listener = Silent()
-    result, folder = study(tmp_path, MadeUpLauncher(), listener)
+    outcome = study(tmp_path, MadeUpLauncher(), listener)
     rows = [label for label, _ in listener.started_rows]
     assert rows == ["one-worker", "ring", "all-reduce", "all-reduce", "ring", "one-worker"]
     assert listener.done_rows == listener.started_rows
-    assert [row["label"] for row in result["results"]] == ["one-worker", "ring", "all-reduce"]
-    assert [row["repeats"] for row in result["results"]] == [2, 2, 2]
-    assert read(folder).status == "done"
-    assert names(folder) == ["recipe.toml", "runs", "study.json"]
-    assert names(folder / "runs") == sorted(
+    assert [row.label for row in outcome.result.results] == ["one-worker", "ring", "all-reduce"]
+    assert [row.repeats for row in outcome.result.results] == [2, 2, 2]
+    assert read(outcome.folder).status == "done"
+    assert names(outcome.folder) == ["recipe.toml", "runs", "study.json"]
+    assert names(outcome.folder / "runs") == sorted(
         f"{row}-{n}" for row in ("one-worker", "ring", "all-reduce") for n in (1, 2)
     )
 
@@ -231,19 +234,13 @@ def test_an_unfinished_study_keeps_what_was_measured(tmp_path: Path, error: Base
     [stored] = list_runs(tmp_path)
     assert (stored.kind, stored.status) == ("study", status)
     # One round was completed: every row has one repeat, and a fair comparison uses no more.
-    assert [(row["label"], row["repeats"]) for row in stored.results] == [
+    assert isinstance(stored.content, Comparison)
+    assert [(row.label, row.repeats) for row in stored.content.results] == [
         ("one-worker", 1),
         ("ring", 1),
         ("all-reduce", 1),
     ]
     assert not [name for name in names(tmp_path) if name.startswith(".")]
-
-
-def test_a_study_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk_full_at(monkeypatch, "study.json")
-    with pytest.raises(RunError, match=r"study\.json cannot be written: the disk is full"):
-        study(tmp_path, MadeUpLauncher(), Silent(), repeats=1)
-    assert names(tmp_path) == []
 
 
 def test_what_a_killed_writer_left_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.cli.parts.points import follow_points
 from rich.console import Console
 
 from command import run_command
-from paceline.cli.parts.points import follow_points
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry
 from report_samples import write_study

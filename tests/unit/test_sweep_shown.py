@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import sweep_samples as samples
-from command import run_command
 from paceline.report import markdown_of, write_report
 from paceline.report.collect import collect, notices
 from paceline.report.sections import make_sections
+
+import sweep_samples as samples
+from command import run_command
 from paceline.study.findings import sweep_lines
 
 FAILURES = [

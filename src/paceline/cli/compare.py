@@ -22,6 +22,7 @@ def compare(
     from paceline.cli.parts.plans import introduce_compare
     from paceline.study.compare import Compare
 
+    session.refuse_beside_resume(repeats=repeats != 1)
     session.run(
         Compare,
         lambda: Compare.prepare(session.settled(recipe), repeats=repeats),

@@ -47,11 +47,13 @@ def scale(
     from paceline.errors import RunError
     from paceline.study.scale import Scale, parse_mode, parse_workers
 
+    session.refuse_beside_resume(workers=workers != WORKERS, mode=mode != "strong", repeats=repeats != 1)
     modes, numbers = parse_mode(mode), parse_workers(workers)
     outcome = session.run(
         Scale,
         lambda: Scale.prepare(session.settled(recipe), numbers, modes, repeats=repeats),
         asked=recipe,
+        own_keys=("workers",),
         introduce=introduce_scale,
     )
     if outcome is not None and outcome.result.failed:

@@ -110,6 +110,12 @@ class Session:
         self.fetch(recipe.data)
         return settle_comm(recipe, self.num_hosts)
 
+    def refuse_beside_resume(self, **given: bool) -> None:
+        """Refuse options of the command itself beside --resume, which goes on with a study as it was asked for."""
+        names = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+        if self.resume and names:
+            raise UsageError(f"--resume goes on with a study as it was asked for: leave out {', '.join(names)}")
+
     @property
     def num_hosts(self) -> int:
         return self.launcher().describe().num_hosts
@@ -141,19 +147,21 @@ class Session:
         prepare: Callable[[], Study],
         *,
         asked: Recipe | None = None,
+        own_keys: tuple[str, ...] = (),
         introduce: Callable[[Console, Any, str], None],
         has_bar_per_entry: bool = False,
         on_stage: Callable[[Any], str] | None = None,
     ) -> StudyOutcome | None:
         """Run a study and show its result; None where another process reports.
 
-        `prepare` makes the study that is asked for; with --resume the stored study is run instead, and `asked` is the
-        recipe that options beside --resume must not have changed. `on_stage` puts a stage into one line.
+        `prepare` makes the study that is asked for. With --resume the stored study runs instead, and options must not
+        have changed the recipe (`asked`), but for the keys that the command sets itself. `on_stage` puts a stage into
+        one line.
         """
         from paceline.cli.parts.progress import Following
         from paceline.study.engine import run_study
 
-        study, folder = self._choose(kind, prepare, asked)
+        study, folder = self.choose(kind, prepare, asked, own_keys)
         introduce(self.console, study, self.where(study.recipe.cluster))
         bars = Following(self.console, has_bar_per_entry=has_bar_per_entry, on_stage=on_stage)
         with interruptible(), self.followed(bars) as listener, bars:
@@ -163,13 +171,17 @@ class Session:
         return outcome
 
     def _end(self, outcome: StudyOutcome) -> None:
-        from paceline.cli.parts.ending import show_outcome
+        from paceline.cli.output import show_outcome
 
         show_outcome(self.console, outcome.result, outcome.folder, with_page=self.report)
         write_json(outcome.result, self.json_target)
 
-    def _choose(
-        self, kind: type[Study], prepare: Callable[[], Study], asked: Recipe | None
+    def choose(
+        self,
+        kind: type[Study],
+        prepare: Callable[[], Study],
+        asked: Recipe | None = None,
+        own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
         """The study to run, and the folder that it goes on in; a new one where that is None."""
         from paceline.study.engine import unfinished
@@ -183,12 +195,12 @@ class Session:
                 )
             return prepare(), None
         if self.resume:
-            return self._resumed(kind, asked)
+            return self._resumed(kind, asked, own_keys)
         study = prepare()
         folder = None if self.fresh else unfinished(study, self.out)
         return study, folder if folder is not None and self._is_wanted(folder) else None
 
-    def _resumed(self, kind: type[Study], asked: Recipe | None) -> tuple[Study, Path]:
+    def _resumed(self, kind: type[Study], asked: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
         from paceline.recipe import Recipe
         from paceline.runs import folder_of
         from paceline.study.folder import read_study
@@ -200,7 +212,7 @@ class Session:
                 f"{self.resume!r} is not a {kind.name}, so that it cannot be resumed: it is a {stored.study}"
             )
         if asked is not None:
-            _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe))
+            _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
         return kind.resumed(stored, num_hosts=self.num_hosts), folder
 
     def _is_wanted(self, folder: Path) -> bool:
@@ -221,15 +233,14 @@ def _done_words(stored: StudyResult) -> str:
     return f"{measured} of {num_points} points measured" if num_points else f"{measured} rows measured"
 
 
-def _refuse_other_recipe(given: Recipe, stored: Recipe) -> None:
+def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
     """Options beside --resume that would change the recipe must not be dropped without a word."""
     from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
 
-    if given in (stored, load_recipe(DEFAULT_RECIPE)):
-        return
-    ours, theirs = given.to_dict(), stored.to_dict()
-    differing = [key for key, _ in recipe_keys() if _at(ours, key) != _at(theirs, key)]
-    raise UsageError(f"--resume goes on with the stored recipe, and {differing[0]} differs from it; leave it out")
+    ours, theirs, usual = given.to_dict(), stored.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
+    for key, _ in recipe_keys():
+        if key not in own_keys and _at(ours, key) not in (_at(theirs, key), _at(usual, key)):
+            raise UsageError(f"--resume goes on with the stored recipe, and {key} differs from it; leave it out")
 
 
 def _at(values: dict[str, Any], key: str) -> Any:

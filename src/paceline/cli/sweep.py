@@ -44,7 +44,6 @@ def sweep(
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
     from paceline.cli.parts.plans import introduce_sweep
     from paceline.cli.session import refuse_other_parents
-    from paceline.errors import UsageError
     from paceline.results import DONE
     from paceline.study.points import make_points
     from paceline.study.remedies import parse_remedies
@@ -53,8 +52,7 @@ def sweep(
 
     refuse_other_parents("sweep", session.launcher())
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]
-    if session.resume and (vary or names or repeats != 1):
-        raise UsageError("--resume goes on with a sweep as it was asked for: leave --vary, remedies and repeats out")
+    session.refuse_beside_resume(vary=bool(vary), remedies=remedies, remedy=bool(remedy), repeats=repeats != 1)
     axes, chosen = parse_vary(vary or []), parse_remedies(names)
 
     def prepare() -> Sweep:

@@ -53,6 +53,16 @@ def tune(
     from paceline.study.tune import Tune
 
     refuse_other_parents("tune", session.launcher())
+    session.refuse_beside_resume(
+        within=within != 0.5,
+        within_loss=within_loss != 2.0,
+        strategies=bool(strategies),
+        buckets=bool(buckets),
+        codecs=bool(codecs),
+        periods=bool(periods),
+        eta=eta != 3,
+        repeats=repeats != 3,
+    )
     space = Space(
         strategies=words_in(strategies) or tried_strategies(),
         buckets_mb=numbers_in("--buckets", buckets),
@@ -64,6 +74,7 @@ def tune(
         Tune,
         lambda: Tune.prepare(session.settled(recipe), space, margins=margins, eta=eta, repeats=repeats),
         asked=recipe,
+        own_keys=("strategies",),
         introduce=introduce_tune,
         on_stage=rung_line,
     )
