@@ -24,6 +24,8 @@ from paceline.present.animation import write_animation
 from paceline.present.html import write_page
 from paceline.present.studies.dataflow import conv_page, network_page
 
+pytestmark = pytest.mark.slow
+
 
 def simulated(model: str = "single-alu", array: tuple[int, int] | None = None) -> Simulation:
     image, kernel = read_matrix("1 3 9; 4 5 6; 7 4 9", "--input"), read_matrix("-1 2; 2 -1", "--kernel")

@@ -21,6 +21,8 @@ from report_samples import result, usual_study, write_report, write_run, write_s
 from scale_samples import scale_study
 from trained_samples import trained_run
 
+pytestmark = pytest.mark.slow
+
 CHARTS = ["iteration-time", "time-steps", "train-time", "split", "timeline", "loss", "accuracy", "accuracy-workers"]
 CHARTS += ["target", "trade-off", "links", "bytes-workers", "resources-time", "measuring-cost"]
 ATTACK = "</script><script>alert(1)</script>"
