@@ -22,13 +22,11 @@ from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
 
-from paceline.report import write_report
-from paceline.report.pictures import ARGUMENTS, find_browser
-
 from measured_samples import KINDS, measured, timeline
 from paceline.measure.environment import environment
+from paceline.present.pictures import ARGUMENTS, find_browser
 from paceline.runs.store import Folder, write_run
-from report_samples import recipe
+from report_samples import recipe, write_report
 
 RING = KINDS["ring"]
 WORKERS = 4
