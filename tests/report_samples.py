@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from paceline.present import collect, page_of
+from paceline.present.html import write_page
 from paceline.recipe import Recipe
 from paceline.results import Comparison, RunRecord, RunResult, StudyResult, changed, convert, encode
 from paceline.results.worker_report import WorkerReport
@@ -124,3 +126,8 @@ def write_run(folder: Path, result: RunResult | None, *, of: Recipe | None = Non
     (folder / "recipe.toml").write_text((of or recipe()).to_toml())
     (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
     return folder
+
+
+def write_report(paths: list[Path], output: Path) -> Path:
+    """The HTML page of stored runs and studies."""
+    return write_page(page_of(collect(paths)), output)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.cli.parts.stored import show_run, show_study
+from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, unjudged_lines, worker_table
 from rich.console import Console
 
 from made_up import made_up_worker
 from made_up_lines import even_steps
-from paceline.cli.parts.stored import show_run, show_study
-from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, unjudged_lines, worker_table
 from paceline.recipe import Recipe
 from paceline.results import RunResult, Straggler, changed
 from paceline.results.worker_report import WorkerReport

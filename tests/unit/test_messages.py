@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
@@ -14,6 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.errors import RunError, UsageError
 from paceline.launch import messages
@@ -165,6 +168,31 @@ def test_a_malformed_reply_is_one_sentence(ends: tuple[Plain, int], data: bytes)
     put(peer, data)
     with pytest.raises(MessageError, match=r"^a message that cannot be read \(.+\)$"):
         channel.receive()
+
+
+VALID = [
+    messages.encode(Emitted({"kind": "progress", "values": [1.5, None, True, {"a": b"x"}]})),
+    messages.encode(FilePiece("checkpoints/final.safetensors", b"weights", is_first=False)),
+    messages.encode(Failed("raised", "no such file", "Traceback")),
+    messages.encode(KeepStore("10.0.0.1", 29400, 60.0)),
+    messages.encode({"type": "task", "function": "os:system", "recipe": msgspec.msgpack.Ext(1, b"\x81\xa4seed\x01")}),
+]
+
+
+@given(
+    data=st.one_of(
+        st.binary(max_size=300),
+        st.tuples(st.sampled_from(VALID), st.integers(0, 200), st.binary(max_size=4)).map(
+            lambda parts: parts[0][: parts[1]] + parts[2] + parts[0][parts[1] + len(parts[2]) :]
+        ),
+    )
+)
+def test_no_bytes_end_in_a_traceback(data: bytes) -> None:
+    for decoder in (messages._orders, messages._replies, messages._values):
+        found: Any = None
+        with contextlib.suppress(MessageError):
+            found = messages._checked(decoder, data)
+        assert not isinstance(found, msgspec.msgpack.Ext | Recipe)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.study.reproduce.words import figure_text, proof_words
 
 import report_samples as samples
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
@@ -29,7 +30,6 @@ from paceline.study.reproduce import Plan, Reproduce, experiment_names, load_exp
 from paceline.study.reproduce.figures import QUANTITIES, convergence
 from paceline.study.reproduce.load import load_of
 from paceline.study.reproduce.proof import compare_digests
-from paceline.study.reproduce.words import figure_text, proof_words
 
 NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-four-nodes"]
 INTEGERS = "int8-small-cnn"  # one worker, and stages of its model instead of strategies

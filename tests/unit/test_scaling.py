@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from paceline.results import Failure, Row, changed, convert, to_json
-from paceline.results.study import Scale
-from paceline.study.entries import ONE_WORKER
-from paceline.study.scaling import best_of, lines_of, mode_of, modes_of, paying, reference_of
 from paceline.study.scaling_words import (
     batch_words,
     beyond_lines,
@@ -16,6 +11,11 @@ from paceline.study.scaling_words import (
     paying_lines,
     refused_lines,
 )
+
+from paceline.results import Failure, Row, changed, convert, to_json
+from paceline.results.study import Scale
+from paceline.study.entries import ONE_WORKER
+from paceline.study.scaling import best_of, lines_of, mode_of, modes_of, paying, reference_of
 from scale_samples import ALONE_S, point_row, rows, scale_study, scaled
 
 STRONG = scaled(rows("strong"))

@@ -9,10 +9,10 @@ import pytest
 from paceline.report import markdown_of, write_report
 from paceline.report.collect import collect, notices
 from paceline.report.sections import make_sections
+from paceline.study.findings import sweep_lines
 
 import sweep_samples as samples
 from command import run_command
-from paceline.study.findings import sweep_lines
 
 FAILURES = [
     {"label": "batch_size 8192", "point": {"train.batch_size": 8192}, "remedy": "", "status": "refused"},

@@ -13,13 +13,13 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.cli.parts.view import fitted
 
 from command import Said, run_command
 from paceline.api.shown import Comparison
 from paceline.cli import main
 from paceline.cli.parts.console import PlainConsole
 from paceline.cli.parts.progress import Bars
-from paceline.cli.parts.view import fitted
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.runs import stamped
 from paceline.study.entries import Entry

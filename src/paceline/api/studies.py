@@ -53,7 +53,7 @@ def run(
         result = execute(pool, recipe, entry, folder=folder, on_event=_ignore)
     assert result is not None
     assert folder is not None
-    return RunResult({**result, "folder": str(folder.path)})
+    return RunResult(result, folder.path)
 
 
 def compare(

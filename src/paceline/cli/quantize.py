@@ -93,13 +93,11 @@ def quantize(
     json_target: Json = "",
 ) -> None:
     """Take a trained model to int8: every stage measured, down to integers alone."""
-    from paceline.cli.parts.ending import tell_where
+    from paceline.cli.output import show_outcome
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
     from paceline.cli.parts.tuning_on import make_tuning
     from paceline.errors import RunError, UsageError
-    from paceline.present import page_in_memory
-    from paceline.present.terminal import show
     from paceline.study.quantize import Request, find_source, load_source
     from paceline.study.quantize import quantize as run_study
 
@@ -139,9 +137,7 @@ def quantize(
             study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
     except KeyboardInterrupt:
         raise RunError("interrupted: nothing was written") from None
-    page = page_in_memory(study, folder)
-    show(console, page)
-    tell_where(console, folder, page if report else None)
+    show_outcome(console, study, folder, with_page=report)
     write_json(study, json_target)
 
 

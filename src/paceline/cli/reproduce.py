@@ -23,14 +23,15 @@ def reproduce(
 ) -> None:
     """Run a published experiment here, and show its figures beside ours."""
     from paceline.cli.parts.plans import introduce_reproduce
-    from paceline.cli.parts.reproduced import show_experiments
-    from paceline.cli.session import refuse_other_parents
-    from paceline.study.reproduce import Reproduce
+    from paceline.present.model import plain_table
+    from paceline.present.terminal import say, show_tables
+    from paceline.study.reproduce import Reproduce, experiment_names
 
     if not experiment and not session.resume:
-        show_experiments(session.console)
+        show_tables(session.console, [plain_table(("experiment", "what it is"), list(experiment_names().items()))])
+        say(session.console, "`paceline reproduce NAME` runs one; --full runs all of it.")
         return
-    refuse_other_parents("reproduce", session.launcher())
+    session.launcher(only_once="reproduce")
     given = {"full": full, "data_dir": bool(data_dir), "device": device != "cpu", "no_cluster": not cluster}
     session.refuse_beside_resume(**given, repeats=repeats is not None)
     session.run(

@@ -15,7 +15,7 @@ ORDER = 2
 @session_options(leave_out=("resume", "fresh", "report"))
 def run(recipe: Any, session: Any) -> None:
     """Train one recipe under one strategy and report on every worker."""
-    from paceline.cli.parts.ending import show_run_outcome
+    from paceline.cli.output import show_run_outcome
     from paceline.cli.parts.plans import introduce_run
     from paceline.cli.parts.progress import Bars
     from paceline.cli.session import launched
@@ -38,7 +38,7 @@ def run(recipe: Any, session: Any) -> None:
             if result is not None:
                 listener.done(entry, 0, result)
     if result is not None and folder is not None:
-        show_run_outcome(session.console, recipe, result, folder.path)
+        show_run_outcome(session.console, result, folder.path)
         write_json({"schema": SCHEMA, "recipe": recipe.to_dict(), "results": [result]}, session.json_target)
 
 

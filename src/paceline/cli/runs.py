@@ -74,21 +74,19 @@ def list_again(
 
 def _list(out: Path, wanted: dict[str, Any], json_target: str) -> None:
     from paceline.cli.parts.options import console_for, write_json
-    from paceline.cli.parts.stored import stored_table
+    from paceline.present.studies.runs_list import list_page
+    from paceline.present.terminal import say, show
     from paceline.runs import SCHEMA, Filter, list_runs
 
     console = console_for(json_target)
     everything = list_runs(out)
     found = Filter(**wanted).apply(everything)
     if found:
-        console.print(stored_table(found, console.width))
+        show(console, list_page(found))
     elif everything:
-        console.print(f"No match among {len(everything)} runs and studies in {out}.", markup=False)
+        say(console, f"No match among {len(everything)} runs and studies in {out}.")
     else:
-        console.print(f"No runs in {out}: `paceline compare` makes some.", markup=False)
-    for item in found:
-        if item.reason:
-            console.print(item.reason, style="yellow", markup=False)
+        say(console, f"No runs in {out}: `paceline compare` makes some.")
     write_json({"schema": SCHEMA, "runs": [item.to_json() for item in found]}, json_target)
 
 
@@ -96,11 +94,12 @@ def _list(out: Path, wanted: dict[str, Any], json_target: str) -> None:
 def show(context: typer.Context, name: Name, out: OutOrParents = None, json_target: Json = "") -> None:
     """Print the table of a stored run or study again."""
     from paceline.cli.parts.options import console_for, write_json
-    from paceline.cli.parts.stored import show_stored
+    from paceline.present import page_of
+    from paceline.present.terminal import show as show_page
     from paceline.runs import find
 
     item = find(name, out or context.obj)
-    show_stored(console_for(json_target), item)
+    show_page(console_for(json_target), page_of(item), with_intro=True)
     write_json(item.to_json(), json_target)
 
 
@@ -119,10 +118,10 @@ def diff(
     json_target: Json = "",
 ) -> None:
     """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
-    from paceline.cli.parts.conditions import show_conditions
-    from paceline.cli.parts.differences import gate_lines, show_diff
     from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
+    from paceline.present.studies.diff import diff_page
+    from paceline.present.terminal import show as show_page
     from paceline.runs import find
     from paceline.study.diff import CANNOT_TELL, FAILED
     from paceline.study.diff import diff as compare_stored
@@ -135,14 +134,11 @@ def diff(
     items = {"A": find(a, place), "B": find(b, place)}
     found = compare_stored(items["A"], items["B"], most_percent=most_percent)
     console = console_for(json_target)
-    show_diff(console, found)
-    for side, item in items.items():
-        show_conditions(console, item.recipe_values, [], of=side)
+    settings = {side: item.recipe_values for side, item in items.items()}
+    show_page(console, diff_page(found, settings), with_intro=True)
     write_json(found, json_target)
     if most_percent is None:
         return
-    for line in gate_lines(found):
-        console.print(line, markup=False)
     fatal = (FAILED, CANNOT_TELL) if strict else (FAILED,)
     failed = [row.label for row in found.rows if row.gate in fatal]
     if failed:
@@ -163,8 +159,8 @@ def delete(
 ) -> None:
     """Delete runs and studies, after asking."""
     from paceline.cli.parts.options import console_for
-    from paceline.cli.parts.view import size_text
     from paceline.errors import UsageError
+    from paceline.present.numbers import amount
     from paceline.runs import delete as delete_folder
     from paceline.runs import size_bytes
 
@@ -176,7 +172,7 @@ def delete(
         console.print("No match: nothing was deleted.")
         return
     for folder in folders:
-        console.print(f"{folder}  {size_text(size_bytes(folder))}", markup=False, soft_wrap=True)
+        console.print(f"{folder}  {amount(size_bytes(folder))}", markup=False, soft_wrap=True)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("there is no terminal to ask at, so nothing was deleted; --yes deletes without asking")

@@ -120,9 +120,9 @@ class Session:
     def num_hosts(self) -> int:
         return self.launcher().describe().num_hosts
 
-    def launcher(self, cluster: ClusterConfig | None = None) -> Launcher:
+    def launcher(self, cluster: ClusterConfig | None = None, *, only_once: str = "") -> Launcher:
         """The launcher that the options and a cluster ask for."""
-        return launcher_for(self.request, cluster or self.request.cluster)
+        return launcher_for(self.request, cluster or self.request.cluster, only_once=only_once)
 
     def where(self, cluster: ClusterConfig) -> str:
         """Where workers are, as the end of a sentence; empty for plain processes of this host."""
@@ -171,7 +171,7 @@ class Session:
         return outcome
 
     def _end(self, outcome: StudyOutcome) -> None:
-        from paceline.cli.parts.ending import show_outcome
+        from paceline.cli.output import show_outcome
 
         show_outcome(self.console, outcome.result, outcome.folder, with_page=self.report)
         write_json(outcome.result, self.json_target)
@@ -258,19 +258,21 @@ def _request() -> Request:
     return Request()
 
 
-def launcher_for(launch: Request, cluster: ClusterConfig) -> Launcher:
-    """The launcher that a command's options and its cluster ask for; every mistake in them is found here."""
-    from paceline.launch.registry import choose_launcher
+def launcher_for(launch: Request, cluster: ClusterConfig, *, only_once: str = "") -> Launcher:
+    """The launcher that a command's options and its cluster ask for; every mistake in them is found here.
 
-    return choose_launcher(replace(launch, cluster=cluster))
+    `only_once` names a command that decides while it runs what to run next, so that several processes side by side
+    cannot run it.
+    """
+    from paceline.launch.registry import find_launcher
 
-
-def refuse_other_parents(command: str, launcher: Launcher) -> None:
-    """Refuse several processes side by side for a command that decides while it runs what to run next."""
-    if not launcher.starts_all:
+    launcher = find_launcher(replace(launch, cluster=cluster))
+    if only_once and not launcher.starts_all:
         raise UsageError(
-            f"{command} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
+            f"{only_once} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
         )
+    launcher.check()
+    return launcher
 
 
 @contextmanager

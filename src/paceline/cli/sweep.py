@@ -43,14 +43,13 @@ def sweep(
 ) -> None:
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
     from paceline.cli.parts.plans import introduce_sweep
-    from paceline.cli.session import refuse_other_parents
     from paceline.results import DONE
     from paceline.study.points import make_points
     from paceline.study.remedies import parse_remedies
     from paceline.study.sweep import Sweep
     from paceline.study.vary import parse_vary
 
-    refuse_other_parents("sweep", session.launcher())
+    session.launcher(only_once="sweep")
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]
     session.refuse_beside_resume(vary=bool(vary), remedies=remedies, remedy=bool(remedy), repeats=repeats != 1)
     axes, chosen = parse_vary(vary or []), parse_remedies(names)

@@ -47,12 +47,11 @@ def tune(
     """Find the bucket size, sync period, codec and strategy that suit a recipe."""
     from paceline.cli.parts.plans import introduce_tune, rung_line
     from paceline.cli.parts.words import numbers_in, words_in
-    from paceline.cli.session import refuse_other_parents
     from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
     from paceline.study.halving import Margins
     from paceline.study.tune import Tune
 
-    refuse_other_parents("tune", session.launcher())
+    session.launcher(only_once="tune")
     session.refuse_beside_resume(
         within=within != 0.5,
         within_loss=within_loss != 2.0,

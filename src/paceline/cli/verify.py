@@ -25,7 +25,7 @@ def verify(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.session import launched, launcher_for, refuse_other_parents
+    from paceline.cli.session import launched, launcher_for
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.present.studies.verify import broken_words, verify_page
@@ -47,8 +47,7 @@ def verify(
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
     cluster = cluster_of(cluster_text)
-    starter = launcher_for(launch, cluster)
-    refuse_other_parents("verify", starter)
+    starter = launcher_for(launch, cluster, only_once="verify")
     num_nodes = max(cluster.nodes, starter.describe().num_hosts)
     if comm == AUTO:
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)

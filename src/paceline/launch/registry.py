@@ -11,9 +11,14 @@ launchers: Registry[Launcher] = Registry("launcher", "paceline.launch", Launcher
 
 def choose_launcher(request: Request) -> Launcher:
     """The launcher that a request asks for, checked; a request that asks for two is refused."""
-    launcher = _class_for(request)(request)
+    launcher = find_launcher(request)
     launcher.check()
     return launcher
+
+
+def find_launcher(request: Request) -> Launcher:
+    """The launcher that a request asks for, before `check`."""
+    return _class_for(request)(request)
 
 
 def _class_for(request: Request) -> type[Launcher]:

@@ -112,7 +112,13 @@ def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) 
 def cautions(material: Material) -> list[Finding]:
     """What limits the figures."""
     settings = [source.recipe_values for source in material.sources]
-    found = conditions.interventions(settings, material.rows)
+    found = [
+        Finding(f"{text[0].upper()}{text[1:].rstrip('.')}.", "Caution", "caution")
+        for source in material.sources
+        if isinstance(source.content, StudyResult)
+        for text in source.content.cautions or []
+    ]
+    found += conditions.interventions(settings, material.rows)
     recipe = material.recipe
     if recipe is not None and material.rows:
         is_study = material.sources[0].kind == "study"

@@ -29,19 +29,6 @@ def command_in(best: Best, folder: str | Path) -> str:
     return best.command or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}"
 
 
-def lost_words(best: Best) -> str:
-    """What the winner lost against exact, and whether its seeds could tell."""
-    if best.guarantee == "EXACT":
-        return "it is exact, so that nothing is lost"
-    unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
-    bounds, did = best.lost_interval95, "gained" if best.lost < 0 else "lost"
-    words = f"it {did} {abs(best.lost):.2f} {unit} against exact after equal samples"
-    if bounds is None:
-        return f"{words} (one seed)"
-    words = f"{words} (95 % over seeds: {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
-    return words if bounds[1] <= best.margin else f"{words}, so that more seeds are needed to be sure of the margin"
-
-
 def library_call(strategy: str, comm: str) -> str:
     """The lines of a training loop that agree in the same way, on the same comm."""
     wrap = f'model, optimizer = paceline.parallel(model, optimizer, strategy="{strategy}")'

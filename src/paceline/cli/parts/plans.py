@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from paceline.present.studies.scale import batch_words, refused_words
+from paceline.present.studies.tune import rung_words
 from paceline.recipe import Recipe
-from paceline.results.study import RungResult, Tuning
+from paceline.results.study import Tuning
 from paceline.study.compare import Compare
 from paceline.study.entries import Entry
 from paceline.study.memory import amount, footprint_key, predict
 from paceline.study.preflight import Facts
 from paceline.study.reproduce import Reproduce
 from paceline.study.scale import Scale
-from paceline.study.scaling_words import batch_words, refused_lines
 from paceline.study.sweep import Sweep
 from paceline.study.tune import Tune
 
@@ -47,8 +48,8 @@ def introduce_scale(console: Console, study: Scale, where: str) -> None:
     )
     for mode in study.modes:
         _say(console, f"{mode}: {batch_words(study.kept, mode)}")
-    for line in refused_lines(study.refused):
-        _say(console, line, "yellow")
+    for one in study.refused:
+        _say(console, refused_words(one), "yellow")
 
 
 def introduce_sweep(console: Console, study: Sweep, where: str) -> None:
@@ -97,15 +98,6 @@ def introduce_reproduce(console: Console, study: Reproduce, where: str) -> None:
 def rung_line(result: Tuning) -> str:
     """The rung that was just completed, in one sentence."""
     return rung_words(result.rungs[-1]) if result.rungs else ""
-
-
-def rung_words(table: RungResult) -> str:
-    counts = {end: sum(row.end == end for row in table.rows) for end in ("slower", "less accurate", "failed")}
-    out = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "nobody out"
-    passed = len(table.rows) - sum(counts.values())
-    unit = "points" if table.judged_by == "accuracy" else "%"
-    judge = f"test {table.judged_by} (margin {table.margin:g} {unit})"
-    return f"rung {table.rung}, {table.steps} steps, judged by {judge}: {passed} of {len(table.rows)} passed ({out})"
 
 
 def processes_of(entry: Entry) -> str:

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column
 from rich.text import Text
 
-from paceline.cli.parts.view import DASH, number, percent
 from paceline.cli.parts.workers import Workers
+from paceline.present.numbers import DASH, number, percent
 from paceline.results import RunResult, StudyResult
 from paceline.study.base import Cell, Listener
 from paceline.study.entries import Entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.cli.session import launched, launcher_for, refuse_other_parents
+from paceline.cli.session import launched, launcher_for
 from paceline.launch.base import Request
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.entries import make_entry, settle_comm
@@ -15,8 +15,7 @@ from paceline.study.quantize.study import Tuning
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> Tuning:
     """Every mistake in the words is found here, before anything starts."""
-    starter = launcher_for(Request(), ClusterConfig())
-    refuse_other_parents("quantize", starter)
+    starter = launcher_for(Request(), ClusterConfig(), only_once="quantize")
     asked: dict[str, Any] = {"strategy": strategy or None, "workers": workers}
     changes = {key: value for key, value in asked.items() if value}
     if workers and recipe.train.worker_batch_size:

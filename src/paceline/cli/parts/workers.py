@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from paceline.cli.parts.view import DASH, number
+from paceline.present.numbers import DASH, number
 
 MOST_LINES = 8
 
