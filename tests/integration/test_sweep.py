@@ -59,7 +59,7 @@ def test_one_point_dies_and_the_same_command_again_tries_it_alone(tmp_path: Path
     vary = ["--vary", "measure.inject=kill:rank=1,step=2;none"]
     done = paceline("sweep", *TINY, *vary, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stdout.count(": failed: worker 1 died") == 2  # when it fails, and below the table
+    assert done.stdout.count("failed: worker 1 died") == 2, done.stdout  # when it fails, and below the table
     [folder] = (tmp_path / "runs").iterdir()
     study = load(folder / "study.json")
     assert (study["status"], len(study["results"]), len(study["failures"])) == ("failed", 1, 1)
