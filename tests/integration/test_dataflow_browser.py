@@ -22,6 +22,8 @@ from paceline.dataflow.operands import make_operands
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import Timing
 
+pytestmark = pytest.mark.slow
+
 
 def simulated(model: str = "single-alu", array: tuple[int, int] | None = None) -> Simulation:
     image, kernel = read_matrix("1 3 9; 4 5 6; 7 4 9", "--input"), read_matrix("-1 2; 2 -1", "--kernel")

@@ -47,7 +47,8 @@ class Section:
 
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
-        hints = hints_of(type(self))
+        own: typing.Any = type(self)
+        hints = hints_of(own)
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
             if not dataclasses.is_dataclass(hints[item.name]):
                 value = getattr(self, item.name)

@@ -22,8 +22,7 @@ from paceline.train.oracle import oracle_steps
 
 
 def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> Iterator[Proof]:
-    """A row per strategy, as soon as it is known: after how many synchronisations all ranks held the same bits, and how
-    far the oracle is.
+    """Yield a row per strategy: how often all ranks held the same bits after a synchronisation, and the final error.
 
     In float64, so that the distance to the oracle is that of the algorithm and not of rounding.
     """
