@@ -21,6 +21,8 @@ from paceline.cli import main
 from paceline.cli.parts.console import PlainConsole
 from paceline.cli.parts.progress import Bars
 from paceline.errors import RunError, UsageError, WorkerError
+from paceline.present.model import plain_table
+from paceline.present.terminal import show_tables
 from paceline.runs import stamped
 from paceline.study.entries import Entry
 from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text, shortened
@@ -175,8 +177,8 @@ def test_progress_shows_no_controls_of_others(is_terminal: bool) -> None:
 def test_columns_stay_aligned() -> None:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, {"COLUMNS": "80"}):
-        rows = [{"name": name, "value": "12"} for name in ("a\x07\u202e\x1bb", "ab")]
-        PlainConsole().print(fitted(rows, 80))
+        rows = [(name, "12") for name in ("a\x07\u202e\x1bb", "ab")]
+        show_tables(PlainConsole(), [plain_table(("name", "value"), rows, numbers=("value",))])
     lines = [line for line in out.getvalue().splitlines() if "12" in line]
     assert len(lines) == 2
     assert lines[0] == lines[1]
