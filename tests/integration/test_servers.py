@@ -15,15 +15,15 @@ from helpers import child_processes, free_port, ignore_event, python_processes
 from paceline.errors import WorkerError
 from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
+from paceline.results import RunResult
 from paceline.runs import Folder, read
 from paceline.study.entries import make_entry
-from paceline.study.results import Result
 from paceline.study.run import execute
 
 SMALL = {"data.train_samples": 64, "data.test_samples": 50, "train.batch_size": 32, "workers": 2}
 
 
-def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> Result:
+def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> RunResult:
     recipe = Recipe().replace({**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}})
     entry = make_entry(strategy, recipe)
     result = execute(launcher, recipe, entry, folder=Folder(out, "run"), on_event=on_event)

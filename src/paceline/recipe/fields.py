@@ -61,8 +61,12 @@ class Section:
     section: typing.ClassVar[str] = ""
 
 
-@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
 def hints_of(cls: Any) -> dict[str, Any]:
+    return _resolved_hints(cls)
+
+
+@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
+def _resolved_hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
