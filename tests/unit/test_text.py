@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.cli.parts.view import fitted
 
 from command import Said, run_command
 from paceline.api.shown import Comparison
