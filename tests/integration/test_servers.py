@@ -15,15 +15,15 @@ from helpers import child_processes, free_port, ignore_event, python_processes
 from paceline.errors import WorkerError
 from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
+from paceline.results import RunResult
 from paceline.runs import Folder, read
 from paceline.study.entries import make_entry
-from paceline.study.results import Result
 from paceline.study.run import execute
 
 SMALL = {"data.train_samples": 64, "data.test_samples": 50, "train.batch_size": 32, "workers": 2}
 
 
-def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> Result:
+def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> RunResult:
     recipe = Recipe().replace({**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}})
     entry = make_entry(strategy, recipe)
     result = execute(launcher, recipe, entry, folder=Folder(out, "run"), on_event=on_event)
@@ -36,18 +36,18 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalPool, tm
     strategy = f"parameter-server:servers=2:mode={mode}"
     changes = {"train__epochs": 4, "train__checkpoint_every": 2, "train__eval_every": 2}
     result = run(pool, tmp_path, strategy, **changes)
-    assert (result["workers"], result["servers"]) == (2, 2)
-    assert result["replicas_equal"]
-    assert len(result["evaluations"]) == 2
+    assert (result.workers, result.servers) == (2, 2)
+    assert result.replicas_equal
+    assert len(result.evaluations) == 2
     # Note and gradient; 61,706 numbers in ten tensors, over two servers, in each of eight steps.
-    assert {w["sent_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
-    assert {w["received_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * 2 * 4)}
-    late = result["staleness_updates"]
+    assert {w.sent_bytes for w in result.per_worker} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
+    assert {w.received_bytes for w in result.per_worker} == {8 * (4 * 61_706 + 8 * 2 * 4)}
+    late = result.staleness_updates
     if mode == "sync":
         assert late is None
     else:
-        assert sum(late["counts"].values()) == 2 * 2 * 8  # workers x servers x steps
-        assert late["max"] >= late["mean"] > 0  # two workers cannot both be first every time
+        assert sum(late.counts.values()) == 2 * 2 * 8  # workers x servers x steps
+        assert late.max >= late.mean > 0  # two workers cannot both be first every time
     folder = tmp_path / "run" / "checkpoints"
     assert sorted(file.name for file in folder.iterdir()) == [
         "epoch-2.safetensors",
@@ -80,8 +80,8 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
         assert caught.value.rank == 3
         assert child_processes() == {}
     stored = read(tmp_path / "run")
-    assert stored["status"] == "failed"
-    assert stored["error"] == str(caught.value)
+    assert stored.status == "failed"
+    assert stored.error == str(caught.value)
     checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("epoch-*.safetensors"))
     assert {"epoch-1.safetensors", "epoch-2.safetensors"} <= {file.name for file in checkpoints}
     for file in checkpoints[:3]:
