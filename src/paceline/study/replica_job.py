@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paceline.comm import Counter
 from paceline.recipe import Recipe
+from paceline.results import Json
 from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.weights import new_vector, pack
 from paceline.study.judges import or_infinite
@@ -28,7 +29,7 @@ def replica_job(
     oracle: str = "",
     has_digests: bool = True,
     has_distances: bool = False,
-) -> dict[str, Any]:
+) -> Json:
     """Train, and note for every step the bytes sent and predicted, and what else is asked for.
 
     `oracle` is a prefix of files: after a step the replica is compared with PREFIX-STEP.safetensors where that exists,
@@ -45,7 +46,7 @@ def replica_job(
         return parameter_digest(trainer.model) if has_digests else ""
 
     start_digest = digest()
-    steps: list[dict[str, Any]] = []
+    steps: list[Json] = []
     counted: list[list[Any]] = []
     predicted: list[list[Any]] = []
 
@@ -82,7 +83,7 @@ class _Expected:
         self._parameters = dict(trainer.model.named_parameters())
         self._start = self._load("start")
 
-    def compare(self, name: str) -> dict[str, Any]:
+    def compare(self, name: str) -> Json:
         """The distance to the oracle over the oracle's length, and over its path; nothing where there is no file."""
         expected = self._load(name)
         if not expected:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -15,6 +14,7 @@ from paceline.data import load_data
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.results import Json
 from paceline.results.study import Proof
 from paceline.study.judges import EXACT_TOLERANCE
 from paceline.study.replica_job import replica_job
@@ -55,7 +55,7 @@ def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> 
     return compare_digests(strategy, launcher.run(task, lambda event: None))  # noqa: ARG005
 
 
-def compare_digests(strategy: str, workers: list[dict[str, Any]]) -> Proof:
+def compare_digests(strategy: str, workers: list[Json]) -> Proof:
     """The digests of all ranks against each other, step by step."""
     steps = list(zip(*([step["digest"] for step in worker["steps"]] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
