@@ -22,6 +22,7 @@ from paceline.cli.parts.progress import Bars
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.present.model import plain_table
 from paceline.present.terminal import show_tables
+from paceline.results import changed
 from paceline.runs import stamped
 from paceline.study.entries import Entry
 from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text, shortened
@@ -97,7 +98,7 @@ class TestStoredRuns:
         summary = tmp_path / "b-failed" / "summary.json"
         summary.write_text(json.dumps({**json.loads(summary.read_text()), "error": HOSTILE}))
         study = usual_study()
-        study["results"][1]["label"] = HOSTILE
+        study.results[1] = changed(study.results[1], label=HOSTILE)
         write_study(tmp_path / "c-study", study)
         (tmp_path / f"d-{HOSTILE}").mkdir()
         (tmp_path / f"d-{HOSTILE}" / "summary.json").write_text("{")
@@ -165,7 +166,7 @@ def test_progress_shows_no_controls_of_others(is_terminal: bool) -> None:
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, {"COLUMNS": "120", "TERM": "xterm"}):
         console = PlainConsole()
         console._force_terminal = is_terminal
-        with Bars([entry], repeats=1, total_steps=1, console=console) as bars:
+        with Bars([entry], repeats=1, console=console) as bars:
             bars.started(entry, 0)
             bars.event(entry, {"kind": "warning", "text": HOSTILE, "rank": 0})
     assert SHOWN in out.getvalue()

@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.cluster.places import find_controllers
 from paceline.cluster.plan import DIRECT, USER, Controller
 from paceline.cluster.tools import PACKAGES, find_tool
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
+from paceline.results.value import Json
 
 WITHOUT = "everything without emulated nodes still works, on real hosts too (--hosts)"
 WITHOUT_SHARES = "--without-cpu-shares"
@@ -96,11 +96,11 @@ def _no_shaper(host: Host, words: str, shaper: str) -> str:
     return f"{words} cannot be set: {why}; leave {'it' if words == 'bandwidth' else 'them'} out: {works} still work"
 
 
-def _try(entry: str) -> dict[str, Any]:
+def _try(entry: str) -> Json:
     command = [sys.executable, "-m", "paceline.cluster.trial", entry]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
-        result: dict[str, Any] = json.loads(done.stdout)
+        result: Json = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         return {"error": f"a trial took more than {TRIAL_S:g} s", "shapers": []}
     except ValueError:

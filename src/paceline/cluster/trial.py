@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
 
 from paceline.cluster.namespaces import leave_network
 from paceline.cluster.tools import run_lines
@@ -24,7 +23,7 @@ SHAPERS = {
 }
 
 
-def trial(entry: str) -> dict[str, Any]:
+def trial(entry: str) -> dict[str, str | list[str]]:
     try:
         os.close(os.pidfd_open(os.getpid()))
         leave_network(entry)

@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.dataflow.plan import Strip
 from paceline.dataflow.simulate import Record, Simulation
+from paceline.results.value import Json
 
 Place = tuple[int, int]  # row and column in the array
 Number = int | float
@@ -127,7 +128,7 @@ def _of_column(record: Record, index: int, column: int, output: int) -> Iterator
         )
 
 
-def _common(record: Record, index: int, row: int, column: int, output: int) -> dict[str, Any]:
+def _common(record: Record, index: int, row: int, column: int, output: int) -> Json:
     strip: Strip = record.one.strips[index]
     return {
         "number": record.one.index,
@@ -136,7 +137,7 @@ def _common(record: Record, index: int, row: int, column: int, output: int) -> d
     }
 
 
-def _cycles(record: Record, start: Any, length: int) -> dict[str, Any]:
+def _cycles(record: Record, start: Any, length: int) -> Json:
     """Counted from 1 over the whole simulation."""
     before = record.one.start_cycle + int(start)
     return {"cycle": before + min(1, length), "last_cycle": before + length}

@@ -27,6 +27,7 @@ from paceline.launch.messages import (
     RunTask,
     StoreKept,
 )
+from paceline.results.value import Json
 
 
 def main() -> None:
@@ -107,7 +108,7 @@ def _work(order: RunTask, pipe: Channel, store: Any) -> tuple[Any, Reply]:
         torch.set_num_threads(task.threads)
         if store is None:
             store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
-        where: dict[str, Any] = {
+        where: Json = {
             "job": order.job,
             "rank": order.rank,
             "local_rank": order.local_rank,

@@ -10,6 +10,7 @@ from paceline.errors import RunError, UsageError
 from paceline.launch.base import Fit, Launcher, Place, Request, Task, WorkerPool
 from paceline.launch.meeting import Meeting
 from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, part, publish
+from paceline.results.value import Json
 from paceline.train.context import Context, Event
 from paceline.train.memory import keep_memory
 
@@ -81,7 +82,7 @@ class TorchrunPool(WorkerPool):
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         meeting = self._meeting
-        where: dict[str, Any] = {
+        where: Json = {
             "job": self._job,
             "rank": self.rank,
             "local_rank": meeting.local_rank,

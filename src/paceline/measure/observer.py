@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
-Row = dict[str, Any]
+from paceline.results.value import Json
+
+Row = Json
 
 COMMUNICATION = "communication"  # the loop waits for the strategy to agree, after backward or after the step
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", COMMUNICATION)

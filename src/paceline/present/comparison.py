@@ -13,7 +13,7 @@ from paceline.present.numbers import TIMES, amount, counted, duration, duration_
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles
 from paceline.recipe import Recipe
-from paceline.results import StudyResult
+from paceline.results import Json, StudyResult
 from paceline.runs import Stored
 
 KIND = "Paceline report"
@@ -58,7 +58,7 @@ def comparison_page(
     )
 
 
-def frame(material: Material) -> dict[str, Any]:
+def frame(material: Material) -> Json:
     """The fields of a page that say what it is about."""
     recipes = material.recipes
     names = list(dict.fromkeys(recipe.name for recipe in recipes))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Done, Reduction, Work
 from paceline.errors import UsageError
+from paceline.results.value import Json
 from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 from paceline.strategies.capabilities import (
     Accumulating,
@@ -284,7 +285,7 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
         return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
 
     @property
-    def limits(self) -> dict[str, Any]:
+    def limits(self) -> Json:
         """How much goes into a bucket."""
         first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
         return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from paceline.codecs import TensorSpec
 from paceline.launch.base import WorkerPool
@@ -13,6 +12,7 @@ from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Recipe
 from paceline.results import Overhead
+from paceline.results.value import Json
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.run import run_folder, training_task
@@ -35,7 +35,7 @@ def cost_of_measuring(
     entry = max(entries, key=_num_operations)
     steps = min(max(num_steps // STUDY_SHARE, LEAST_STEPS), MOST_STEPS)
     changes = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
-    quiet: dict[str, Any] = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
+    quiet: Json = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
     recipe = entry.recipe(recipe).replace({**changes, **quiet})
     block = steps_per_block(steps)
     folder = run_folder(out, "measuring", launcher)
@@ -91,5 +91,5 @@ def _num_operations(entry: Entry) -> int:
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))
 
 
-def _ignore(event: dict[str, Any]) -> None:
+def _ignore(event: Json) -> None:
     del event

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Request, Task
 from paceline.launch.emulated import Emulated
 from paceline.recipe import ClusterConfig, Recipe
+from paceline.results.value import Json
 from paceline.train.context import Context
 
 
@@ -31,5 +30,5 @@ def _do_nothing(context: Context) -> int:
     return context.comm.rank
 
 
-def _ignore(event: dict[str, Any]) -> None:
+def _ignore(event: Json) -> None:
     del event

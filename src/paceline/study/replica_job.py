@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.comm import Counter
 from paceline.recipe import Recipe
-from paceline.results import Json
+from paceline.results.value import Json
 from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.weights import new_vector, pack
 from paceline.study.judges import or_infinite

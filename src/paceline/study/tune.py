@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from paceline.codecs import TensorSpec
 from paceline.data import load_data
@@ -204,7 +204,7 @@ class Tune(Study):
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
     """The recipe for the steps of a rung; measurements that only the end needs are left out before it."""
-    quiet: dict[str, Any] = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    quiet: Json = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     quiet |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
     if not is_last:
         quiet |= {"measure.spans": False, "measure.sample_hz": 0.0}

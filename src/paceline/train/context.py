@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from paceline.comm import Comm
 from paceline.errors import RunError
+from paceline.results.value import Json
 
 CPU = torch.device("cpu")
-Event = dict[str, Any]
+Event = Json
 
 
 def _tell_nobody(event: Event) -> None:  # noqa: ARG001

@@ -22,6 +22,7 @@ from paceline.data import Data, load_data
 from paceline.measure.process import open_meter
 from paceline.models import build_model
 from paceline.recipe import OptimizerConfig, Recipe
+from paceline.results.value import Json
 from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
 from paceline.train.context import Context
 from paceline.train.losses import Objective, build_objective
@@ -92,7 +93,7 @@ def _tensors(tree: Any) -> Iterable[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> dict[str, Any]:
+def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> Json:
     """One worker, alone: bytes of the process, of its data and of its model; and what depends on a batch.
 
     `state_bytes` has what each of the optimisers keeps, in their order.
@@ -118,9 +119,9 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
     }
 
 
-def _lines(model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective) -> dict[str, Any]:
+def _lines(model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective) -> Json:
     """Loading a batch, what stays of it, a step on it, and judging the replica on one."""
-    kept: dict[str, Any] = {}
+    kept: Json = {}
 
     def load(samples: int) -> None:
         indices = torch.arange(min(samples, len(data.train)))

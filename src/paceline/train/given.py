@@ -16,8 +16,9 @@ from typing import Any
 from torch import nn
 
 from paceline.errors import UsageError
+from paceline.results.value import Json
 
-_objects: dict[str, Any] = {}
+_objects: Json = {}
 
 
 def __getattr__(name: str) -> Any:

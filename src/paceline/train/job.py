@@ -13,6 +13,7 @@ from paceline.comm.media import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.results.value import Json
 from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
@@ -55,7 +56,7 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
 
 def train_job(
     context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
-) -> dict[str, Any]:
+) -> Json:
     """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
 
     Checkpoints on the way lie beside it. `folder` is the run's, where it is stored. With steps per block, every other
@@ -72,7 +73,7 @@ def train_job(
     return {**result, **trainer.observers.findings(), "setup_s": setup_s}
 
 
-def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
+def _train(trainer: Trainer, strategy: str, checkpoint: str) -> Json:
     context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_on_the_way(epoch: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from paceline.comm.links import bytes_by_link, medium_of
+from paceline.results.value import Json
 from paceline.strategies import Strategy, Worker
 from paceline.train.traffic import predicted_traffic
 
 
-def own_links(worker: Worker, strategy: Strategy, num_steps: int) -> list[dict[str, Any]]:
+def own_links(worker: Worker, strategy: Strategy, num_steps: int) -> list[Json]:
     """What this worker sent over each of its links, and what servers sent to it, as plain values."""
     comm = worker.comm
     counted = bytes_by_link(comm, comm.counter)

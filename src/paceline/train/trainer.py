@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from torch import nn
 from paceline.data import Data, make_plan
 from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
+from paceline.results.value import Json
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
 from paceline.strategies.capabilities import (
@@ -56,7 +56,7 @@ class History:
     num_answers: array[int] = field(default_factory=_counts)
     num_samples: array[int] = field(default_factory=_counts)
     sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[Json] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
     def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:

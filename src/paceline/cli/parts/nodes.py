@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from paceline.cluster import Cluster, open_cluster
-from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, Figure
+from paceline.cluster.check import BANDWIDTH, CPU, LATENCY
 from paceline.cluster.living import Keeper, living_keepers, processes_inside
 from paceline.cluster.plan import Plan
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, parse_cluster
+from paceline.results.cluster import ClusterFigure, ListedCluster
 
 
 def read_config(words: str) -> ClusterConfig:
@@ -43,28 +43,28 @@ def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]
         raise RunError("interrupted: the cluster is down") from None
 
 
-def describe(keeper: Keeper) -> dict[str, Any]:
+def describe(keeper: Keeper) -> ListedCluster:
     """A cluster as `list` shows it."""
     plan = keeper.plan
-    return {
-        "name": plan.name,
-        "asked": plan.asked,
-        "addresses": [plan.address(index) for index in range(len(plan.nodes))],
-        "is_ready": keeper.is_ready,
-        "keeper": keeper.pid,
-        "parent": plan.parent or None,
-        "processes": sorted(processes_inside(plan.name, but=keeper.pid)),
-        "cgroups": plan.group_folders(),
-    }
+    return ListedCluster(
+        name=plan.name,
+        asked=plan.asked,
+        addresses=[plan.address(index) for index in range(len(plan.nodes))],
+        is_ready=keeper.is_ready,
+        keeper=keeper.pid,
+        parent=plan.parent or None,
+        processes=sorted(processes_inside(plan.name, but=keeper.pid)),
+        cgroups=plan.group_folders(),
+    )
 
 
-def cluster_line(one: dict[str, Any]) -> str:
+def cluster_line(one: ListedCluster) -> str:
     """A cluster in one line; what `exec` needs comes first."""
-    first, last = one["addresses"][0], one["addresses"][-1]
+    first, last = one.addresses[0], one.addresses[-1]
     span = first if first == last else f"{first} to {last}"
-    ends = f"ends with process {one['parent']}" if one["parent"] else "stays until down"
-    building = "" if one["is_ready"] else ", not ready"
-    return f"{one['name']:8}  {one['asked']}, {span}, {len(one['processes'])} processes inside, {ends}{building}"
+    ends = f"ends with process {one.parent}" if one.parent else "stays until down"
+    building = "" if one.is_ready else ", not ready"
+    return f"{one.name:8}  {one.asked}, {span}, {len(one.processes)} processes inside, {ends}{building}"
 
 
 def more_than_there_is(plan: Plan, num_cores: int | None = None) -> str:
@@ -83,7 +83,7 @@ def busy_machine(load: float | None = None, num_cores: int | None = None) -> str
     return f"This machine is busy (load {runnable:.1f} on {there} cores): figures may be lower than what was built."
 
 
-def figure_line(figure: Figure) -> str:
+def figure_line(figure: ClusterFigure) -> str:
     """One figure, its request and the verdict."""
     line = f"{figure.what:10} {figure.where:10} {_quantity(figure, figure.measured):>14}"
     if figure.asked is None:
@@ -92,11 +92,11 @@ def figure_line(figure: Figure) -> str:
     return f"{line} of {_quantity(figure, figure.asked):14} {percent}  {'' if figure.is_met else 'NOT '}as asked"
 
 
-def missed(wrong: list[Figure]) -> str:
+def missed(wrong: list[ClusterFigure]) -> str:
     return "; ".join(f"{one.what} {one.where} {_quantity(one, one.measured)}" for one in wrong)
 
 
-def _quantity(figure: Figure, value: float) -> str:
+def _quantity(figure: ClusterFigure, value: float) -> str:
     if figure.what == BANDWIDTH:
         return f"{value / 1e9:.3f} Gbit/s" if value >= 1e9 else f"{value / 1e6:.1f} Mbit/s"
     if figure.what == LATENCY:

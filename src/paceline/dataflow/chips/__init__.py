@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml
+from paceline.results.value import Json
 
 T = TypeVar("T")
 
@@ -158,20 +159,20 @@ def chip_names() -> list[str]:
 def _parse(text: str, where: str) -> Chip:
     values = read_toml(text, f"chip {where!r}")
     _check_keys(values, {*PLAIN, *SECTIONS}, f"chip {where!r}")
-    sections: dict[str, Any] = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
+    sections: Json = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
     plain = {name: _value(kind, values[name], f"{where}: {name}") for name, kind in PLAIN.items()}
     return Chip(**plain, **sections)
 
 
 def _section(cls: type[T], given: Any, where: str) -> T:
-    kinds: dict[str, Any] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
+    kinds: dict[str, type] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
     if not isinstance(given, dict):
         raise UsageError(f"{where} is not a section")
     _check_keys(given, set(kinds), where)
     return cls(**{name: _value(kind, given[name], f"{where}.{name}") for name, kind in kinds.items()})
 
 
-def _check_keys(given: dict[str, Any], known: set[str], where: str) -> None:
+def _check_keys(given: Json, known: set[str], where: str) -> None:
     for name in given:
         if name not in known:
             raise unknown(f"key of {where}", name, known)
