@@ -14,8 +14,8 @@ from paceline.data import load_data
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.results import Json
 from paceline.results.study import Proof
-from paceline.results.value import Json
 from paceline.study.judges import EXACT_TOLERANCE
 from paceline.study.replica_job import replica_job
 from paceline.train.oracle import oracle_steps
