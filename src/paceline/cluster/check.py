@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.cluster.opening import Cluster
 from paceline.errors import RunError
+from paceline.results.value import Json
 
 TOLERANCE = 0.05  # of bandwidth and CPU
 LATENCY_TOLERANCE = 0.1
@@ -37,7 +37,7 @@ class Figure:
     measured: float
     is_met: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         return asdict(self)
 
 

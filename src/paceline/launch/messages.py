@@ -19,6 +19,7 @@ import msgspec
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Function, Task
 from paceline.recipe import Recipe
+from paceline.results.value import Json
 
 MAX_MESSAGE_BYTES = 256 << 20  # a worker's result has some 60 bytes per step: that of four million steps
 TASK_PACKAGES = ["paceline"]  # only functions of these packages run on the word of another host
@@ -76,7 +77,7 @@ class StoreKept(msgspec.Struct, frozen=True, tag="store"):
 class Emitted(msgspec.Struct, frozen=True, tag="event"):
     """Reply: progress of a task."""
 
-    event: dict[str, Any]
+    event: Json
 
 
 class FilePiece(msgspec.Struct, frozen=True, tag="file"):
@@ -110,7 +111,7 @@ class _PlainTask(msgspec.Struct, frozen=True, tag="task"):
 
     function: str
     serve: str | None
-    arguments: dict[str, Any]
+    arguments: Json
     num_workers: _Count
     num_servers: _Count
     comm: str
@@ -224,7 +225,7 @@ def _no_extension(code: int, data: memoryview) -> Any:
 def _read_recipe(code: int, data: memoryview) -> Any:
     if code != RECIPE_CODE:
         return _no_extension(code, data)
-    return Recipe.from_dict(msgspec.msgpack.decode(data, type=dict[str, Any]))
+    return Recipe.from_dict(msgspec.msgpack.decode(data, type=Json))
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
@@ -268,7 +269,7 @@ def _real_task(order: _PlainTask) -> RunTask:
     return RunTask(task=task, **_fields(order, _ORDER_FIELDS))
 
 
-def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _fields(value: Any, names: tuple[str, ...]) -> Json:
     return {name: getattr(value, name) for name in names}
 
 

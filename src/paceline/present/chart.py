@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.present.rows import ShownRow
+from paceline.results.value import Json
 
 TICK_WIDTH = 16  # characters of a label per line
 MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by its short form
@@ -19,8 +20,8 @@ MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by it
 class Figure:
     """Traces and a layout in plotly's terms; the page's theme sets the colours of text and grid."""
 
-    traces: list[dict[str, Any]] = field(default_factory=list)
-    layout: dict[str, Any] = field(default_factory=dict)
+    traces: list[Json] = field(default_factory=list)
+    layout: Json = field(default_factory=dict)
 
     def add(self, kind: str, **trace: Any) -> None:
         self.traces.append({"type": kind, **trace})
@@ -101,7 +102,7 @@ class Chart:
         return found[::-1]
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> Json:
         """What the page's script draws."""
         views = [{"data": view.traces, "layout": view.layout} for view in self.views]
         sizes = [len(choice.options) for choice in self.choices]

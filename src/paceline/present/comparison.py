@@ -14,6 +14,7 @@ from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles
 from paceline.recipe import Recipe
 from paceline.results import StudyResult
+from paceline.results.value import Json
 from paceline.runs import Stored
 
 KIND = "Paceline report"
@@ -58,7 +59,7 @@ def comparison_page(
     )
 
 
-def frame(material: Material) -> dict[str, Any]:
+def frame(material: Material) -> Json:
     """The fields of a page that say what it is about."""
     recipes = material.recipes
     names = list(dict.fromkeys(recipe.name for recipe in recipes))

@@ -61,6 +61,9 @@ class Section:
     section: typing.ClassVar[str] = ""
 
 
+Changes = dict[str, Any]  # dotted recipe keys with new values; `Recipe.replace` checks their types
+
+
 @functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
 def hints_of(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from paceline.codecs import Codec, TensorSpec
 from paceline.comm import Comm, Operation
+from paceline.plugins import Options
+from paceline.results.value import Json
 
 
 class Guarantee(enum.Enum):
@@ -128,7 +130,7 @@ class Strategy(ABC):
         """After how many steps `traffic` repeats; override it where `traffic` depends on the step."""
         return 1
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Json:
         """What the strategy measured about itself, as plain values: shown with the run."""
         return {}
 
@@ -143,12 +145,12 @@ class Strategy(ABC):
         )
 
     @classmethod
-    def option_fields(cls) -> dict[str, Any]:
+    def option_fields(cls) -> dict[str, Field[Any]]:
         """The strategy's own options by name."""
         return {item.name: item for item in fields(cls) if item.name != "codec"}
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Options:
         """The values of the strategy's own options."""
         return {name: getattr(self, name) for name in self.option_fields()}
 

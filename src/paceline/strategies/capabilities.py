@@ -22,6 +22,7 @@ from torch import nn
 
 from paceline.codecs import TensorSpec
 from paceline.errors import UsageError
+from paceline.results.value import Json
 from paceline.strategies.base import Strategy, Worker
 
 STALENESS = "staleness_updates"  # key of a worker's staleness distribution in `metrics_of`
@@ -316,14 +317,14 @@ def is_tried_by_tune(strategy: type[Strategy]) -> bool:
     return issubclass(strategy, Tunable) and strategy.is_tried
 
 
-def metrics_of(strategy: Strategy) -> dict[str, Any]:
+def metrics_of(strategy: Strategy) -> Json:
     """What a strategy measured about itself; of an asynchronous one also its staleness."""
     asynchronous = as_asynchronous(strategy)
     late = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
     return {**late, **strategy.metrics()}
 
 
-def distribution(values: Sequence[int]) -> dict[str, Any]:
+def distribution(values: Sequence[int]) -> Json:
     """How often each value occurs, the largest and the mean, as plain values."""
     counts = {str(value): count for value, count in sorted(Counter(values).items())}
     return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from paceline.codecs import TensorSpec
 from paceline.codecs.cast import Cast
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
+from paceline.results.value import Json
 from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 from paceline.strategies.capabilities import (
     Accumulating,
@@ -246,7 +247,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         """What is sent as one vector, and room for what comes back."""
         return 2 * sum(tensor.nbytes for tensor in tensors)
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Json:
         """By how many steps this worker led the slowest, at each of its updates."""
         return {"lead_steps": distribution(self._leads)} if self.is_asynchronous else {}
 

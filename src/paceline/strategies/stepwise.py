@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation, Work
 from paceline.errors import UsageError
+from paceline.results.value import Json
 from paceline.strategies import mixing
 from paceline.strategies.base import Guarantee, Worker
 from paceline.strategies.capabilities import Drifting, Tunable
@@ -150,7 +151,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
                     operations.append(Operation("recv", nbytes, self._last(leg, rank, world_size)))
         return operations
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Json:
         """How far averaging moved this replica, relative to its length, in the steps that were looked at."""
         if not self._moved:
             return {}

@@ -7,10 +7,9 @@ import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.errors import UsageError
-from paceline.recipe import Recipe
+from paceline.recipe import Changes, Recipe
 from paceline.results import Point
 from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.remedies import NO_REMEDY, Remedy
@@ -25,7 +24,7 @@ LONGEST_NAME = 80  # characters of a folder's name
 class SweepPoint:
     """One recipe of a sweep. Where it cannot be run, `reason` says why and there is no entry."""
 
-    choice: dict[str, Any]
+    choice: Changes
     remedy: str
     recipe: Recipe
     entry: Entry | None
@@ -79,7 +78,7 @@ def _raise_if_all_fail(points: Sequence[SweepPoint], has: Callable[[SweepPoint],
         raise UsageError(f"{found[0].label}: {found[0].reason}")
 
 
-def _point(recipe: Recipe, choice: dict[str, Any], remedy: Remedy, num_hosts: int) -> SweepPoint:
+def _point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int) -> SweepPoint:
     made = recipe
     try:
         made = settle_comm(remedy.apply(varied(recipe, choice)), num_hosts)

@@ -17,7 +17,7 @@ from torch import nn
 
 from paceline.errors import UsageError
 
-_objects: dict[str, Any] = {}
+_objects: dict[str, object] = {}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from paceline.cluster import Cluster, open_cluster
 from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, Figure
@@ -13,6 +12,7 @@ from paceline.cluster.living import Keeper, living_keepers, processes_inside
 from paceline.cluster.plan import Plan
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, parse_cluster
+from paceline.results.value import Value, null
 
 
 def read_config(words: str) -> ClusterConfig:
@@ -43,28 +43,40 @@ def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]
         raise RunError("interrupted: the cluster is down") from None
 
 
-def describe(keeper: Keeper) -> dict[str, Any]:
+class KeptCluster(Value, frozen=True, kw_only=True):
     """A cluster as `list` shows it."""
+
+    name: str
+    asked: str
+    addresses: list[str]
+    is_ready: bool
+    keeper: int
+    parent: int | None = null()
+    processes: list[int]
+    cgroups: list[str]
+
+
+def describe(keeper: Keeper) -> KeptCluster:
     plan = keeper.plan
-    return {
-        "name": plan.name,
-        "asked": plan.asked,
-        "addresses": [plan.address(index) for index in range(len(plan.nodes))],
-        "is_ready": keeper.is_ready,
-        "keeper": keeper.pid,
-        "parent": plan.parent or None,
-        "processes": sorted(processes_inside(plan.name, but=keeper.pid)),
-        "cgroups": plan.group_folders(),
-    }
+    return KeptCluster(
+        name=plan.name,
+        asked=plan.asked,
+        addresses=[plan.address(index) for index in range(len(plan.nodes))],
+        is_ready=keeper.is_ready,
+        keeper=keeper.pid,
+        parent=plan.parent or None,
+        processes=sorted(processes_inside(plan.name, but=keeper.pid)),
+        cgroups=plan.group_folders(),
+    )
 
 
-def cluster_line(one: dict[str, Any]) -> str:
+def cluster_line(one: KeptCluster) -> str:
     """A cluster in one line; what `exec` needs comes first."""
-    first, last = one["addresses"][0], one["addresses"][-1]
+    first, last = one.addresses[0], one.addresses[-1]
     span = first if first == last else f"{first} to {last}"
-    ends = f"ends with process {one['parent']}" if one["parent"] else "stays until down"
-    building = "" if one["is_ready"] else ", not ready"
-    return f"{one['name']:8}  {one['asked']}, {span}, {len(one['processes'])} processes inside, {ends}{building}"
+    ends = f"ends with process {one.parent}" if one.parent else "stays until down"
+    building = "" if one.is_ready else ", not ready"
+    return f"{one.name:8}  {one.asked}, {span}, {len(one.processes)} processes inside, {ends}{building}"
 
 
 def more_than_there_is(plan: Plan, num_cores: int | None = None) -> str:

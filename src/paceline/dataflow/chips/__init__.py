@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -164,14 +165,14 @@ def _parse(text: str, where: str) -> Chip:
 
 
 def _section(cls: type[T], given: Any, where: str) -> T:
-    kinds: dict[str, Any] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
+    kinds: dict[str, type] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
     if not isinstance(given, dict):
         raise UsageError(f"{where} is not a section")
     _check_keys(given, set(kinds), where)
     return cls(**{name: _value(kind, given[name], f"{where}.{name}") for name, kind in kinds.items()})
 
 
-def _check_keys(given: dict[str, Any], known: set[str], where: str) -> None:
+def _check_keys(given: Mapping[str, object], known: set[str], where: str) -> None:
     for name in given:
         if name not in known:
             raise unknown(f"key of {where}", name, known)

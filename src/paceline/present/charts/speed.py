@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from paceline.present.chart import Chart, Figure, Values, label_of, new_figure, wrapped
 from paceline.present.charts import bars, curves
@@ -14,6 +13,7 @@ from paceline.present.numbers import duration, ms, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles
 from paceline.results import Overhead
+from paceline.results.value import Json
 
 ROOM = 1.04  # of an axis beyond its largest value
 
@@ -31,7 +31,7 @@ def iteration_time(content: Rows) -> Iterator[Chart]:
         ends.append(max(mean, high) if has_interval else mean)
         note = f"95 % interval {max(low, 0):.3g} to {high:.3g} ms<br>" if has_interval else ""
         percentiles = f"p50 {duration(result.iteration_s.p50)}, p95 {duration(result.iteration_s.p95)}"
-        bar: dict[str, Any] = {"x": [mean], "y": [index], "orientation": "h", "width": 25 / row_height}
+        bar: Json = {"x": [mean], "y": [index], "orientation": "h", "width": 25 / row_height}
         if has_interval:
             bar["error_x"] = _whiskers(mean, low, high)
         hover = f"<b>{label_of(result)}</b><br>mean {mean:.3g} ms<br>{note}{percentiles}<extra></extra>"
@@ -145,7 +145,7 @@ def write_at(figure: Figure, x: float, row: int, text: str, index: int) -> None:
     )
 
 
-def _whiskers(middle: float, low: float, high: float, floor: float = 0.0) -> dict[str, Any]:
+def _whiskers(middle: float, low: float, high: float, floor: float = 0.0) -> Json:
     """The middle of repeats can lie outside the interval of their mean; a negative arm would be drawn wrongly."""
     arms = {"array": [max(high - middle, 0)], "arrayminus": [max(middle - max(low, floor), 0)]}
     return {"type": "data", "symmetric": False, "thickness": 1.6, "width": 5, **arms}
