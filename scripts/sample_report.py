@@ -15,8 +15,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
 
-from measured_samples import KINDS, Kind, measured
 from paceline.report import write_report
+
+from measured_samples import KINDS, Kind, measured
 from report_samples import recipe, study_of, write_study
 
 STEPS = 300

@@ -63,7 +63,7 @@ class MadeUpLauncher(WorkerPool):
         return None
 
 
-def launching(launcher: Launcher) -> Launch:
+def launching(launcher: WorkerPool) -> Launch:
     """Hands out the same launcher for every request."""
     return lambda num_processes, cluster: nullcontext(launcher)  # noqa: ARG005
 

@@ -34,6 +34,7 @@ PLACES = [(name, "") for name in EXACT] + [(name, "shm") for name in IN_LENT_MEM
 ACCUMULATING = [(name, comm) for name, comm in PLACES if issubclass(strategies.classes[name], Accumulating)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("comm", list(comms.classes))
@@ -81,6 +82,7 @@ def test_a_strategy_that_threads_cannot_carry_says_why(name: str) -> None:
         ThreadsComm.world(1)[0].process_group()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", list(available_strategies()))
 def test_certificate_over_gloo(pool: LocalPool, strategy: str, world_size: int) -> None:
@@ -91,6 +93,7 @@ def test_certificate_over_gloo(pool: LocalPool, strategy: str, world_size: int) 
     assert (row["first_divergence"] is None) == row["passed"]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", ["all-reduce", "overlap", "ring", "sharded"])
 def test_certificate_in_shared_memory(pool: LocalPool, strategy: str, world_size: int) -> None:
@@ -115,6 +118,7 @@ def test_options_of_ddp_leave_it_exact(pool: LocalPool, options: str) -> None:
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_micro_batches_equal_whole_batches(pool: LocalPool, strategy: str, comm: str, world_size: int) -> None:
@@ -124,6 +128,7 @@ def test_micro_batches_equal_whole_batches(pool: LocalPool, strategy: str, comm:
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(("strategy", "comm"), ACCUMULATING)
 def test_accumulated_gradients_equal_those_of_whole_batches(
@@ -136,6 +141,7 @@ def test_accumulated_gradients_equal_those_of_whole_batches(
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_channels_last(pool: LocalPool, strategy: str, comm: str, world_size: int) -> None:
@@ -167,6 +173,7 @@ def test_the_toy_reaches_its_extra_layer_on_some_workers_only() -> None:
         assert mixed
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_a_parameter_without_gradient_on_some_worker(

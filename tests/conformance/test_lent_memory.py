@@ -24,6 +24,7 @@ STRATEGIES = ["overlap", "sharded"]
 MIXED_TOLERANCE = 1e-5
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize(
     "strategy",
@@ -42,6 +43,7 @@ def test_options_leave_it_exact(pool: LocalPool, strategy: str, comm: str, world
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_an_optimiser_that_writes_to_gradients(pool: LocalPool, strategy: str, comm: str) -> None:
@@ -50,6 +52,7 @@ def test_an_optimiser_that_writes_to_gradients(pool: LocalPool, strategy: str, c
     assert_exact(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "overlap:bucket_mb=0.0001:first_bucket_mb=0.0001"])
 def test_two_number_types(pool: LocalPool, strategy: str, comm: str) -> None:

@@ -22,6 +22,7 @@ def alone(use: str) -> History:
     return in_session(World(), USES[use], "all-reduce")
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("strategy", exact_without_servers())
 @pytest.mark.parametrize("world_size", [2, 3])

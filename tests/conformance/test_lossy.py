@@ -46,9 +46,11 @@ def test_lossless_codecs_keep_the_guarantee() -> None:
     assert {"ring+fp16", "ring+bf16", "ddp+bf16", "ring+int8", "ddp+topk", "all-reduce+powersgd"} <= set(PAIRS)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("pair", PAIRS)
-def test_first_step_is_within_the_codecs_error(pool: LocalPool, pair: str, world_size: int) -> None:
+@pytest.mark.parametrize(("strategy", "codec"), [pair.split("+") for pair in PAIRS])
+def test_first_step_is_within_the_codecs_error(pool: LocalPool, strategy: str, codec: str, world_size: int) -> None:
+    pair = f"{strategy}+{codec}"
     [row] = verify(cases([pair], [world_size], ["lenet5"]), pool, on_case=lambda _: None)
     assert row["guarantee"] == "LOSSY"
     # Gradients of different samples cancel in part, but not to nothing.
@@ -166,8 +168,13 @@ def test_nothing_is_lost_for_ever(pool: LocalPool, pair: str) -> None:
     assert float(errors.norm()) > 0.1 * float(put_in.norm())  # and much was really kept
 
 
-@pytest.mark.parametrize("pair", [*(pair for pair in TOY_PAIRS if not servers_of(build(pair), 3)), *MANY_BUCKETS])
-def test_a_restart_changes_no_bit(pool: LocalPool, pair: str) -> None:
+@pytest.mark.each_choice
+@pytest.mark.parametrize(
+    ("strategy", "codec"),
+    [pair.split("+") for pair in (*(pair for pair in TOY_PAIRS if not servers_of(build(pair), 3)), *MANY_BUCKETS)],
+)
+def test_a_restart_changes_no_bit(pool: LocalPool, strategy: str, codec: str) -> None:
+    pair = f"{strategy}+{codec}"
     whole = run_slopes(pool, pair, 3, steps=[0, 1, 2, 3], shares=SHARES[1:])
     first = run_slopes(pool, pair, 3, steps=[0, 1], shares=SHARES[1:])
     states = [state for _, state, _, _ in first]

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(bool(ShmComm.unavailable()), reason=f"comm shm: 
 OURS = ["shm", "hierarchical"]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("options", ["", ":bucket_mb=0.001", ":gradient_as_view=false", ":find_unused=true"])
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("comm", OURS)
@@ -30,6 +31,7 @@ def test_ddp(pool: LocalPool, comm: str, world_size: int, options: str) -> None:
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", OURS)
 def test_certificate_of_ddp(pool: LocalPool, comm: str) -> None:
     todo = cases(["ddp", "ddp+bf16"], [1, 2, 4], ["lenet5"])
@@ -56,6 +58,7 @@ def certify_on_nodes(context: Context, layout: str, port: int, strategy: str) ->
     return result
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("strategy", exact_without_servers())
 @pytest.mark.parametrize("layout", ["aabb", "abaa", "abc"])
 def test_every_strategy_on_several_nodes(pool: LocalPool, layout: str, strategy: str) -> None:

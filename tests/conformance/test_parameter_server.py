@@ -287,6 +287,7 @@ def evaluate_slowly(context: Context, strategy: str, changes: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("mode", "world_size"), [("sync", 1), ("async", 1), ("async", 2)])
+@pytest.mark.slow
 def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size: int) -> None:
     # Of two workers one does not evaluate: it is done long before the other, and waits for it.
     changes = {"train.eval_every": 2}
@@ -297,14 +298,14 @@ def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size
 @pytest.mark.parametrize(
     "strategy",
     [
-        "parameter-server:servers=2",
-        "parameter-server:servers=2+fp16",
-        "parameter-server:average=weights",
+        pytest.param("parameter-server:servers=2", marks=pytest.mark.slow),
+        pytest.param("parameter-server:servers=2+fp16", marks=pytest.mark.slow),
+        pytest.param("parameter-server:average=weights", marks=pytest.mark.slow),
         "parameter-server:mode=async",
-        "parameter-server:mode=async:servers=2+bf16",
+        pytest.param("parameter-server:mode=async:servers=2+bf16", marks=pytest.mark.slow),
         "parameter-server:mode=bounded:max_staleness=1",
-        "ring:average=weights",
-        "ring-reduce:average=weights",
+        pytest.param("ring:average=weights", marks=pytest.mark.slow),
+        pytest.param("ring-reduce:average=weights", marks=pytest.mark.slow),
     ],
 )
 def test_certificate_over_gloo(pool: LocalPool, strategy: str) -> None:

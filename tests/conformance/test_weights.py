@@ -60,6 +60,7 @@ def test_every_strategy_that_averages_weights_has_an_oracle_and_follows_it() -> 
     assert names == {words.partition(":")[0] for words in [*STEPWISE, *OTHERS]}
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("strategy", [*STEPWISE, *OTHERS])
@@ -68,6 +69,7 @@ def test_follows_the_oracle_after_every_step(strategy: str, world_size: int, opt
     assert_follows(on_threads(world_size, follow, strategy=strategy, changes=changes), strategy, changes)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize(
     "strategy",

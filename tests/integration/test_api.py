@@ -111,6 +111,7 @@ def test_a_model_is_copied() -> None:
     assert torch.equal(built.weight, model.weight)
 
 
+@pytest.mark.slow
 def test_sweep_is_a_table_with_what_was_varied(tmp_path: Path) -> None:
     found = paceline.sweep("lenet5-mnist", vary={"batch_size": [20, 50], "lr": [0.001]}, out=tmp_path, **SHORT)
     assert [(row["train.batch_size"], row["optimizer.lr"]) for row in found.rows] == [(20, 0.001), (50, 0.001)]
@@ -119,6 +120,7 @@ def test_sweep_is_a_table_with_what_was_varied(tmp_path: Path) -> None:
     assert (Path(found["folder"]) / "study.json").exists()
 
 
+@pytest.mark.slow
 def test_scale_is_a_table_with_a_row_per_point(tmp_path: Path) -> None:
     found = paceline.scale("lenet5-mnist", workers=[1, 2], strategies="ring", out=tmp_path, train__iterations=4)
     assert [(row["strategy"], row["workers"], row["mode"]) for row in found.rows] == [
@@ -129,6 +131,7 @@ def test_scale_is_a_table_with_a_row_per_point(tmp_path: Path) -> None:
     assert found["failed"] == []
 
 
+@pytest.mark.slow
 def test_tune_ends_in_a_strategy_and_how_to_use_it(tmp_path: Path) -> None:
     found = paceline.tune(
         "lenet5-mnist", strategies=["ring", "all-reduce"], codecs=["fp32"], repeats=1, out=tmp_path, **SHORT

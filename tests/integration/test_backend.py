@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -30,6 +31,7 @@ def on_both(pool: LocalPool, world_size: int, job: str, **arguments: Any) -> lis
     return ours
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("numel", [0, 1, 5, 3_000_000])  # the last takes several pieces of any length
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_collectives(pool: LocalPool, world_size: int, numel: int) -> None:
@@ -55,7 +57,13 @@ def test_types_of_numbers(pool: LocalPool, dtype: str) -> None:
 
 
 def test_what_the_comm_lacks_is_gloos(pool: LocalPool) -> None:
-    on_both(pool, 3, "the_rest")
+    workers = on_both(pool, 3, "the_rest")
+    numbers = [[float(index % 5 + rank + 1) for rank in range(3)] for index in range(7)]
+    for rank, found in enumerate(workers):
+        assert found["MIN"] == [min(row) for row in numbers]
+        assert found["MAX"] == [max(row) for row in numbers]
+        assert found["PRODUCT"] == [math.prod(row) for row in numbers]
+        assert found["all_to_all"] == [[10.0 * peer + rank] * 2 for peer in range(3)]
 
 
 def test_tensors_that_are_no_plain_vectors(pool: LocalPool) -> None:
@@ -146,6 +154,7 @@ def test_the_hosts_decide_what_carries_it(pool: LocalPool, hosts: str, expected:
     assert found == [f"{expected} {len(hosts)}"] * len(hosts)
 
 
+@pytest.mark.slow
 def test_collectives_on_several_hosts(pool: LocalPool) -> None:
     expected = run(pool, 4, "gloo", "collectives", numel=5)
     assert run(pool, 4, "paceline", "collectives", numel=5, hosts="abba") == expected
@@ -189,7 +198,9 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", ["torch first", "paceline first", *(pytest.param(o, marks=pytest.mark.slow) for o in [*ORDERS][2:])]
+)
 def test_both_imports_in_any_order_make_it_known(order: str) -> None:
     check = "import torch.distributed as dist; print(dist.Backend.backend_list.count('paceline'))"
     command = [sys.executable, "-W", "error::ImportWarning", "-c", f"{ORDERS[order]}\n{check}"]
@@ -213,6 +224,7 @@ def losses(backend: str) -> list[float]:
     return [float(line.split()[-1]) for line in ended.stdout.splitlines() if line.startswith("step")]
 
 
+@pytest.mark.slow
 def test_the_example_learns_as_on_gloo() -> None:
     ours = losses("paceline")
     assert len(ours) == 20

@@ -66,6 +66,7 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_workers_answer_in_order_and_are_used_again(open_hosts: OpenHosts, capfd: pytest.CaptureFixture[str]) -> None:
     with open_hosts(3) as launcher:
         first = on_pool(launcher, 3, jobs.pid_of)
@@ -89,6 +90,7 @@ def test_hosts_are_nodes(open_hosts: OpenHosts) -> None:
         on_pool(launcher, 2, jobs.rank_of, comm="shm")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named_with_its_host(open_hosts: OpenHosts) -> None:
     with (
         open_hosts(2) as launcher,
@@ -111,6 +113,7 @@ with Ssh(request).open(2) as launcher:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("open_hosts")
 def test_killing_the_parent_ends_workers_on_hosts(tmp_path: Path) -> None:
     with python_processes(["-c", PARENT, str(tmp_path / "agent"), str(tmp_path / "permissive")]) as [parent]:

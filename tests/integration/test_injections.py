@@ -120,7 +120,7 @@ def test_without_measuring_nothing_is_said(pool: LocalPool, tmp_path: Path) -> N
     check_links(result)
 
 
-@pytest.mark.parametrize("comm", ["torch", "shm"])
+@pytest.mark.parametrize("comm", ["torch", pytest.param("shm", marks=pytest.mark.slow)])
 def test_a_worker_that_kills_itself_is_named(comm: str, tmp_path: Path) -> None:
     with LocalPool(2) as launcher, pytest.raises(WorkerError, match=r"worker 1 died: .* signal 9") as caught:
         run_on(launcher, recipe_of("all-reduce", "kill:rank=1,step=3", comm=comm), tmp_path)
@@ -129,6 +129,7 @@ def test_a_worker_that_kills_itself_is_named(comm: str, tmp_path: Path) -> None:
     assert (summary["status"], "worker 1 died" in summary["error"]) == ("failed", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "comm"), [("all-reduce", "torch"), ("ring", "shm")])
 def test_a_worker_that_hangs_is_named_when_the_time_is_up(strategy: str, comm: str, tmp_path: Path) -> None:
     recipe = recipe_of(strategy, "hang:rank=1,step=3", comm=comm, workers=3, train__batch_size=9, timeout_s=8)

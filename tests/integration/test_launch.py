@@ -36,6 +36,7 @@ def test_fewer_workers_than_the_pool_has(pool: LocalPool) -> None:
     assert on_pool(pool, 3, jobs.place_of) == [[rank, 3, ""] for rank in range(3)]
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> None:
     with LocalPool(2) as launcher:
         with pytest.raises(WorkerError) as caught:
@@ -56,6 +57,7 @@ def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> No
     assert child_processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
     with LocalPool(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:
@@ -64,6 +66,7 @@ def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
     with LocalPool(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 2 did not answer in time; waiting for it: worker ") as caught:
@@ -72,6 +75,7 @@ def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["torch", "shm"])
 def test_a_worker_that_hangs_in_torchs_own_training_is_named(comm: str) -> None:
     # There the wait for a peer is inside backward, where no comm can translate the error.

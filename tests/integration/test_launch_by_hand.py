@@ -41,6 +41,7 @@ def test_two_nodes_make_one_world() -> None:
     assert other == {"is_main": False, "runs": [[], []]}
 
 
+@pytest.mark.slow
 def test_auto_on_two_nodes_is_hierarchical(tmp_path: Path) -> None:
     request = ["-m", "paceline", "run", "--workers", "4", "--comm", "auto", "--strategy", "ddp", "--iterations", "3"]
     request += ["--data", "synthetic:1x28x28x10", "--train-samples", "32", "--test-samples", "8", "--batch-size", "8"]
@@ -58,6 +59,7 @@ def test_auto_on_two_nodes_is_hierarchical(tmp_path: Path) -> None:
     assert len({worker["parameter_digest"] for worker in workers}) == 1
 
 
+@pytest.mark.slow
 def test_nodes_with_different_requests_are_told_so() -> None:
     port = str(free_port())
     found = answers([["node", "0", port, "2", "apples"], ["node", "1", port, "2", "pears"]])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from command import run_command
 from helpers import ignore_event, python_processes
 from paceline.comm.shm import ShmComm
 from paceline.launch.local import LocalPool
@@ -59,16 +57,9 @@ def test_figures_of_every_worker_are_served_while_a_run_lasts(tmp_path: Path) ->
 def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "paceline", name, "--metrics-port", str(port), "--out", str(tmp_path)],
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-            env={**os.environ, "COLUMNS": "100"},
-        )
-    assert done.returncode == 2
-    assert f"metrics cannot be served on 127.0.0.1, port {port}" in done.stderr
+        said = run_command(name, "--metrics-port", str(port), "--out", str(tmp_path))
+    assert said.code == 2
+    assert f"metrics cannot be served on 127.0.0.1, port {port}" in said.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -65,6 +65,7 @@ def test_every_worker_is_in_its_nodes_network_and_reuses_it() -> None:
     assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["torch", "hierarchical"])
 def test_memory_is_shared_within_a_node_alone(comm: str) -> None:
     if comms.get(comm).unavailable():
@@ -78,6 +79,7 @@ def test_memory_is_shared_within_a_node_alone(comm: str) -> None:
     assert [place["medium"] for place in places[:2]] == expected
 
 
+@pytest.mark.slow
 def test_shared_memory_between_nodes_is_refused_and_never_chosen() -> None:
     recipe = Recipe(workers=4, cluster=TWO)
     with pytest.raises(UsageError, match="it does not connect hosts, and there are 2"):
@@ -88,6 +90,7 @@ def test_shared_memory_between_nodes_is_refused_and_never_chosen() -> None:
         on_pool(launcher, 2, jobs.rank_of, comm="shm")
 
 
+@pytest.mark.slow
 def test_a_dead_worker_takes_the_cluster_along_and_the_next_task_has_a_new_one() -> None:
     with open_nodes(2) as launcher:
         name = own_clusters()
@@ -100,6 +103,7 @@ def test_a_dead_worker_takes_the_cluster_along_and_the_next_task_has_a_new_one()
     assert own_clusters() == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_takes_everything_down() -> None:
     seen: list[int] = []
 
@@ -126,6 +130,7 @@ with Emulated(Request(cluster=ClusterConfig(nodes=2))).open(2) as launcher:
 """
 
 
+@pytest.mark.slow
 def test_killing_the_parent_leaves_neither_worker_nor_cluster() -> None:
     with python_processes(["-c", PARENT]) as [parent]:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
@@ -148,6 +153,7 @@ def paceline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_run_counts_what_a_nodes_interface_carries(tmp_path: Path) -> None:
     words = ["run", "--workers", "2", "--iterations", "6", "--strategy", "ring", "--cluster", "nodes=2", "--json", "-"]
     done = paceline(*words, cwd=tmp_path)
@@ -164,6 +170,7 @@ def test_run_counts_what_a_nodes_interface_carries(tmp_path: Path) -> None:
     assert "nodes = 2" in (run / "recipe.toml").read_text()
 
 
+@pytest.mark.slow
 def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     words = ["--workers", "2", "--iterations", "3", "--strategies", "none,ring,parameter-server"]
     done = paceline("compare", *words, "--no-report", "--cluster", "nodes=2", "--json", "s.json", cwd=tmp_path)
@@ -176,6 +183,7 @@ def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     assert "All 2 meet their guarantee on comm torch." in judged.stdout
 
 
+@pytest.mark.slow
 def test_workers_run_in_a_user_namespace_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(opening, "examine", lambda: entered_as(USER))
     found = run("lenet5-mnist", workers=2, train__iterations=3, strategy="ring", cluster__nodes=2, out=tmp_path)

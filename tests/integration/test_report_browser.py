@@ -7,7 +7,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from paceline.report import write_figures, write_report
 
 from browser import opened, playwright
 from command import run_command
@@ -21,6 +20,8 @@ from paceline.quantize.runtime import missing_packages
 from report_samples import result, usual_study, write_report, write_run, write_study
 from scale_samples import scale_study
 from trained_samples import trained_run
+
+pytestmark = pytest.mark.slow
 
 CHARTS = ["iteration-time", "time-steps", "train-time", "split", "timeline", "loss", "accuracy", "accuracy-workers"]
 CHARTS += ["target", "trade-off", "links", "bytes-workers", "resources-time", "measuring-cost"]

@@ -15,15 +15,15 @@ from helpers import child_processes, free_port, ignore_event, python_processes
 from paceline.errors import WorkerError
 from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
+from paceline.results import RunResult
 from paceline.runs import Folder, read
 from paceline.study.entries import make_entry
-from paceline.study.results import Result
 from paceline.study.run import execute
 
 SMALL = {"data.train_samples": 64, "data.test_samples": 50, "train.batch_size": 32, "workers": 2}
 
 
-def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> Result:
+def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> RunResult:
     recipe = Recipe().replace({**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}})
     entry = make_entry(strategy, recipe)
     result = execute(launcher, recipe, entry, folder=Folder(out, "run"), on_event=on_event)
@@ -61,6 +61,7 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalPool, tm
         assert all(last[name].equal(final[name]) for name in final)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_path: Path, mode: str) -> None:
     with LocalPool(4) as launcher:
@@ -87,6 +88,7 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
         assert load_file(file)["conv1.weight"].shape == (6, 1, 5, 5)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
     with LocalPool(3) as launcher:
 
@@ -100,6 +102,7 @@ def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_worker_that_is_killed_is_named_and_takes_the_servers_along(tmp_path: Path, mode: str) -> None:
     with LocalPool(3) as launcher:
@@ -129,6 +132,7 @@ def outcomes(commands: list[list[str]], environments: list[dict[str, str]]) -> l
     return found
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_last_rank_serves(tmp_path: Path) -> None:
     place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "COLUMNS": "150"}
     environments = [{**place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(3)]
@@ -163,6 +167,7 @@ def nodes_by_hand(port: int, tmp_path: Path, *more: str) -> list[list[str]]:
     return [[*COMMAND, *place, "--node-rank", rank] for rank in ("0", "1")]
 
 
+@pytest.mark.slow
 def test_servers_on_a_node_of_their_own(tmp_path: Path) -> None:
     target = tmp_path / "result.json"
     commands = nodes_by_hand(free_port(), tmp_path, "--json", str(target))
@@ -173,6 +178,7 @@ def test_servers_on_a_node_of_their_own(tmp_path: Path) -> None:
     assert (result["workers"], result["servers"], result["replicas_equal"]) == (2, 2, True)
 
 
+@pytest.mark.slow
 def test_servers_on_a_node_of_their_own_end_with_the_workers_node(tmp_path: Path) -> None:
     [first, second] = nodes_by_hand(free_port(), tmp_path, "--iterations", "1000000", "--log-every", "1")
     with python_processes(first, second, environments=[{"COLUMNS": "150"}] * 2) as (workers, servers):

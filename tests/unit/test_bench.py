@@ -11,8 +11,7 @@ import jobs
 from bench_comms import Elsewhere, Lending
 from helpers import TESTS, on_pool, on_threads
 from made_up import made_up_bench_rows
-from paceline.cli import make_app
-from paceline.cli.parts import session
+from paceline.cli import make_app, session
 from paceline.comm import comms
 from paceline.comm.choose import choose_comm
 from paceline.comm.threads import ThreadsComm

@@ -17,6 +17,7 @@ SHORT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_benchmark_prints_its_lines(name: str) -> None:
     command = [sys.executable, str(REPOSITORY / "benchmarks" / name), *SHORT[name]]

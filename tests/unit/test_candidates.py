@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 from typing import Any
 
@@ -166,4 +167,7 @@ def test_a_recipe_that_options_cannot_say_is_a_file() -> None:
 
 
 def test_the_library_call_is_python() -> None:
-    compile(library_call("overlap:bucket_mb=4+bf16", "shm"), "call", "exec")
+    init, wrap = ast.parse(library_call("overlap:bucket_mb=4+bf16", "shm")).body
+    assert ast.unparse(init) == "paceline.init(comm='shm')"
+    call = "paceline.parallel(model, optimizer, strategy='overlap:bucket_mb=4+bf16')"
+    assert ast.unparse(wrap).endswith(call)

@@ -31,6 +31,7 @@ def test_the_comms_are_known() -> None:
     assert set(comms.classes) == {"hierarchical", "shm", "threads", "torch"}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("comm", list(comms.classes))

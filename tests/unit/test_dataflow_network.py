@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.dataflow.chips import Chip, chip_names, load_chip
@@ -20,6 +20,7 @@ from paceline.dataflow.others import OTHERS, best_accesses
 from paceline.dataflow.rowstationary import buffer_banks, filter_bytes
 from paceline.dataflow.shape import Shape
 from paceline.errors import UsageError
+from properties import examples
 
 # Published: processing ms, MACs, active PEs, buffer MB, DRAM MB.
 TABLE = {
@@ -117,7 +118,7 @@ def encode(values: list[int], longest: int) -> list[tuple[int, int]]:
     return [*pairs, (run - 1, 0)] if run else pairs
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(st.sampled_from([0, 0, 0, 0, 1, -7]), min_size=1, max_size=300)
     | st.integers(1, 100).map(lambda count: [0] * count)

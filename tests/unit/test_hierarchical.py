@@ -90,6 +90,7 @@ def factor(world_size: int) -> float:
     return world_size * (world_size + 1) / 2
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("numel", [0, 1, 7, 300_000])  # the last is longer than one piece of shared memory
 @pytest.mark.parametrize("layout", ["aabb", "abba", "aaab", "abc"])
 def test_sums(pool: LocalPool, layout: str, numel: int) -> None:
@@ -196,6 +197,7 @@ def die(context: Context, layout: str, port: int, rank: int) -> None:
     comm.all_reduce(torch.zeros(1 << 18))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_dead_worker_is_named(rank: int) -> None:
     arguments = {"layout": "aabb", "port": free_port(), "rank": rank}

@@ -20,7 +20,7 @@ from paceline.measure.inject import check_injections
 from paceline.parsing import read_json, read_toml, read_toml_value, whole_number
 from paceline.recipe import Recipe, load_recipe, parse_cluster, parse_set
 from paceline.recipe.cluster import ClusterConfig
-from paceline.runs import Folder, find, recipe_of
+from paceline.runs import Folder, find, read
 from paceline.runs.select import moment
 from paceline.strategies import StrategySpec
 from paceline.study.remedies import parse_remedies
@@ -315,7 +315,7 @@ class TestStoredRuns:
     def test_nested_files_are_damaged(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", result("ring", 0.01))
         (run / "recipe.toml").write_text(f"a = {DEEP}")
-        assert recipe_of({"kind": "run", "folder": str(run)}) == {}
+        assert read(run).recipe_values == {}
         (run / "summary.json").write_text(DEEP)
         said = run_command("runs", "--out", str(tmp_path), "show", "run")
         assert_refused(said)

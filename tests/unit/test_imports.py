@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,8 +43,13 @@ HOMES |= {"pyarrow": "export", "torch.utils.tensorboard": "export", "mlflow": "e
 ENTRANCES = {"__init__", "__main__"}  # the public names and the command: they look everything up, nobody needs them
 
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(file: Path) -> list[tuple[int, str]]:
     """Every module that a file imports, at its top or inside a function, with the line."""
+    return list(find_imports(file))
+
+
+def find_imports(file: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

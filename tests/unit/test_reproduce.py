@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paceline.study.reproduce.words import figure_text, proof_words
 
 import report_samples as samples
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
@@ -14,6 +13,8 @@ from paceline.data import load_data
 from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.models import build_model
+from paceline.present.charts.published import figure_text
+from paceline.present.studies.reproduce import proof_finding
 from paceline.results import (
     Evaluation,
     Network,
@@ -220,7 +221,7 @@ def test_a_replica_that_differs_once_fails_the_proof() -> None:
     assert compare_digests("good", proven(["a", "b"], ["a", "b"])).passed
     once = compare_digests("bad", proven(["a", "b", "c"], ["a", "x", "c"]))
     assert (once.passed, once.first_unequal, once.equal) == (False, 1, 2)
-    assert "NOT the same" in proof_words([once])[0]
+    assert "NOT the same" in proof_finding(once).text
     assert not compare_digests("far", proven(["a", "b"], ["a", "b"], error=1e-3)).passed, "equal, but not the average"
     assert not compare_digests("still", proven(["a", "a"], ["a", "a"])).passed, "nobody moved"
 

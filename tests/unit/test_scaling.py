@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from paceline.study.scaling_words import (
-    batch_words,
-    beyond_lines,
-    failed_lines,
-    headline,
-    paying_lines,
-    refused_lines,
-)
 
+from paceline.present.studies.scale import batch_words, failed_words, headline, paying_words, refused_words
 from paceline.results import Failure, Row, changed, convert, to_json
 from paceline.results.study import Scale
 from paceline.study.entries import ONE_WORKER
@@ -115,20 +108,20 @@ class TestWhereItStops:
         found = scaled(rows("strong", costs={"slow": {2: 80.0, 3: 60.0, 4: 50.0}}))
         assert point(found, "slow", 4).scaling.gain.verdict == "more"
         assert until(found) == {"slow": 1}
-        (line,) = paying_lines(found, "strong")
-        assert line.startswith("slow does not pay: at best it has 0.67 times the throughput of one worker (95 %: 0.6")
+        (line,) = paying_words(found, "strong")
+        assert line.startswith("slow does not pay: at best 0.67 times the throughput of one worker (95 % interval 0.6")
 
     def test_one_repeat_does_not_tell(self) -> None:
         found = scaled(rows("strong", repeats=1))
         assert set(until(found).values()) == {None}
-        assert paying_lines(found, "strong") == [
-            "gather-scatter had most throughput on 2 workers (of 2, 3, 4) in this one repeat: 1.25x.",
-            "all-reduce had most throughput on 3 workers (of 2, 3, 4) in this one repeat: 1.87x.",
-            "overlap had most throughput on 4 workers (the most tried) in this one repeat: 3.48x.",
+        assert paying_words(found, "strong") == [
+            "gather-scatter had the highest throughput on 2 workers (of 2, 3, 4) in this one repeat: 1.25x.",
+            "all-reduce had the highest throughput on 3 workers (of 2, 3, 4) in this one repeat: 1.87x.",
+            "overlap had the highest throughput on 4 workers (the most tried) in this one repeat: 3.48x.",
         ]
         slow = scaled(rows("strong", repeats=1, costs={"slow": {2: 80.0}}))
-        assert paying_lines(slow, "strong") == [
-            "slow was never faster than one worker in this one repeat (at best 0.40)."
+        assert paying_words(slow, "strong") == [
+            "slow was not faster than one worker in this one repeat (at best 0.40)."
         ]
 
     def test_a_gain_within_noise_is_none(self) -> None:
@@ -140,14 +133,14 @@ class TestWhereItStops:
         found = scaled(shaken(found, 2, [0.015, 0.022, 0.045]))
         assert point(found, "ring", 2).scaling.gain.verdict == "no difference"
         assert until(found) == {"ring": 4}
-        (line,) = paying_lines(found, "strong")
+        (line,) = paying_words(found, "strong")
         assert line.startswith("ring pays up to 4 workers, the most tried: they give 1.28 times the throughput of 3")
 
     def test_more_than_one_worker_within_noise_is_called_that(self) -> None:
         found = shaken(rows("strong", costs={"ring": {2: 18.0}}), 2, [0.030, 0.038, 0.046])
-        (line,) = paying_lines(scaled(found), "strong")
+        (line,) = paying_words(scaled(found), "strong")
         assert line.startswith(
-            "ring cannot be told to pay: at best it has 1.05 times the throughput of one worker, on 2, which is within"
+            "ring: no gain over one worker at 95 % confidence; at best 1.05 times its throughput, on 2 (95 % interval"
         )
 
     def test_a_number_that_could_not_run_is_stepped_over(self) -> None:
@@ -180,40 +173,33 @@ class TestWhereItStops:
         assert scaling.gain.verdict == "more"
         assert point(found, "overlap", 2).scaling.gain is None
         assert set(until(found).values()) == {None}
-        assert paying_lines(found, "strong") == []
-        assert headline(found) == "Without the one worker's run there is no speed-up"
+        assert paying_words(found, "strong") == []
+        assert headline(found).text == "No speed-up can be given: one worker has no result."
 
 
 class TestWords:
     def test_where_each_stops(self) -> None:
-        first, second, third = paying_lines(STRONG, "strong")
+        first, second, third = paying_words(STRONG, "strong")
         assert first.startswith(
             "gather-scatter stops paying after 2 workers: 3 give 0.93 times the throughput of 2 (95"
         )
-        assert first.endswith("%: 0.92 to 0.95).")
+        assert first.endswith(" 0.92 to 0.95).")
         assert second.startswith("all-reduce stops paying after 3 workers: 4 give 1.00 times the throughput of 3")
         assert second.endswith("), which is noise.")
         assert third.startswith("overlap pays up to 4 workers, the most tried: they give 1.26 times the throughput")
 
     def test_limits_are_not_judged(self) -> None:
         found = scaled(rows("strong", costs={"none": {2: 0.0}, "ring": {2: 2.0}}))
-        assert [line.split()[0] for line in paying_lines(found, "strong")] == ["ring"]
+        assert [line.split()[0] for line in paying_words(found, "strong")] == ["ring"]
 
     def test_the_headline(self) -> None:
-        assert headline(STRONG) == ("Strong scaling: overlap scales best, 3.48 times one worker on 4 (efficiency 87 %)")
+        words = "scaling: overlap scales best, {} times one worker on 4 workers (efficiency {} %)."
+        assert headline(STRONG).text == f"Strong {words.format('3.48', 87)}"
         both = scaled([*rows("strong"), *rows("weak")])
-        assert headline(both).endswith(
-            "; weak scaling: overlap scales best, 3.86 times one worker on 4 (efficiency 96 %)"
-        )
-        assert headline(scaled(rows("strong")[:1])) == "Only one worker was measured"
+        assert headline(both).text.endswith(f" Weak {words.format('3.86', 96)}")
+        assert headline(scaled(rows("strong")[:1])).text == "Only one worker was measured."
         slow = scaled(rows("strong", costs={"slow": {2: 80.0}}))
-        assert headline(slow) == "Strong scaling: no strategy is faster than one worker"
-
-    def test_beyond(self) -> None:
-        lines = beyond_lines(STRONG, "strong")
-        assert lines[0] == "gather-scatter on 4: 30.0 ms (communication 27.0, waiting 3.00, the rest 0.00)"
-        unmeasured = scaled([changed(row, split=None) for row in rows("strong")])
-        assert beyond_lines(unmeasured, "strong") == []
+        assert headline(slow).text == "Strong scaling: no strategy is faster than one worker."
 
     def test_batches_refusals_and_failures(self) -> None:
         modes = scale_study("strong", "weak").modes
@@ -221,6 +207,6 @@ class TestWords:
         assert batch_words(modes, "weak") == "every worker keeps its batch of 25"
         point = {"workers": 2, "mode": "weak"}
         refused = Failure(label="x", point=point, reason="no")
-        assert refused_lines([refused]) == ["x on 2 workers (weak) cannot run: no."]
+        assert refused_words(refused) == "x on 2 workers (weak) cannot run: no."
         failed = Failure(label="x", point=point, repeat=3, error="worker 1 died")
-        assert failed_lines([failed]) == ["x on 2 workers (weak) failed in repeat 3: worker 1 died."]
+        assert failed_words(failed) == "x on 2 workers (weak) failed in repeat 3: worker 1 died."

@@ -74,6 +74,7 @@ def test_another_user_gets_nothing(said: dict[str, Any]) -> None:
     assert sentence.startswith(f"shared memory of process {pid} cannot be opened (Permission denied): workers on comm")
 
 
+@pytest.mark.slow
 def test_the_launcher_names_the_worker_that_was_killed() -> None:
     with LocalPool(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:

@@ -13,7 +13,6 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.cli.parts.view import fitted
 
 from command import Said, run_command
 from paceline.api.shown import Comparison
@@ -21,6 +20,9 @@ from paceline.cli import main
 from paceline.cli.parts.console import PlainConsole
 from paceline.cli.parts.progress import Bars
 from paceline.errors import RunError, UsageError, WorkerError
+from paceline.present.model import plain_table
+from paceline.present.terminal import show_tables
+from paceline.results import changed
 from paceline.runs import stamped
 from paceline.study.entries import Entry
 from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text, shortened
@@ -96,7 +98,7 @@ class TestStoredRuns:
         summary = tmp_path / "b-failed" / "summary.json"
         summary.write_text(json.dumps({**json.loads(summary.read_text()), "error": HOSTILE}))
         study = usual_study()
-        study["results"][1]["label"] = HOSTILE
+        study.results[1] = changed(study.results[1], label=HOSTILE)
         write_study(tmp_path / "c-study", study)
         (tmp_path / f"d-{HOSTILE}").mkdir()
         (tmp_path / f"d-{HOSTILE}" / "summary.json").write_text("{")
@@ -164,7 +166,7 @@ def test_progress_shows_no_controls_of_others(is_terminal: bool) -> None:
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, {"COLUMNS": "120", "TERM": "xterm"}):
         console = PlainConsole()
         console._force_terminal = is_terminal
-        with Bars([entry], repeats=1, total_steps=1, console=console) as bars:
+        with Bars([entry], repeats=1, console=console) as bars:
             bars.started(entry, 0)
             bars.event(entry, {"kind": "warning", "text": HOSTILE, "rank": 0})
     assert SHOWN in out.getvalue()
@@ -175,8 +177,8 @@ def test_progress_shows_no_controls_of_others(is_terminal: bool) -> None:
 def test_columns_stay_aligned() -> None:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, {"COLUMNS": "80"}):
-        rows = [{"name": name, "value": "12"} for name in ("a\x07\u202e\x1bb", "ab")]
-        PlainConsole().print(fitted(rows, 80))
+        rows = [(name, "12") for name in ("a\x07\u202e\x1bb", "ab")]
+        show_tables(PlainConsole(), [plain_table(("name", "value"), rows, numbers=("value",))])
     lines = [line for line in out.getvalue().splitlines() if "12" in line]
     assert len(lines) == 2
     assert lines[0] == lines[1]

@@ -56,7 +56,8 @@ def list_clusters(json_target: Json = "") -> None:
     from paceline.cli.parts.nodes import cluster_line, describe
     from paceline.cli.parts.options import console_for, write_json
     from paceline.cluster.living import living_keepers
-    from paceline.runs import SCHEMA
+    from paceline.results.cluster import ClusterList
+    from paceline.results.study import SCHEMA
 
     console = console_for(json_target)
     found = [describe(keeper) for keeper in living_keepers()]
@@ -64,7 +65,7 @@ def list_clusters(json_target: Json = "") -> None:
         console.print(cluster_line(one), markup=False, soft_wrap=True)
     if not found:
         console.print("No clusters: `paceline cluster up nodes=4,bandwidth=1gbit` makes one.", markup=False)
-    write_json({"schema": SCHEMA, "clusters": found}, json_target)
+    write_json(ClusterList(schema=SCHEMA, clusters=found), json_target)
 
 
 @cluster.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -137,7 +138,8 @@ def check(
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
     from paceline.errors import RunError
-    from paceline.runs import SCHEMA
+    from paceline.results.cluster import ClusterCheck
+    from paceline.results.study import SCHEMA
 
     check_json_target(json_target)
     console = console_for(json_target)
@@ -149,9 +151,9 @@ def check(
         for figure in check_cluster(built, seconds=seconds):
             figures.append(figure)
             console.print(figure_line(figure), markup=False)
-        result = {"schema": SCHEMA, "name": built.name, "asked": built.plan.asked}
+        name, asked = built.name, built.plan.asked
     wrong = [figure for figure in figures if not figure.is_met]
-    write_json({**result, "passed": not wrong, "figures": [figure.to_dict() for figure in figures]}, json_target)
+    write_json(ClusterCheck(schema=SCHEMA, name=name, asked=asked, passed=not wrong, figures=figures), json_target)
     if wrong:
         raise RunError(
             f"{len(wrong)} of {len(figures)} figures are not as asked for (within {TOLERANCE:.0%}): {missed(wrong)}"

@@ -159,7 +159,7 @@ def network(
     from paceline.dataflow.matrices import parse_sides
     from paceline.dataflow.network import analyse, read_network
     from paceline.present.studies.dataflow import network_page
-    from paceline.present.terminal import show
+    from paceline.present.terminal import say, show
 
     check_json_target(json_target)
     check_target("--chart", chart, ends=".html")
@@ -175,7 +175,8 @@ def network(
 
         write_page(page, Path(chart))
     console = console_for(json_target)
-    show(console, page, with_intro=True)
+    say(console, page.intro[0])
+    show(console, page)
     if chart:
         console.print(f"chart  {chart}", markup=False, soft_wrap=True)
     write_json(result, json_target)

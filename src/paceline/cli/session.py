@@ -213,6 +213,7 @@ class Session:
             )
         if asked is not None:
             _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
+        self.console.print(f"Going on with {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)
         return kind.resumed(stored, num_hosts=self.num_hosts), folder
 
     def _is_wanted(self, folder: Path) -> bool:

@@ -64,8 +64,12 @@ class Section:
 Changes = dict[str, Any]  # dotted recipe keys with new values; `Recipe.replace` checks their types
 
 
-@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
 def hints_of(cls: Any) -> dict[str, Any]:
+    return _resolved_hints(cls)
+
+
+@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
+def _resolved_hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from paceline.cluster import Cluster, open_cluster
-from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, Figure
+from paceline.cluster.check import BANDWIDTH, CPU, LATENCY
 from paceline.cluster.living import Keeper, living_keepers, processes_inside
 from paceline.cluster.plan import Plan
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, parse_cluster
-from paceline.results.value import Value, null
+from paceline.results.cluster import ClusterFigure, ListedCluster
 
 
 def read_config(words: str) -> ClusterConfig:
@@ -43,22 +43,10 @@ def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]
         raise RunError("interrupted: the cluster is down") from None
 
 
-class KeptCluster(Value, frozen=True, kw_only=True):
+def describe(keeper: Keeper) -> ListedCluster:
     """A cluster as `list` shows it."""
-
-    name: str
-    asked: str
-    addresses: list[str]
-    is_ready: bool
-    keeper: int
-    parent: int | None = null()
-    processes: list[int]
-    cgroups: list[str]
-
-
-def describe(keeper: Keeper) -> KeptCluster:
     plan = keeper.plan
-    return KeptCluster(
+    return ListedCluster(
         name=plan.name,
         asked=plan.asked,
         addresses=[plan.address(index) for index in range(len(plan.nodes))],
@@ -70,7 +58,7 @@ def describe(keeper: Keeper) -> KeptCluster:
     )
 
 
-def cluster_line(one: KeptCluster) -> str:
+def cluster_line(one: ListedCluster) -> str:
     """A cluster in one line; what `exec` needs comes first."""
     first, last = one.addresses[0], one.addresses[-1]
     span = first if first == last else f"{first} to {last}"
@@ -95,7 +83,7 @@ def busy_machine(load: float | None = None, num_cores: int | None = None) -> str
     return f"This machine is busy (load {runnable:.1f} on {there} cores): figures may be lower than what was built."
 
 
-def figure_line(figure: Figure) -> str:
+def figure_line(figure: ClusterFigure) -> str:
     """One figure, its request and the verdict."""
     line = f"{figure.what:10} {figure.where:10} {_quantity(figure, figure.measured):>14}"
     if figure.asked is None:
@@ -104,11 +92,11 @@ def figure_line(figure: Figure) -> str:
     return f"{line} of {_quantity(figure, figure.asked):14} {percent}  {'' if figure.is_met else 'NOT '}as asked"
 
 
-def missed(wrong: list[Figure]) -> str:
+def missed(wrong: list[ClusterFigure]) -> str:
     return "; ".join(f"{one.what} {one.where} {_quantity(one, one.measured)}" for one in wrong)
 
 
-def _quantity(figure: Figure, value: float) -> str:
+def _quantity(figure: ClusterFigure, value: float) -> str:
     if figure.what == BANDWIDTH:
         return f"{value / 1e9:.3f} Gbit/s" if value >= 1e9 else f"{value / 1e6:.1f} Mbit/s"
     if figure.what == LATENCY:

@@ -54,7 +54,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             help="as p90 and p95, of the slowest worker in each iteration",
         ),
         Column(title="p90", text=lambda row: short_duration(row.time_s.p90 or 0.0), importance=10),
-        Column(title="p95", text=lambda row: short_duration(row.time_s.p95), importance=20),
+        Column(title="p95", text=lambda row: short_duration(row.time_s.p95), importance=40),
         Column(
             title="algbw, GB/s",
             short="algbw",
@@ -88,7 +88,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
                 "confidence",
             )
         )
-    columns.append(Column(title="Check", short="check", text=_check, is_number=False, importance=40))
+    columns.append(Column(title="Check", short="check", text=_check, is_number=False, importance=20))
     series = list(series_of(outcome.results))
     return Table(
         id="figures",

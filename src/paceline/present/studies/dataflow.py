@@ -247,10 +247,14 @@ def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]
             title="Mapping",
             short="mapping",
             text=lambda row: " ".join(map(str, row.layer.mapping.values())) if row.layer else "",
+            importance=60,
             help="m n e p q r t",
         ),
         Column(
-            title="PEs", text=lambda row: str(row.layer.active_pes) if row.layer else "", help="active, R x e x r x t"
+            title="PEs",
+            text=lambda row: str(row.layer.active_pes) if row.layer else "",
+            importance=50,
+            help="active, R x e x r x t",
         ),
         Column(title="Used", short="used", text=lambda row: f"{row.cost.utilisation:.0%}", help="MACs over PEs x time"),
         Column(title="MACs", text=lambda row: f"{_readable(row.cost.macs / 1e6, 0)} M", importance=10),

@@ -51,8 +51,8 @@ def gate_findings(found: Diff) -> list[Finding]:
         return []
     limit = f"{found.fail_if_slower_percent:g} %"
     words = {
-        FAILED: f"slower by more than {limit}",
-        PASSED: f"not slower by more than {limit}",
+        FAILED: f"is slower by more than {limit}",
+        PASSED: f"is not slower by more than {limit}",
         CANNOT_TELL: f"cannot tell whether it is slower by more than {limit}; use more repeats or steps",
     }
     return [

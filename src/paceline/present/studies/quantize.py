@@ -140,7 +140,7 @@ def _left_in_float(study: Quantization) -> list[Finding]:
     if not study.left_in_float:
         return []
     left = listed([f"{op.what} ({op.name})" for op in study.left_in_float])
-    return [Finding(f"Left in float, because there is no integer form: {left}.", "Left in float", "problem")]
+    return [Finding(f"Left in float: {left}. There is no integer form.", "Left in float", "problem")]
 
 
 def _noise(study: Quantization) -> list[Finding]:
@@ -148,7 +148,7 @@ def _noise(study: Quantization) -> list[Finding]:
     if not known:
         return []
     least, tensor = min(known)
-    return [Finding(f"Most rounding noise: {tensor}, {least:.1f} dB signal-to-noise ratio.", "Noise")]
+    return [Finding(f"Most noise: {tensor}, {least:.1f} dB signal-to-noise ratio.", "Noise")]
 
 
 def _calibration(study: Quantization) -> Finding:

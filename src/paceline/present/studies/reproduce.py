@@ -65,7 +65,7 @@ class ReproducePresenter(Presenter):
         return comparison_page(
             material,
             first=experiment_findings(study),
-            tables=[*experiment_tables(study), comparison_table(material.rows, places=Place.HTML)],
+            tables=[*experiment_tables(study), comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN)],
             sections=lambda: _sections(study),
         )
 

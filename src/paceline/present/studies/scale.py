@@ -285,12 +285,6 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             places=MARKDOWN | HTML,
         ),
         Column(
-            title="Samples/s",
-            short="samples/s",
-            text=lambda row: whole(row.samples_per_s),
-            importance=10,
-        ),
-        Column(
             title="Speed-up",
             short="speed-up",
             text=lambda row: factor(_scaling(row).speedup),
@@ -310,9 +304,15 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             help="speed-up over the number of workers",
         ),
         Column(
+            title="Samples/s",
+            short="samples/s",
+            text=lambda row: whole(row.samples_per_s),
+            importance=10,
+        ),
+        Column(
             title="Throughput gained",
             text=_gained,
-            places=HTML,
+            places=MARKDOWN | HTML,
             help="over the next smaller number of workers",
         ),
         _part("Compute", "compute", 20),
@@ -330,9 +330,15 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             text=lambda row: short_milliseconds(_scaling(row).communication_s),
             help="communication that compute does not hide",
         ),
-        Column(title="Waiting, ms", text=lambda row: short_milliseconds(_scaling(row).waiting_s), places=HTML),
-        Column(title="Hidden, ms", text=lambda row: short_milliseconds(_scaling(row).overlap_s), places=HTML),
-        Column(title="Compute, ms", text=lambda row: short_milliseconds(_scaling(row).compute_s), places=HTML),
+        Column(
+            title="Waiting, ms", text=lambda row: short_milliseconds(_scaling(row).waiting_s), places=MARKDOWN | HTML
+        ),
+        Column(
+            title="Hidden, ms", text=lambda row: short_milliseconds(_scaling(row).overlap_s), places=MARKDOWN | HTML
+        ),
+        Column(
+            title="Compute, ms", text=lambda row: short_milliseconds(_scaling(row).compute_s), places=MARKDOWN | HTML
+        ),
         Column(
             title="Test accuracy",
             text=lambda row: percent(row.final.test_accuracy),

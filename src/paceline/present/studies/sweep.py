@@ -53,7 +53,7 @@ def sweep_page(material: Material, *, repeats: int, failures: Sequence[Finding] 
     return comparison_page(
         material,
         first=[*sweep_findings(rows, repeats), *failures],
-        tables=[sweep_table(rows), comparison_table(rows, places=Place.HTML)],
+        tables=[sweep_table(rows), comparison_table(rows, places=Place.HTML | Place.MARKDOWN)],
         sections=lambda: _sections(rows),
         also=[varied],
         is_sweep=True,

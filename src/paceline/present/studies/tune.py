@@ -36,7 +36,7 @@ class TunePresenter(Presenter):
         return comparison_page(
             material,
             first=tuning_findings(study, str(material.sources[0].folder)),
-            tables=[*tables, comparison_table(material.rows, places=HTML)],
+            tables=[*tables, comparison_table(material.rows, places=HTML | Place.MARKDOWN)],
             sections=lambda: _sections(study, material),
         )
 
