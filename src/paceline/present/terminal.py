@@ -81,10 +81,6 @@ def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
         shown = {}
 
 
-def show_table(console: Console, table: Table[Any]) -> None:
-    show_tables(console, [table])
-
-
 def _explained(table: Table[Any]) -> list[tuple[str, str]]:
     return [(column.heading, column.help) for column in table.columns_in(Place.TERMINAL)]
 
