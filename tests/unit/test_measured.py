@@ -18,7 +18,7 @@ from paceline.present.model import Page
 from paceline.present.studies.run import run_facts
 from paceline.present.terminal import show
 from paceline.recipe import Recipe
-from paceline.results import RunResult, Straggler, changed
+from paceline.results import RunResult, Straggler, changed, convert
 from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import make_entry
 from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
@@ -45,7 +45,7 @@ def made_up_workers(count: int = 2) -> list[dict[str, Any]]:
 
 
 def result_of(files: Path | None, label: str = "ring") -> RunResult:
-    workers = [WorkerReport.of(worker) for worker in made_up_workers()]
+    workers = [convert(worker, WorkerReport) for worker in made_up_workers()]
     measured = measure_run(RECIPE, workers, files)
     return changed(run_result(RECIPE, make_entry("ring", RECIPE), workers, 9.0, measured), label=label)
 

@@ -134,7 +134,8 @@ def test_options_lead_to_integers_as_well(options: tuple[str, ...], run: Path, t
     study = json.loads(file.read_text())
     last = last_integer(typed(study))
     assert last is not None
-    assert last["agreement"] >= 0.97
+    assert last.agreement is not None
+    assert last.agreement >= 0.97
     if "--calibration" in options:
         assert study["request"]["calibrations"] == options[1].split(",")
     if options == ("--symmetric",):
@@ -243,7 +244,7 @@ def test_a_model_without_classes_has_losses_alone(tmp_path: Path) -> None:
     assert study["num_calibration_samples"] == 150
     first, last = study["stages"][0], last_integer(typed(study))
     assert last is not None
-    assert last["test_loss"] == pytest.approx(first["test_loss"], rel=0.05)
+    assert last.test_loss == pytest.approx(first["test_loss"], rel=0.05)
     assert "Calibrated on 150 training samples" in " ".join(said.out.split())
 
 

@@ -25,6 +25,7 @@ from paceline.results import (
     changed,
 )
 from paceline.results.study import Figure, OurRow, Reproduction, WorkerLoad
+from paceline.results.verify import ReplicaReport, ReplicaStep
 from paceline.runs import list_runs
 from paceline.study.engine import run_study
 from paceline.study.reproduce import Plan, Reproduce, experiment_names, load_experiment
@@ -65,10 +66,19 @@ def answer(task: Task, _: int) -> list[dict[str, Any]]:
     return [made_up_worker(rank, [time_s] * steps, evaluations=evaluations) for rank in range(task.num_workers)]
 
 
-def proven(*digests: list[str], error: float = 0.0) -> list[dict[str, Any]]:
+def proven(*digests: list[str], error: float = 0.0) -> list[ReplicaReport]:
     """Workers of a proof, by their digests."""
-    steps = [[{"step": step, "digest": digest} for step, digest in enumerate(own)] for own in digests]
-    return [{"rank": rank, "steps": own, "final_relative_error": error} for rank, own in enumerate(steps)]
+    return [
+        ReplicaReport(
+            rank=rank,
+            steps=[ReplicaStep(step=step, digest=digest) for step, digest in enumerate(own)],
+            start_digest="",
+            final_digest=own[-1],
+            metrics={},
+            final_relative_error=error,
+        )
+        for rank, own in enumerate(digests)
+    ]
 
 
 def reproduced(name: str, tmp_path: Path, **changes: Any) -> tuple[Reproduction, Path]:

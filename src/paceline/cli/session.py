@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,6 +202,7 @@ class Session:
 
     def _resumed(self, kind: type[Study], asked: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
         from paceline.recipe import Recipe
+        from paceline.results import DONE
         from paceline.runs import folder_of
         from paceline.study.folder import read_study
 
@@ -211,6 +212,8 @@ class Session:
             raise UsageError(
                 f"{self.resume!r} is not a {kind.name}, so that it cannot be resumed: it is a {stored.study}"
             )
+        if stored.status == DONE and not getattr(stored, "failed", None):
+            raise UsageError(f"{self.resume!r} is finished; `paceline runs show {folder.name}` shows it")
         if asked is not None:
             _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
         self.console.print(f"Going on with {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)
@@ -244,7 +247,7 @@ def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...
             raise UsageError(f"--resume goes on with the stored recipe, and {key} differs from it; leave it out")
 
 
-def _at(values: dict[str, Any], key: str) -> Any:
+def _at(values: Mapping[str, Any], key: str) -> Any:
     section, dot, name = key.partition(".")
     return values.get(section, {}).get(name) if dot else values.get(section)
 
