@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import RunError, UsageError
-from paceline.present import collect, page_of
+from paceline.present import collect, page_in_memory, page_of
 from paceline.present.chart import shortened, wrapped
 from paceline.present.charts import sections
 from paceline.present.columns import comparison_table, speed_table
@@ -370,3 +370,14 @@ class TestPresenters:
         study = changed(usual_study(), cautions=["the overhead is not known: no core"])
         findings = page_of(Stored(Path("x"), study)).findings
         assert Finding("The overhead is not known: no core.", "Caution", "caution") in findings
+
+    def test_a_stored_result_whose_values_contradict_each_other_is_refused(self) -> None:
+        study = usual_study()
+        first, *others = study.results
+        curve = changed(first.curve, loss=[0.5])  # shorter than its steps
+        stored = Stored(Path("broken"), changed(study, results=[changed(first, curve=curve), *others]))
+        page = page_of(stored)
+        with pytest.raises(UsageError, match="'broken' is damaged: its values contradict each other"):
+            page.make_sections()
+        with pytest.raises(IndexError):
+            page_in_memory(stored.content, stored.folder).make_sections()  # ours: a bug shows where it is

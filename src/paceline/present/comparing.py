@@ -33,7 +33,7 @@ def headline(rows: Sequence[Row]) -> Finding:
     where = _where(racing)
     if len(racing) == 1:
         return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
-    verdicts = {row.label: _versus(row).verdict for row in racing if row is not fastest}
+    verdicts = {row.label: row.versus_fastest.verdict for row in racing if row is not fastest and row.versus_fastest}
     # A rival whose median of ratios is below one while its median time is not is no clear order either.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):

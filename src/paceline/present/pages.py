@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.present.material import Material, collect, material_of
-from paceline.present.model import Page, Presenter
+from paceline.errors import PacelineError, UsageError
+from paceline.present import material as materials
+from paceline.present.material import Material, material_of
+from paceline.present.model import Page, Presenter, Section
 from paceline.present.registry import presenters
 from paceline.results import RunRecord, RunResult, StudyResult
 from paceline.runs import Stored
@@ -14,17 +18,48 @@ from paceline.runs import Stored
 __all__ = ["collect", "page_in_memory", "page_of"]
 
 
+def collect(paths: Sequence[Path]) -> Material:
+    """The runs and studies in folders; a damaged one is refused as `page_of` does."""
+    with _refusing(", ".join(path.name for path in paths)):
+        return materials.collect(paths)
+
+
 def page_of(what: Stored | Sequence[Stored] | Material) -> Page:
-    """The page of one run or study, or of several side by side."""
-    if not isinstance(what, Material):
-        what = material_of([what] if isinstance(what, Stored) else what)
-    return _presenter(what).page(what)
+    """The page of one run or study, or of several side by side.
+
+    A stored result can be damaged in ways that its types allow: lists of different lengths, a time below zero. Such a
+    result is refused with its name, while the page is made and while its charts are.
+    """
+    sources = what.sources if isinstance(what, Material) else [what] if isinstance(what, Stored) else list(what)
+    name = ", ".join(source.name for source in sources)
+    with _refusing(name):
+        page = _page(what if isinstance(what, Material) else material_of(sources))
+
+    def make_sections() -> Sequence[Section]:
+        with _refusing(name):
+            return page.make_sections()
+
+    return dataclasses.replace(page, make_sections=make_sections)
 
 
 def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
     """The page of a result that was just measured and stored in a folder."""
     content = result if isinstance(result, StudyResult) else _record(result, folder)
-    return page_of(Stored(folder, content))
+    return _page(material_of([Stored(folder, content)]))
+
+
+def _page(material: Material) -> Page:
+    return _presenter(material).page(material)
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except PacelineError:
+        raise
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{name!r} is damaged: its values contradict each other ({error})") from error
 
 
 def _record(result: RunResult, folder: Path) -> RunRecord:
