@@ -259,6 +259,20 @@ def test_another_request_is_another_study(tmp_path: Path) -> None:
         ran(Compare.prepare(RECIPE, repeats=3), tmp_path, resume=stored.folder)
 
 
+def test_an_edited_file_of_the_user_is_another_study(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from torch import nn\n\n\ndef model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(16, 2))\n"
+    )
+    recipe = RECIPE.replace({"model.name": f"{file}:model", "data.name": "synthetic:1x4x4x2"})
+    study = Compare.prepare(recipe, repeats=2)
+    with pytest.raises(KeyboardInterrupt):
+        ran(study, tmp_path / "runs", Troubled(1))
+    assert unfinished(study, tmp_path / "runs") is not None
+    file.write_text(file.read_text() + "# edited\n")
+    assert unfinished(study, tmp_path / "runs") is None
+
+
 def test_a_process_that_does_not_report_stores_nothing(tmp_path: Path) -> None:
     launcher = MadeUpLauncher(lambda task, number: [])  # noqa: ARG005
     launcher.is_main = False
