@@ -80,7 +80,7 @@ def result(
             }
         )
     entry = Entry(label, label, label, {}, "fp32", guarantee, num_workers)
-    return changed(run_result(recipe(), entry, [WorkerReport.of(one) for one in workers], total_s=1.0), **changes)
+    return changed(run_result(recipe(), entry, [convert(one, WorkerReport) for one in workers], total_s=1.0), **changes)
 
 
 def study_of(rows: list[list[RunResult]], **changes: Any) -> Comparison:

@@ -10,7 +10,7 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from paceline.errors import UsageError, unknown
 from paceline.parsing import LARGEST_WHOLE
 
 T = TypeVar("T")
+Options = dict[str, bool | int | float | str | None]  # of a strategy or a codec, by name
 
 
 def is_reference(text: str) -> bool:
@@ -57,7 +58,7 @@ def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(f"{kind} {text!r} raised {type(error).__name__}: {error}") from error
 
 
-def accepted_arguments(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
+def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[str, object]:
     """Those of the offered keyword arguments that a factory has parameters for."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -77,12 +78,10 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
     return name, tuple((key, value) for key, _, value in pairs)
 
 
-def convert_options(
-    kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
+def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
     """Options as the user wrote them, in the types of a class's fields."""
     known, hints = list(known), typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
+    values: Options = {}
     for key, text in pairs:
         if key not in known:
             if not known:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
 from helpers import build
-from paceline.results.verify import Divergence
+from paceline.results import changed
+from paceline.results.verify import Divergence, ReplicaReport, ReplicaStep
 from paceline.strategies import Guarantee
 from paceline.study.judges import JUDGES, Seen, judge
 
 
-def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> dict[str, Any]:
+def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> ReplicaReport:
     steps = [
-        {"step": step, "digest": digest, "tensor": "t", "relative_error": 0.5, "relative_to_path": 0.5}
+        ReplicaStep(step=step, digest=digest, tensor="t", relative_error=0.5, relative_to_path=0.5)
         for step, digest in enumerate(digests)
     ]
     metrics = {"staleness_updates": {"max": latest}}
-    return {"rank": rank, "steps": steps, "start_digest": "0", "final_digest": final, "metrics": metrics}
+    return ReplicaReport(rank=rank, steps=steps, start_digest="0", final_digest=final, metrics=metrics)
 
 
-def seen(*workers: dict[str, Any]) -> Seen:
+def seen(*workers: ReplicaReport) -> Seen:
     return {"sgd": list(workers)}
 
 
@@ -46,11 +46,13 @@ def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
     assert verdict.first_divergence == Divergence(optimizer="sgd", rank=1, step=1, tensor="t", error=math.inf)
 
 
-def drifting(rank: int, distances: list[float], updates: list[float], final: str = "z") -> dict[str, Any]:
+def drifting(rank: int, distances: list[float], updates: list[float], final: str = "z") -> ReplicaReport:
     found = worker(rank, "abc"[: len(distances)], final)
-    for row, distance, update in zip(found["steps"], distances, updates, strict=True):
-        row.update({"distance": distance, "longest_update": update})
-    return found
+    steps = [
+        changed(row, distance=distance, longest_update=update)
+        for row, distance, update in zip(found.steps, distances, updates, strict=True)
+    ]
+    return changed(found, steps=steps)
 
 
 def test_partial_wants_no_replica_further_from_the_mean_than_stated() -> None:

@@ -25,6 +25,7 @@ from paceline.results import (
     changed,
 )
 from paceline.results.study import Figure, OurRow, Reproduction, WorkerLoad
+from paceline.results.verify import ReplicaReport, ReplicaStep
 from paceline.runs import list_runs
 from paceline.study.engine import run_study
 from paceline.study.reproduce import Plan, Reproduce, experiment_names, load_experiment
@@ -65,10 +66,19 @@ def answer(task: Task, _: int) -> list[dict[str, Any]]:
     return [made_up_worker(rank, [time_s] * steps, evaluations=evaluations) for rank in range(task.num_workers)]
 
 
-def proven(*digests: list[str], error: float = 0.0) -> list[dict[str, Any]]:
+def proven(*digests: list[str], error: float = 0.0) -> list[ReplicaReport]:
     """Workers of a proof, by their digests."""
-    steps = [[{"step": step, "digest": digest} for step, digest in enumerate(own)] for own in digests]
-    return [{"rank": rank, "steps": own, "final_relative_error": error} for rank, own in enumerate(steps)]
+    return [
+        ReplicaReport(
+            rank=rank,
+            steps=[ReplicaStep(step=step, digest=digest) for step, digest in enumerate(own)],
+            start_digest="",
+            final_digest=own[-1],
+            metrics={},
+            final_relative_error=error,
+        )
+        for rank, own in enumerate(digests)
+    ]
 
 
 def reproduced(name: str, tmp_path: Path, **changes: Any) -> tuple[Reproduction, Path]:
@@ -211,7 +221,9 @@ def test_a_replica_that_differs_once_fails_the_proof() -> None:
     assert compare_digests("good", proven(["a", "b"], ["a", "b"])).passed
     once = compare_digests("bad", proven(["a", "b", "c"], ["a", "x", "c"]))
     assert (once.passed, once.first_unequal, once.equal) == (False, 1, 2)
-    assert "NOT the same" in proof_finding(once).text
+    finding = proof_finding(once)
+    assert "NOT the same" in finding.text
+    assert finding.kind == "problem"
     assert not compare_digests("far", proven(["a", "b"], ["a", "b"], error=1e-3)).passed, "equal, but not the average"
     assert not compare_digests("still", proven(["a", "a"], ["a", "a"])).passed, "nobody moved"
 

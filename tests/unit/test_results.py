@@ -8,7 +8,7 @@ import pytest
 
 from made_up import made_up_worker
 from paceline.recipe import Recipe
-from paceline.results import Row, RunResult, changed, to_json
+from paceline.results import Row, RunResult, changed, convert, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
@@ -19,7 +19,7 @@ RECIPE = Recipe().replace({"workers": 2})
 
 def result_of(workers: list[dict[str, Any]], text: str = "ring", **changes: Any) -> RunResult:
     recipe = RECIPE.replace(changes)
-    reports = [WorkerReport.of(worker) for worker in workers]
+    reports = [convert(worker, WorkerReport) for worker in workers]
     return run_result(recipe, make_entry(text, recipe), reports, total_s=9.0)
 
 

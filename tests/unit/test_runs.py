@@ -17,7 +17,7 @@ from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe
-from paceline.results import Comparison, Environment, RunRecord
+from paceline.results import Comparison, Environment, RunRecord, convert
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import SCHEMA, Folder, finite, list_runs, read, stamped, write_run
 from paceline.study.compare import Compare
@@ -160,7 +160,7 @@ def test_numbers_that_json_does_not_have() -> None:
 
 def test_nan_is_written_as_null(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "toy")
-    worker = WorkerReport.of(made_up_worker(0, [1.0], loss=[math.inf]))
+    worker = convert(made_up_worker(0, [1.0], loss=[math.inf]), WorkerReport)
     result = run_result(RECIPE, make_entry("ring", RECIPE), [worker], total_s=1.0)
     record = RunRecord(schema=SCHEMA, kind="run", name="toy", started="", status="done", result=result)
     write_run(folder, RECIPE, Environment(), record, [worker])

@@ -19,10 +19,10 @@ from paceline.runs import list_runs
 from paceline.study import sweep as module
 from paceline.study.engine import run_study, unfinished
 from paceline.study.folder import read_study
-from paceline.study.memory import Footprint
 from paceline.study.remedies import parse_remedies
 from paceline.study.sweep import Sweep
 from paceline.study.vary import parse_vary
+from paceline.train.footprint import Footprint
 
 RECIPE = Recipe().replace({"workers": 2, "strategy": "overlap", "data.train_samples": 64, "train.epochs": 1})
 RECIPE = RECIPE.replace({"train.batch_size": 16})

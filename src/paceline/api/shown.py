@@ -57,7 +57,7 @@ class Comparison(Mapping[str, Any]):
         return _html(self.study, self.folder)
 
 
-class RunResult(dict[str, Any]):
+class RunResult(Json):
     """The result of a run: a plain dict, with its folder in `folder`, whose text is a short table of its workers."""
 
     def __init__(self, result: results.RunResult, folder: Path) -> None:

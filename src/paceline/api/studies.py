@@ -27,6 +27,7 @@ from paceline.study.scale import Scale, parse_mode, parse_workers
 from paceline.study.sweep import Sweep
 from paceline.study.tune import Tune
 from paceline.study.vary import make_axes
+from paceline.train.context import ignore_event
 from paceline.train.given import Constant, as_factory, give
 
 
@@ -50,7 +51,7 @@ def run(
     preflight(recipe, [entry])
     with workers.launch(entry.num_processes, recipe.cluster) as pool:
         folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), pool)
-        result = execute(pool, recipe, entry, folder=folder, on_event=_ignore)
+        result = execute(pool, recipe, entry, folder=folder, on_event=ignore_event)
     assert result is not None
     assert folder is not None
     return RunResult(result, folder.path)
@@ -195,7 +196,7 @@ def _study(study: Study, out: str | Path, workers: Workers, *, fresh: bool) -> C
     return Comparison(outcome.result, outcome.folder)
 
 
-def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
+def _parts(model: Any, data: Any, given: list[str]) -> dict[str, str]:
     """A recipe's model and data, by name or by reference to an object."""
     if data is None:
         raise UsageError(f"compare() was given a {type(model).__name__} but no data: compare(model, data)")
@@ -219,12 +220,8 @@ def _name(part: Any) -> str:
     return str(getattr(part, "__name__", type(part).__name__)).strip("<>")
 
 
-def _recipe(recipe: str | Recipe, changes: dict[str, Any], workers: Workers) -> Recipe:
+def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: Workers) -> Recipe:
     """The recipe with its changes and a comm by name."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
     return settle_comm(changed, workers.num_hosts(changed.cluster))
-
-
-def _ignore(event: Mapping[str, Any]) -> None:
-    del event

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,7 +73,7 @@ def list_again(
     _list(out or context.obj, wanted, json_target)
 
 
-def _list(out: Path, wanted: dict[str, Any], json_target: str) -> None:
+def _list(out: Path, wanted: Mapping[str, Any], json_target: str) -> None:
     from paceline.cli.parts.options import console_for, write_json
     from paceline.present.studies.runs_list import list_page
     from paceline.present.terminal import say, show

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.parts.options import host_options, recipe_options
 from paceline.cli.session import session_options
+
+if TYPE_CHECKING:
+    from paceline.recipe import Changes
 
 ORDER = 2
 WORKERS = "1,2,3,4"
@@ -15,7 +19,7 @@ HELP = """Measure how strategies scale with workers: time, speed-up, efficiency,
 Every point is measured against one worker of the same code. Strong scaling keeps the global batch (--batch-size), weak scaling the batch of each worker (--worker-batch-size, or the global batch over the largest number of workers)."""  # noqa: E501
 
 
-def _most_workers(arguments: dict[str, Any]) -> dict[str, Any]:
+def _most_workers(arguments: Mapping[str, Any]) -> Changes:
     """The recipe is that of the largest point."""
     from paceline.study.scale import parse_workers
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -247,7 +247,7 @@ def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...
             raise UsageError(f"--resume goes on with the stored recipe, and {key} differs from it; leave it out")
 
 
-def _at(values: dict[str, Any], key: str) -> Any:
+def _at(values: Mapping[str, Any], key: str) -> Any:
     section, dot, name = key.partition(".")
     return values.get(section, {}).get(name) if dot else values.get(section)
 

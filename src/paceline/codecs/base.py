@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
-from paceline.results.value import Scalar
+from paceline.plugins import Options
 
 Key = int | str  # which of a strategy's tensors this is, the same in every step and on every worker
 
@@ -91,6 +91,6 @@ class Codec(ABC):
         return {item.name: item for item in fields(cls)}
 
     @property
-    def options(self) -> dict[str, Scalar]:
+    def options(self) -> Options:
         """The values of the codec's options."""
         return {name: getattr(self, name) for name in self.option_fields()}

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from paceline.errors import UsageError
 from paceline.results.value import Json
@@ -22,6 +23,14 @@ class Pin:
 
     size_bytes: int
     digest: str  # "md5:..." or "sha256:..." of the whole file
+
+
+class Facts(TypedDict):
+    """A verified file, as REMEMBERED stores it."""
+
+    size_bytes: int
+    mtime_ns: int
+    digest: str
 
 
 def verify(files: Iterable[tuple[Path, Pin]]) -> None:
@@ -61,7 +70,7 @@ def mismatch(path: Path, pin: Pin) -> str:
     return "" if found == expected else f"is corrupt: its {algorithm} is {found}, not the expected {expected}"
 
 
-def _facts(path: Path, pin: Pin) -> Json:
+def _facts(path: Path, pin: Pin) -> Facts:
     try:
         status = path.stat()
     except OSError as error:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
-from paceline.results.value import Json
 
 if TYPE_CHECKING:  # these need torch, which a waiting worker process does without
     from paceline.train.context import Context, Event
@@ -25,7 +24,7 @@ class Task:
     """A function for every worker, one for every server, their arguments, and the comm between them."""
 
     function: Function
-    arguments: Json = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     num_workers: int = 1
     num_servers: int = 0  # their ranks follow the workers'
     serve: Function | None = None  # the servers' function; takes the same arguments
@@ -35,7 +34,7 @@ class Task:
     timeout_s: float = 60.0
 
     @property
-    def shared_arguments(self) -> Json:
+    def shared_arguments(self) -> Mapping[str, Any]:
         """The arguments that must be equal on all hosts; paths of files may differ."""
         return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 

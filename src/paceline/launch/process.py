@@ -27,7 +27,6 @@ from paceline.launch.messages import (
     RunTask,
     StoreKept,
 )
-from paceline.results.value import Json
 
 
 def main() -> None:
@@ -94,7 +93,7 @@ def _work(order: RunTask, pipe: Channel, store: Any) -> tuple[Any, Reply]:
     from paceline.comm.torch import is_peer_failure, make_store
     from paceline.errors import PacelineError
     from paceline.launch.delivery import delivered
-    from paceline.launch.rendezvous import MoreComms, address_towards, connect, device_for, part
+    from paceline.launch.rendezvous import MoreComms, Seat, address_towards, connect, device_for, part
     from paceline.train.context import Context
     from paceline.train.given import unpack
     from paceline.train.memory import give_back_memory
@@ -108,19 +107,19 @@ def _work(order: RunTask, pipe: Channel, store: Any) -> tuple[Any, Reply]:
         torch.set_num_threads(task.threads)
         if store is None:
             store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
-        where: Json = {
-            "job": order.job,
-            "rank": order.rank,
-            "local_rank": order.local_rank,
-            "node": order.node,
-            "address": order.address or address_towards(*order.master),
-        }
-        comm, wide = connect(task, store, **where)
+        seat = Seat(
+            job=order.job,
+            rank=order.rank,
+            local_rank=order.local_rank,
+            node=order.node,
+            address=order.address or address_towards(*order.master),
+        )
+        comm, wide = connect(task, store, seat)
         context = Context(
             comm,
             device_for(task, order.local_rank),
             lambda event: pipe.send(Emitted(event)),
-            MoreComms(task, store, **where).connect,
+            MoreComms(task, store, seat).connect,
             wide,
         )
         if order.rank == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,9 +19,18 @@ from paceline.launch.messages import MAX_MESSAGE_BYTES, MessageError, decode, en
 CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in several
 
 
-def connect(
-    task: Task, store: Any, *, job: int, rank: int, local_rank: int, node: str, address: str
-) -> tuple[Comm, Comm | None]:
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A process's place in a task: which job of the pool, its ranks, and where others reach it."""
+
+    job: int
+    rank: int
+    local_rank: int
+    node: str
+    address: str
+
+
+def connect(task: Task, store: Any, seat: Seat) -> tuple[Comm, Comm | None]:
     """Fresh comms for one task: one of the workers, and a wide one that includes the servers, if there are any.
 
     A server is not in the comm of the workers: it gets the wide one twice.
@@ -31,19 +40,19 @@ def connect(
     def join(corner: str, world_size: int) -> Comm:
         return kind.connect(
             Place(
-                rank=rank,
+                rank=seat.rank,
                 world_size=world_size,
                 store=prefix_store(corner, store),
-                node=node,
-                local_rank=local_rank,
+                node=seat.node,
+                local_rank=seat.local_rank,
                 timeout_s=task.timeout_s,
-                address=address,
+                address=seat.address,
                 device=task.device,
             )
         )
 
-    own = join(f"job{job}", task.num_workers) if rank < task.num_workers else None
-    wide = join(f"job{job}/wide", task.num_processes) if task.num_servers else None
+    own = join(f"job{seat.job}", task.num_workers) if seat.rank < task.num_workers else None
+    wide = join(f"job{seat.job}/wide", task.num_processes) if task.num_servers else None
     comm = own or wide
     assert comm is not None
     return comm, wide
@@ -64,13 +73,13 @@ def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
 class MoreComms:
     """Opens further comms for a task, each with its own prefix in the store."""
 
-    def __init__(self, task: Task, store: Any, **where: Any) -> None:
-        self._task, self._store, self._where = task, store, where
+    def __init__(self, task: Task, store: Any, seat: Seat) -> None:
+        self._task, self._store, self._seat = task, store, seat
         self._numbers = itertools.count(1)
 
     def connect(self, name: str) -> Comm:
         corner = prefix_store(f"more{next(self._numbers)}", self._store)
-        comm, _ = connect(replace(self._task, comm=name, num_servers=0), corner, **self._where)
+        comm, _ = connect(replace(self._task, comm=name, num_servers=0), corner, self._seat)
         return comm
 
 

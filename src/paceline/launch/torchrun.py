@@ -9,8 +9,17 @@ from paceline.comm.torch import prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Fit, Launcher, Place, Request, Task, WorkerPool
 from paceline.launch.meeting import Meeting
-from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, part, publish
-from paceline.results.value import Json
+from paceline.launch.rendezvous import (
+    MoreComms,
+    Seat,
+    address_towards,
+    collect,
+    connect,
+    device_for,
+    leave,
+    part,
+    publish,
+)
 from paceline.train.context import Context, Event
 from paceline.train.memory import keep_memory
 
@@ -82,15 +91,15 @@ class TorchrunPool(WorkerPool):
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         meeting = self._meeting
-        where: Json = {
-            "job": self._job,
-            "rank": self.rank,
-            "local_rank": meeting.local_rank,
-            "node": meeting.node,
-            "address": address_towards(meeting.host, meeting.port),
-        }
-        comm, wide = connect(task, self._store, **where)
-        more = MoreComms(task, self._store, **where)
+        seat = Seat(
+            job=self._job,
+            rank=self.rank,
+            local_rank=meeting.local_rank,
+            node=meeting.node,
+            address=address_towards(meeting.host, meeting.port),
+        )
+        comm, wide = connect(task, self._store, seat)
+        more = MoreComms(task, self._store, seat)
         result = task.call(Context(comm, device_for(task, meeting.local_rank), on_event, more.connect, wide))
         part(task, self.rank, comm, wide)
         if self.rank >= task.num_workers:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.measure.observer import Observer, Row, RunFacts
-from paceline.results.value import Json
 
 INTERVAL_S = 0.2
 WINDOW_S = 2.0  # over which speed and time inside the comm are taken: steady to look at, and soon up to date
@@ -73,7 +72,7 @@ class Live(Observer):
         self._told_at = now
         self._emit({"kind": kind, **(self._last or {}), **self._recently(now), **self._more()})
 
-    def _recently(self, now: float) -> Json:
+    def _recently(self, now: float) -> Row:
         while len(self._recent) > 2 and self._recent[1].end < now - WINDOW_S:
             self._recent.popleft()
         first, *steps = self._recent

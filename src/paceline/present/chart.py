@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.present.rows import ShownRow
-from paceline.results import Json
+from paceline.results.value import Json
 
 TICK_WIDTH = 16  # characters of a label per line
 MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by its short form

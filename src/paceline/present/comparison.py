@@ -13,7 +13,8 @@ from paceline.present.numbers import TIMES, amount, counted, duration, duration_
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles
 from paceline.recipe import Recipe
-from paceline.results import Json, StudyResult
+from paceline.results import StudyResult
+from paceline.results.value import Json
 from paceline.runs import Stored
 
 KIND = "Paceline report"

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import whole_number
-from paceline.recipe.fields import Section, option
+from paceline.recipe.fields import Changes, Section, option
 from paceline.recipe.units import bits_per_s, fraction, num_bytes, seconds
 
 EXAMPLE = "nodes=4,cpus=0.5,bandwidth=1gbit"
@@ -107,7 +107,7 @@ class ClusterConfig(Section):
         return number
 
 
-def parse_cluster(text: str) -> dict[str, Any]:
+def parse_cluster(text: str) -> Changes:
     """`nodes=4,cpus=0.5,links=0-2:100mbit` as changes of the whole section; what is not named takes its default."""
     fields = {item.name: item for item in dataclasses.fields(ClusterConfig)}
     words: dict[str, list[str]] = {}

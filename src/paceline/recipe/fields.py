@@ -61,6 +61,9 @@ class Section:
     section: typing.ClassVar[str] = ""
 
 
+Changes = dict[str, Any]  # dotted recipe keys with new values; `Recipe.replace` checks their types
+
+
 def hints_of(cls: Any) -> dict[str, Any]:
     return _resolved_hints(cls)
 

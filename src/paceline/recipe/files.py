@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml_value
+from paceline.recipe.fields import Changes
 from paceline.recipe.whole import Recipe, recipe_keys
 
 DEFAULT_RECIPE = "lenet5-mnist"
@@ -34,9 +34,9 @@ def builtin_recipes() -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in found}
 
 
-def parse_set(assignments: list[str]) -> dict[str, Any]:
+def parse_set(assignments: list[str]) -> Changes:
     """`key=value` words as changes; a value is read as TOML reads it, or else as a string."""
-    changes: dict[str, Any] = {}
+    changes: Changes = {}
     for word in assignments:
         key, equals, text = word.partition("=")
         if not equals:

@@ -22,6 +22,9 @@ from paceline.recipe.sections import (
     TrainConfig,
 )
 
+if typing.TYPE_CHECKING:  # reading a recipe does not need msgspec
+    from paceline.results.value import Json
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
@@ -90,9 +93,9 @@ class Recipe(Section):
             return iterations if iterations is not None else per_epoch
         return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain values, without those that are unset."""
-        return typing.cast(dict[str, Any], _plain(dataclasses.asdict(self)))
+        return typing.cast("Json", _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
         values = self.to_dict()
@@ -196,7 +199,7 @@ def key_type(key: str) -> Any:
 def _build(cls: type, values: Mapping[str, Any], source: str, prefix: str) -> Any:
     hints = hints_of(cls)
     names = [item.name for item in dataclasses.fields(cls)]
-    arguments: dict[str, Any] = {}
+    arguments = {}
     for key, value in values.items():
         if key not in names:
             raise unknown(f"key in {source}", f"{prefix}{key}", [f"{prefix}{name}" for name in names])

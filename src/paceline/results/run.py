@@ -33,8 +33,8 @@ class Staleness(Value, frozen=True, kw_only=True):
     mean: float
 
 
-class WorkerResult(Value, frozen=True, kw_only=True):
-    """One worker of a run."""
+class WorkerTotals(Value, frozen=True, kw_only=True):
+    """Bytes and scores of one worker over a whole run."""
 
     rank: int
     sent_bytes: int
@@ -46,6 +46,11 @@ class WorkerResult(Value, frozen=True, kw_only=True):
     test_accuracy: float | None
     test_loss_before_finish: float | None
     test_accuracy_before_finish: float | None
+
+
+class WorkerResult(WorkerTotals, frozen=True, kw_only=True):
+    """One worker of a run."""
+
     train_s: float
     parameter_digest: str
     strategy_metrics: Json
@@ -74,7 +79,7 @@ class Evaluation(Value, frozen=True, kw_only=True):
     train_s: float
     loss: float | None
     accuracy: float | None
-    sent_bytes: int | None
+    sent_bytes: int | None = null()  # by all workers until then; unknown to a single worker
 
 
 class Target(Value, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from paceline.codecs import Codec, TensorSpec
 from paceline.comm import Comm, Operation
-from paceline.results.value import Json, Scalar
+from paceline.plugins import Options
+from paceline.results.value import Json
 
 
 class Guarantee(enum.Enum):
@@ -149,7 +150,7 @@ class Strategy(ABC):
         return {item.name: item for item in fields(cls) if item.name != "codec"}
 
     @property
-    def options(self) -> dict[str, Scalar]:
+    def options(self) -> Options:
         """The values of the strategy's own options."""
         return {name: getattr(self, name) for name in self.option_fields()}
 

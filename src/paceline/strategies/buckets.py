@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Done, Reduction, Work
 from paceline.errors import UsageError
-from paceline.results.value import Json
 from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 from paceline.strategies.capabilities import (
     Accumulating,
@@ -42,6 +41,13 @@ class Bucket:
     begin: int = 0
     end: int = 0
     flags: int = 0  # where the members' reach begins, when that travels along; else the end
+
+
+class Limits(TypedDict):
+    """How much goes into the first bucket, and into every other."""
+
+    first_bytes: float
+    bucket_bytes: float
 
 
 def plan_buckets(
@@ -285,7 +291,7 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
         return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
 
     @property
-    def limits(self) -> Json:
+    def limits(self) -> Limits:
         """How much goes into a bucket."""
         first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
         return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}

@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from paceline.recipe import ClusterConfig, Recipe, builtin_recipes, recipe_keys
+from paceline.recipe import Changes, ClusterConfig, Recipe, builtin_recipes, recipe_keys
 from paceline.results.study import Best
-from paceline.results.value import Json
 
 BEST_FILE = "best.toml"
 SAME_RUN = ("name", "description", "strategies")  # keys that do not change what one run does
@@ -36,7 +35,7 @@ def library_call(strategy: str, comm: str) -> str:
     return f'paceline.init(comm="{comm}")\n{wrap}'
 
 
-def _changes(base: Recipe, recipe: Recipe) -> Json | None:
+def _changes(base: Recipe, recipe: Recipe) -> Changes | None:
     """What changes one recipe into another; None where options cannot say it."""
     keys = [key for key, _ in recipe_keys() if key not in SAME_RUN]
     changes = {key: _value(recipe, key) for key in keys if _value(recipe, key) != _value(base, key)}
@@ -50,7 +49,7 @@ def _value(recipe: Recipe, key: str) -> Any:
     return getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
 
 
-def _words(changes: Json) -> list[str]:
+def _words(changes: Changes) -> list[str]:
     fields = dict(recipe_keys())
     words = []
     cluster = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("cluster.")}

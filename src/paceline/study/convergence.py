@@ -64,8 +64,7 @@ def sent_until(workers: Sequence[WorkerReport], step: int) -> int | None:
 def evaluations_of(workers: Sequence[WorkerReport]) -> list[Evaluation]:
     """Rank 0's evaluations during training, each with the bytes that all workers had sent until then."""
     return [
-        Evaluation(**evaluation, sent_bytes=sent_until(workers, evaluation["step"]))
-        for evaluation in workers[0].evaluations
+        changed(evaluation, sent_bytes=sent_until(workers, evaluation.step)) for evaluation in workers[0].evaluations
     ]
 
 

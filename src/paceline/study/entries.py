@@ -9,8 +9,8 @@ from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
-from paceline.recipe import Recipe
-from paceline.results.value import Json, Scalar
+from paceline.plugins import Options
+from paceline.recipe import Changes, Recipe
 from paceline.strategies import Guarantee, StrategySpec
 from paceline.strategies.capabilities import as_asynchronous, check_model_of, servers_of
 from paceline.train.optimizers import optimizer_class
@@ -25,7 +25,7 @@ class Entry:
     label: str  # as the user wrote it
     spec: str  # the strategy that runs
     name: str
-    options: dict[str, Scalar]
+    options: Options
     codec: str
     guarantee: str
     num_workers: int
@@ -37,7 +37,7 @@ class Entry:
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe as this row runs it. The global batch is the same for any number of workers."""
-        changes: Json = {"strategy": self.spec, "strategies": [], "codec": self.codec}
+        changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
         return recipe.replace(changes)

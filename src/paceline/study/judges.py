@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from paceline.results.value import Json, changed
-from paceline.results.verify import Divergence
+from paceline.results.value import changed
+from paceline.results.verify import Divergence, ReplicaReport, ReplicaStep
 from paceline.strategies import Guarantee, Strategy
 from paceline.strategies.capabilities import (
     STALENESS,
@@ -23,7 +23,7 @@ REALLY_DIFFERENT = 1e-6
 # a million times shorter than a replica.
 DRIFT_ROUNDING = 1e-9
 
-Seen = dict[str, list[Json]]  # by optimiser: what each worker saw
+Seen = dict[str, list[ReplicaReport]]  # by optimiser: what each worker saw
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float = 1.0)
 
 def _exact(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Every replica equals the oracle after every step."""
-    return _within(EXACT_TOLERANCE, list(_differences(seen, "relative_error")))
+    return _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
 
 
 def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
@@ -53,18 +53,18 @@ def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
     It moves by the mean gradient, and nothing is left over from before, while later gradients are taken at points that
     differ already. Codecs state their error relative to what workers put in; the step is shorter by the spread.
     """
-    found = [d for d in _differences(seen, "relative_to_path") if d.step == 0 or math.isinf(d.error)]
+    found = [d for d in _differences(seen, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)]
     return _within(strategy.codec.error_bound(num_workers) * spread, found)
 
 
 def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas are the same bits wherever the strategy says that they are synchronised; and they have moved."""
     found = [
-        _divergence(optimizer, worker, row, 0.0 if row["digest"] == first["digest"] else math.inf)
+        _divergence(optimizer, worker, row, 0.0 if row.digest == first.digest else math.inf)
         for optimizer, workers in seen.items()
         for worker in workers
-        for row, first in zip(worker["steps"], workers[0]["steps"], strict=True)
-        if is_synchronised(strategy, row["step"])
+        for row, first in zip(worker.steps, workers[0].steps, strict=True)
+        if is_synchronised(strategy, row.step)
     ]
     verdict = _within(0.0, [*found, *_ends(seen)])
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
@@ -84,7 +84,7 @@ def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
     for difference, worker in zip(
         _ends(seen), (worker for workers in seen.values() for worker in workers), strict=True
     ):
-        latest = worker["metrics"][STALENESS]["max"] if bound is not None else 0
+        latest = worker.metrics[STALENESS]["max"] if bound is not None else 0
         if bound is not None and latest > bound:
             late = f"an update {latest} late, of {bound} allowed"
             difference = changed(difference, error=math.inf, tensor=late)
@@ -95,7 +95,7 @@ def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
 
 def _none(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas really go their own ways, where there are several."""
-    verdict = _within(EXACT_TOLERANCE, list(_differences(seen, "relative_error")))
+    verdict = _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > REALLY_DIFFERENT
     return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_promise=False)
 
@@ -117,21 +117,21 @@ def _within(tolerance: float, found: list[Divergence]) -> Verdict:
     return Verdict(worst, tolerance, worst <= tolerance, first)
 
 
-def _differences(seen: Seen, measure: str) -> Iterator[Divergence]:
+def _differences(seen: Seen, error_of: Callable[[ReplicaStep], float | None]) -> Iterator[Divergence]:
     for optimizer, workers in seen.items():
         for worker in workers:
-            for row in worker["steps"]:
-                yield _divergence(optimizer, worker, row, or_infinite(row[measure]))
+            for row in worker.steps:
+                yield _divergence(optimizer, worker, row, or_infinite(error_of(row)))
 
 
 def _drifts(seen: Seen) -> Iterator[Divergence]:
     """Distances from the mean replica after every step, in lengths of the longest update so far of any worker."""
     for optimizer, workers in seen.items():
         longest = 0.0
-        for rows in zip(*(worker["steps"] for worker in workers), strict=True):
-            longest = max([longest, *(row["longest_update"] for row in rows)])
+        for rows in zip(*(worker.steps for worker in workers), strict=True):
+            longest = max([longest, *(row.longest_update or 0.0 for row in rows)])
             for worker, row in zip(workers, rows, strict=True):
-                drift = row["distance"] / longest if longest else math.inf
+                drift = row.distance / longest if longest and row.distance is not None else math.inf
                 yield _divergence(optimizer, worker, row, or_infinite(drift))
 
 
@@ -139,17 +139,17 @@ def _ends(seen: Seen) -> Iterator[Divergence]:
     """How each worker's replica stands to rank 0's after `finish`."""
     for optimizer, workers in seen.items():
         for worker in workers:
-            same = worker["final_digest"] == workers[0]["final_digest"]
-            yield _divergence(optimizer, worker, worker["steps"][-1], 0.0 if same else math.inf)
+            same = worker.final_digest == workers[0].final_digest
+            yield _divergence(optimizer, worker, worker.steps[-1], 0.0 if same else math.inf)
 
 
 def _moved(seen: Seen) -> bool:
-    return all(worker["final_digest"] != worker["start_digest"] for workers in seen.values() for worker in workers)
+    return all(worker.final_digest != worker.start_digest for workers in seen.values() for worker in workers)
 
 
-def _divergence(optimizer: str, worker: Json, row: Json, error: float) -> Divergence:
-    tensor = row.get("tensor", "all together")  # only a comparison with the oracle names one
-    return Divergence(optimizer=optimizer, rank=worker["rank"], step=row["step"], tensor=tensor, error=error)
+def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: float) -> Divergence:
+    tensor = row.tensor or "all together"  # only a comparison with the oracle names one
+    return Divergence(optimizer=optimizer, rank=worker.rank, step=row.step, tensor=tensor, error=error)
 
 
 def steps_to_see(strategy: Strategy, num_workers: int) -> int:
@@ -159,6 +159,6 @@ def steps_to_see(strategy: Strategy, num_workers: int) -> int:
     return steps_to_synchronisation(strategy) + 1
 
 
-def or_infinite(error: float) -> float:
-    """Not a number is the largest difference there is: no comparison may overlook it."""
-    return math.inf if math.isnan(error) else error
+def or_infinite(error: float | None) -> float:
+    """A missing error and NaN count as the largest difference: no comparison may overlook them."""
+    return math.inf if error is None or math.isnan(error) else error

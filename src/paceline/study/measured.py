@@ -11,7 +11,7 @@ from paceline.comm import comms
 from paceline.measure.analysis import Analysis, analyse_folder
 from paceline.measure.split import Factors
 from paceline.recipe import Recipe
-from paceline.results import Link, RunResult, Straggler, changed, convert
+from paceline.results import Link, RunResult, Straggler, changed
 from paceline.results.worker_report import WorkerReport
 
 
@@ -29,7 +29,7 @@ def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | 
     if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))
         analysis = analyse_folder(folder, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
-    links = [convert(link, Link) for worker in workers for link in worker.links]
+    links = [link for worker in workers for link in worker.links]
     return Measured(analysis=analysis, links=links or None)
 
 

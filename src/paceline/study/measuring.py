@@ -10,12 +10,13 @@ from paceline.codecs import TensorSpec
 from paceline.launch.base import WorkerPool
 from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
-from paceline.recipe import Recipe
-from paceline.results import Overhead
-from paceline.results.value import Json
+from paceline.recipe import Changes, Recipe
+from paceline.results import Overhead, convert
+from paceline.results.worker_report import WorkerReport
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.run import run_folder, training_task
+from paceline.train.context import ignore_event
 
 LEAST_STEPS, MOST_STEPS = 48, 240
 LEAST_PAIRS = 6  # the median of fewer is not certain to 95 %, even from end to end
@@ -34,20 +35,20 @@ def cost_of_measuring(
         return None
     entry = max(entries, key=_num_operations)
     steps = min(max(num_steps // STUDY_SHARE, LEAST_STEPS), MOST_STEPS)
-    changes = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
-    quiet: Json = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
-    recipe = entry.recipe(recipe).replace({**changes, **quiet})
+    short = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    quiet: Changes = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
+    recipe = entry.recipe(recipe).replace({**short, **quiet})
     block = steps_per_block(steps)
     folder = run_folder(out, "measuring", launcher)
     try:
         task = training_task(recipe, entry, folder, checkpoint="", steps_per_block=block)
-        workers = launcher.run(task, _ignore)
+        workers = launcher.run(task, ignore_event)
     finally:
         if folder is not None:
             folder.discard()
     if not launcher.is_main:
         return None
-    cost = compare_blocks([worker["iteration_s"] for worker in workers], block)
+    cost = compare_blocks([convert(worker, WorkerReport).iteration_s for worker in workers], block)
     return None if cost is None else (entry.label, cost)
 
 
@@ -89,7 +90,3 @@ def _num_operations(entry: Entry) -> int:
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))
-
-
-def _ignore(event: Json) -> None:
-    del event

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from paceline.codecs import TensorSpec
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalPool
-from paceline.recipe import OptimizerConfig, Recipe
+from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
 from paceline.strategies.capabilities import buffer_bytes_of, micro_batches_of, optimizer_share_of
 from paceline.study.entries import Entry
+from paceline.train.context import ignore_event
 from paceline.train.evaluate import BATCH
-from paceline.train.footprint import Change, Line, Peaks, bytes_at, footprint_job, replay
+from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
 from paceline.train.memory import LARGEST_BLOCK
 
 # Found by benchmarks/memory.py; docs/sweep.md says how well it holds. A heap in which pieces of all sizes come and go
@@ -33,29 +33,6 @@ CONTROL_GROUPS = (
 )
 
 FootprintKey = tuple[Any, ...]  # model, data and arithmetic; see footprint_key
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """What `footprint_job` measured of one model on one data set."""
-
-    process_bytes: int
-    data_bytes: int
-    parameter_bytes: int
-    tensors: Sequence[tuple[int, int]]  # numbers in each trained tensor, bytes of each number
-    batch_line: Line
-    load_changes: Sequence[Change]
-    step_changes: Sequence[Change]
-    judge_changes: Sequence[Change]
-    state_bytes: Mapping[OptimizerConfig, int]
-
-    @property
-    def specs(self) -> list[TensorSpec]:
-        return [TensorSpec(numel, itemsize) for numel, itemsize in self.tensors]
-
-    @property
-    def gradient_bytes(self) -> int:
-        return sum(spec.nbytes for spec in self.specs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +107,10 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
     optimizers = list(dict.fromkeys(recipe.optimizer for recipe in recipes))
     arguments = {"recipe": recipe, "optimizers": optimizers}
     task = Task(footprint_job, arguments, num_workers=1, device=recipe.device, timeout_s=recipe.timeout_s)
+    found: Footprint
     with LocalPool(1) as launcher:
-        [found] = launcher.run(task, lambda event: None)  # noqa: ARG005
-    found["state_bytes"] = dict(zip(optimizers, found["state_bytes"], strict=True))
-    return Footprint(**found)
+        [found] = launcher.run(task, ignore_event)
+    return found
 
 
 def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size: int | None = None) -> Prediction:

@@ -6,8 +6,7 @@ from paceline.errors import RunError, UsageError
 from paceline.launch.base import Request, Task
 from paceline.launch.emulated import Emulated
 from paceline.recipe import ClusterConfig, Recipe
-from paceline.results.value import Json
-from paceline.train.context import Context
+from paceline.train.context import Context, ignore_event
 
 
 def without_cluster(recipe: Recipe) -> Recipe:
@@ -20,7 +19,7 @@ def reason_against_cluster(recipe: Recipe) -> str:
     """Why the recipe's cluster cannot be used here, found by building it once; empty when it can."""
     try:
         with Emulated(Request(cluster=recipe.cluster)).open(1) as pool:
-            pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), _ignore)
+            pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), ignore_event)
     except (UsageError, RunError) as error:
         return str(error)
     return ""
@@ -28,7 +27,3 @@ def reason_against_cluster(recipe: Recipe) -> str:
 
 def _do_nothing(context: Context) -> int:
     return context.comm.rank
-
-
-def _ignore(event: Json) -> None:
-    del event

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline.errors import UsageError
-from paceline.recipe import Recipe
+from paceline.recipe import Changes, Recipe
 from paceline.results import Point
-from paceline.results.value import Json
 from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.remedies import NO_REMEDY, Remedy
 from paceline.study.vary import Axis, label_of, varied
@@ -25,7 +24,7 @@ LONGEST_NAME = 80  # characters of a folder's name
 class SweepPoint:
     """One recipe of a sweep. Where it cannot be run, `reason` says why and there is no entry."""
 
-    choice: Json
+    choice: Changes
     remedy: str
     recipe: Recipe
     entry: Entry | None
@@ -79,7 +78,7 @@ def _raise_if_all_fail(points: Sequence[SweepPoint], has: Callable[[SweepPoint],
         raise UsageError(f"{found[0].label}: {found[0].reason}")
 
 
-def _point(recipe: Recipe, choice: Json, remedy: Remedy, num_hosts: int) -> SweepPoint:
+def _point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int) -> SweepPoint:
     made = recipe
     try:
         made = settle_comm(remedy.apply(varied(recipe, choice)), num_hosts)

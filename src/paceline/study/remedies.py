@@ -9,12 +9,11 @@ from typing import Any
 from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml_value
 from paceline.plugins import split_words
-from paceline.recipe import Recipe, recipe_keys
-from paceline.results.value import Json
+from paceline.recipe import Changes, Recipe, recipe_keys
 
 WARMUP_EPOCHS = 5.0
 # Published settings for images (Goyal et al. 2017; You et al. 2017 and 2020), brought to a global batch of 256.
-REMEDIES: dict[str, Json] = {
+REMEDIES: dict[str, Changes] = {
     "linear": {"schedule.scale_lr": "linear", "schedule.warmup": WARMUP_EPOCHS},
     "lars": {
         "optimizer.name": "lars",

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paceline.comm import Counter
 from paceline.recipe import Recipe
-from paceline.results.value import Json
+from paceline.results.value import changed
+from paceline.results.verify import ReplicaReport, ReplicaStep, Traffic
 from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.weights import new_vector, pack
 from paceline.study.judges import or_infinite
@@ -29,7 +30,7 @@ def replica_job(
     oracle: str = "",
     has_digests: bool = True,
     has_distances: bool = False,
-) -> Json:
+) -> ReplicaReport:
     """Train, and note for every step the bytes sent and predicted, and what else is asked for.
 
     `oracle` is a prefix of files: after a step the replica is compared with PREFIX-STEP.safetensors where that exists,
@@ -46,33 +47,33 @@ def replica_job(
         return parameter_digest(trainer.model) if has_digests else ""
 
     start_digest = digest()
-    steps: list[Json] = []
-    counted: list[list[Any]] = []
-    predicted: list[list[Any]] = []
+    steps: list[ReplicaStep] = []
+    counted: list[Traffic] = []
+    predicted: list[Traffic] = []
 
     def inspect(step: int) -> None:
         counted.append(_plain(comm.counter))
         operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
         predicted.append(_plain(Counter.of(operations)))
         comm.counter.clear()
-        row = {"step": step, "digest": digest()}
-        row |= expected.compare(str(step)) if expected is not None else {}
-        row |= drift.measure() if drift is not None else {}
-        steps.append(row)
+        row = ReplicaStep(step=step, digest=digest())
+        row = expected.compare(str(step), row) if expected is not None else row
+        steps.append(drift.measure(row) if drift is not None else row)
 
     trainer.run(inspect)
     trainer.strategy.finish()
-    final = expected.compare("final") if expected is not None else {}
-    return {
-        "rank": context.rank,
-        "steps": steps,
-        "counted": counted,
-        "predicted": predicted,
-        "start_digest": start_digest,
-        "final_digest": digest(),
-        "final_relative_error": final.get("relative_error"),
-        "metrics": metrics_of(trainer.strategy),
-    }
+    final = ReplicaStep(step=len(steps), digest=digest())
+    final = expected.compare("final", final) if expected is not None else final
+    return ReplicaReport(
+        rank=context.rank,
+        steps=steps,
+        counted=counted,
+        predicted=predicted,
+        start_digest=start_digest,
+        final_digest=final.digest,
+        final_relative_error=final.relative_error,
+        metrics=metrics_of(trainer.strategy),
+    )
 
 
 class _Expected:
@@ -83,22 +84,21 @@ class _Expected:
         self._parameters = dict(trainer.model.named_parameters())
         self._start = self._load("start")
 
-    def compare(self, name: str) -> Json:
-        """The distance to the oracle over the oracle's length, and over its path; nothing where there is no file."""
+    def compare(self, name: str, row: ReplicaStep) -> ReplicaStep:
+        """Add the distance to the oracle over the oracle's length, and over its path, where there is a file."""
         expected = self._load(name)
         if not expected:
-            return {}
+            return row
         off = {n: float((self._parameters[n].detach() - expected[n]).square().sum()) for n in expected}
         length = {n: float(expected[n].square().sum()) for n in expected}
         total = sum(off.values())
-        found = {
-            "relative_error": (total / sum(length.values())) ** 0.5,
-            "tensor": max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
-        }
-        if self._start:
-            path = sum(float((expected[n] - self._start[n]).square().sum()) for n in expected)
-            found["relative_to_path"] = (total / path) ** 0.5
-        return found
+        path = sum(float((expected[n] - start).square().sum()) for n, start in self._start.items())
+        return changed(
+            row,
+            relative_error=(total / sum(length.values())) ** 0.5,
+            tensor=max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
+            relative_to_path=(total / path) ** 0.5 if self._start else None,
+        )
 
     def _load(self, name: str) -> Mapping[str, Tensor]:
         file = Path(f"{self._prefix}-{name}.safetensors")
@@ -115,13 +115,13 @@ class _Drift:
         trainer.worker.optimizer.register_step_pre_hook(self._remember)
         trainer.worker.optimizer.register_step_post_hook(self._note_update)
 
-    def measure(self) -> dict[str, float]:
+    def measure(self, row: ReplicaStep) -> ReplicaStep:
         pack(self._parameters, self._own)
         mean = self._own / self._comm.world_size
         with self._comm.uncounted():
             self._comm.all_reduce(mean)
         distance = float(torch.linalg.vector_norm(self._own - mean))
-        return {"distance": distance, "longest_update": self._longest}
+        return changed(row, distance=distance, longest_update=self._longest)
 
     def _remember(self, *_: Any) -> None:
         pack(self._parameters, self._before)
@@ -131,5 +131,5 @@ class _Drift:
         self._longest = max(self._longest, float(torch.linalg.vector_norm(self._own - self._before)))
 
 
-def _plain(counter: Counter) -> list[Any]:
-    return sorted([op, -1 if peer is None else peer, nbytes] for (op, peer), nbytes in counter.nbytes.items())
+def _plain(counter: Counter) -> Traffic:
+    return sorted((op, -1 if peer is None else peer, nbytes) for (op, peer), nbytes in counter.nbytes.items())

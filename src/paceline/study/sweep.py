@@ -14,7 +14,6 @@ from paceline.results import DONE, FAILED, Failure, Memory, Row, RunResult, Stud
 from paceline.results.study import Sweep as SweepResult
 from paceline.study.base import Cell, CellFailure, Progress, Study, fair_rows, make_result
 from paceline.study.memory import (
-    Footprint,
     FootprintKey,
     footprint_key,
     measure_footprints,
@@ -27,6 +26,7 @@ from paceline.study.preflight import preflight
 from paceline.study.remedies import Remedy, parse_remedies
 from paceline.study.results import compared
 from paceline.study.vary import Axis, is_same_work
+from paceline.train.footprint import Footprint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from paceline.codecs import TensorSpec
 from paceline.data import load_data
 from paceline.errors import RunError, UsageError
 from paceline.models import build_model
-from paceline.recipe import Recipe
+from paceline.recipe import Changes, Recipe
 from paceline.results import Json, Row, StudyResult, changed
 from paceline.results.study import Best, RungResult, Tuning
 from paceline.runs.store import disk_errors
@@ -204,7 +204,7 @@ class Tune(Study):
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
     """The recipe for the steps of a rung; measurements that only the end needs are left out before it."""
-    quiet: Json = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    quiet: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     quiet |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
     if not is_last:
         quiet |= {"measure.spans": False, "measure.sample_hz": 0.0}

@@ -16,13 +16,15 @@ from paceline.errors import UsageError
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.results import convert
 from paceline.results.value import Json
-from paceline.results.verify import Certified
+from paceline.results.verify import Certified, ReplicaReport
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.strategies.capabilities import servers_of
 from paceline.study.entries import make_entry, reason_against
 from paceline.study.judges import Seen, judge, steps_to_see
 from paceline.study.replica_job import replica_job
+from paceline.train.context import ignore_event
 from paceline.train.job import serve_job
 from paceline.train.oracle import oracle_steps
 
@@ -144,9 +146,9 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
             serve=serve_job,
             comm=comm,
         )
-        seen[optimizer] = launcher.run(task, lambda event: None)  # noqa: ARG005
+        seen[optimizer] = [convert(worker, ReplicaReport) for worker in launcher.run(task, ignore_event)]
     verdict = judge(strategy, case.world_size, seen, spread)
-    bytes_equal = all(worker["counted"] == worker["predicted"] for run in seen.values() for worker in run)
+    bytes_equal = all(worker.counted == worker.predicted for run in seen.values() for worker in run)
     return Certified(
         strategy=case.strategy,
         world_size=case.world_size,

@@ -16,9 +16,8 @@ from typing import Any
 from torch import nn
 
 from paceline.errors import UsageError
-from paceline.results.value import Json
 
-_objects: Json = {}
+_objects: dict[str, object] = {}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from torch import nn
 from paceline.data import Data, make_plan
 from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
-from paceline.results.value import Json
+from paceline.results.run import Evaluation
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
 from paceline.strategies.capabilities import (
@@ -56,7 +56,7 @@ class History:
     num_answers: array[int] = field(default_factory=_counts)
     num_samples: array[int] = field(default_factory=_counts)
     sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
-    evaluations: list[Json] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
     def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:
@@ -175,7 +175,9 @@ class Trainer:
 
     def _judge(self, step: int, epoch: int, train_s: float) -> None:
         score = self._evaluate_amid_the_run()
-        self.history.evaluations.append({"step": step + 1, "epoch": epoch + 1, "train_s": train_s, **asdict(score)})
+        self.history.evaluations.append(
+            Evaluation(step=step + 1, epoch=epoch + 1, train_s=train_s, loss=score.loss, accuracy=score.accuracy)
+        )
         self.target.judge(score.accuracy)
 
     def _evaluate_amid_the_run(self) -> Score:

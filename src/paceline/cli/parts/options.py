@@ -10,7 +10,7 @@ import sys
 import tempfile
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,16 @@ from paceline.cli.parts.hosting import host_options as host_options
 from paceline.cli.parts.hosting import offering
 from paceline.errors import RunError, UsageError
 from paceline.files import is_stream, whole_file
-from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_cluster, parse_set, recipe_keys
+from paceline.recipe import (
+    DEFAULT_RECIPE,
+    Changes,
+    Recipe,
+    key_type,
+    load_recipe,
+    parse_cluster,
+    parse_set,
+    recipe_keys,
+)
 from paceline.runs import finite
 
 PANELS = {
@@ -82,7 +91,7 @@ MetricsHost = Annotated[
 
 
 def recipe_options(
-    *, leave_out: tuple[str, ...], also: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+    *, leave_out: tuple[str, ...], also: Callable[[Mapping[str, Any]], Changes] = lambda _: {}
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every option of a recipe; it receives the finished recipe instead of them.
 
@@ -134,7 +143,7 @@ def recipe_options(
     return decorate
 
 
-def _check_repeated(given: dict[str, Any]) -> None:
+def _check_repeated(given: Mapping[str, Any]) -> None:
     """An option that may be given again, given with nothing in it, would be dropped without a word."""
     for key, value in given.items():
         if isinstance(value, list) and not all(word.strip() for word in value):
@@ -167,7 +176,7 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
     return f"{text[0].upper()}{text[1:]}{listed}."
 
 
-def _under_torchrun(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> Recipe:
+def _under_torchrun(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> Recipe:
     """Whoever started the processes has decided how many there are; the last of them are servers, where there are."""
     if not _is_torchrun():
         return recipe.replace(changes)
@@ -198,7 +207,7 @@ def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
     return workers
 
 
-def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> int:
+def _most_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
     """Servers that the strategies of a command need; a study keeps its number of workers for all of them."""
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of

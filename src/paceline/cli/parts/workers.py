@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -11,9 +11,10 @@ from rich.text import Text
 
 from paceline.present.numbers import DASH, number
 
-MOST_LINES = 8
+if TYPE_CHECKING:  # needs torch
+    from paceline.train.context import Event
 
-Event = dict[str, Any]
+MOST_LINES = 8
 
 
 class Workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any, TypeVar
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml
-from paceline.results.value import Json
 
 T = TypeVar("T")
 
@@ -159,7 +159,7 @@ def chip_names() -> list[str]:
 def _parse(text: str, where: str) -> Chip:
     values = read_toml(text, f"chip {where!r}")
     _check_keys(values, {*PLAIN, *SECTIONS}, f"chip {where!r}")
-    sections: Json = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
+    sections: dict[str, Any] = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
     plain = {name: _value(kind, values[name], f"{where}: {name}") for name, kind in PLAIN.items()}
     return Chip(**plain, **sections)
 
@@ -172,7 +172,7 @@ def _section(cls: type[T], given: Any, where: str) -> T:
     return cls(**{name: _value(kind, given[name], f"{where}.{name}") for name, kind in kinds.items()})
 
 
-def _check_keys(given: Json, known: set[str], where: str) -> None:
+def _check_keys(given: Mapping[str, object], known: set[str], where: str) -> None:
     for name in given:
         if name not in known:
             raise unknown(f"key of {where}", name, known)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from paceline.present.chart import Chart, Choice, Figure, Values, label_of, new_figure, shortened
 from paceline.present.charts import bars, curves
@@ -15,9 +15,10 @@ from paceline.present.rows import ShownRow
 from paceline.present.styles import styles
 from paceline.results import Evaluation, Target, changed
 
+T = TypeVar("T")
+
 LOG_FROM = 100.0  # where the largest loss is this many times the smallest, a linear axis shows a flat line
 SIZES = (9, 30)  # pixels of the smallest and the largest mark of the trade-off
-Columns = Mapping[str, tuple[str, Callable[[Any], str]]]  # heading and text of each column
 OVER = {"step": "iterations", "train_s": "seconds", "sent_bytes": "bytes"}
 
 
@@ -150,7 +151,7 @@ def _choices(results: Sequence[ShownRow]) -> list[Choice]:
     return [Choice("over", tuple(OVER[x] for x in _abscissas(results)))]
 
 
-def _present(results: Sequence[ShownRow], columns: Columns) -> Columns:
+def _present(results: Sequence[ShownRow], columns: Mapping[str, T]) -> dict[str, T]:
     return {key: value for key, value in columns.items() if key in _abscissas(results)}
 
 

@@ -12,7 +12,8 @@ from paceline.present.charts.sections import Rows
 from paceline.present.numbers import duration, ms, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles
-from paceline.results import Json, Overhead
+from paceline.results import Overhead
+from paceline.results.value import Json
 
 ROOM = 1.04  # of an axis beyond its largest value
 

@@ -23,7 +23,7 @@ from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.quantize.scoring import floats_of
 from paceline.study.quantize.source import Source, load_source
-from paceline.train.context import Context
+from paceline.train.context import Context, ignore_event
 from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
 from paceline.train.trainer import Trainer
@@ -71,7 +71,7 @@ def finetune(
         threads=recipe.threads,
         timeout_s=recipe.timeout_s,
     )
-    workers = launcher.run(task, _ignore)
+    workers = launcher.run(task, ignore_event)
     model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids, biases=True))
     state = load_file(file)
     if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
@@ -124,7 +124,3 @@ def _build(recipe: Recipe, source: Source, grids: Plain, *, per_channel: bool) -
     known = {name: Grid(**values) for name, values in grids.items()}
     rounding = Rounding(per_channel=per_channel, grids=known, biases=True)
     return load_data(recipe.data, seed=recipe.seed), Simulated(trace(loaded.model, example), rounding)
-
-
-def _ignore(event: Json) -> None:
-    del event

@@ -10,9 +10,10 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from paceline.errors import unknown
+from paceline.recipe import Changes
 from paceline.results.value import Json
 
-Point = Json  # recipe keys with values; `strategies` may name its own
+Point = Changes  # `strategies` may name its own
 
 
 @dataclass(frozen=True, kw_only=True)

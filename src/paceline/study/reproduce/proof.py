@@ -14,10 +14,12 @@ from paceline.data import load_data
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.results import Json
+from paceline.results import convert
 from paceline.results.study import Proof
-from paceline.study.judges import EXACT_TOLERANCE
+from paceline.results.verify import ReplicaReport
+from paceline.study.judges import EXACT_TOLERANCE, or_infinite
 from paceline.study.replica_job import replica_job
+from paceline.train.context import ignore_event
 from paceline.train.oracle import oracle_steps
 
 
@@ -52,15 +54,16 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
 def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> Proof:
     arguments = {"recipe": recipe, "strategy": strategy, "oracle": oracle}
     task = Task(replica_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
-    return compare_digests(strategy, launcher.run(task, lambda event: None))  # noqa: ARG005
+    workers = [convert(worker, ReplicaReport) for worker in launcher.run(task, ignore_event)]
+    return compare_digests(strategy, workers)
 
 
-def compare_digests(strategy: str, workers: list[Json]) -> Proof:
+def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
     """The digests of all ranks against each other, step by step."""
-    steps = list(zip(*([step["digest"] for step in worker["steps"]] for worker in workers), strict=True))
+    steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
     moved = len({digests[0] for digests in steps}) == len(steps)
-    error = max(worker["final_relative_error"] for worker in workers)
+    error = max(or_infinite(worker.final_relative_error) for worker in workers)
     return Proof(
         strategy=strategy,
         ranks=len(workers),
