@@ -9,9 +9,10 @@ import io
 import sys
 from pathlib import Path
 
-from paceline.report.pictures import ARGUMENTS, find_browser
 from PIL import Image
 from playwright.sync_api import sync_playwright
+
+from paceline.present.pictures import ARGUMENTS, find_browser
 
 PARTS = ("header", "section.verdict", "section[aria-labelledby=time]", "section[aria-labelledby=learning]")
 GAP = 24

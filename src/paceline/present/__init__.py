@@ -1,45 +1,23 @@
 """Presentation of results: columns, findings and charts are declared once per study and rendered four ways.
 
 `page_of` makes the page of stored results or of results in memory. present/terminal.py, markdown.py, html.py and
-notebook.py render it.
+notebook.py render it. These functions are imported when they are asked for: commands without stored results, such as
+`dataflow`, show tables as well and need no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from paceline.present.material import Material, collect, material_of
-from paceline.present.model import Page, Presenter
-from paceline.present.registry import presenters
-from paceline.results import RunRecord, RunResult, StudyResult
-from paceline.runs import Stored
+if TYPE_CHECKING:
+    from paceline.present.pages import collect, page_in_memory, page_of
 
 __all__ = ["collect", "page_in_memory", "page_of"]
 
 
-def page_of(what: Stored | Sequence[Stored] | Material) -> Page:
-    """The page of one run or study, or of several side by side."""
-    if not isinstance(what, Material):
-        what = material_of([what] if isinstance(what, Stored) else what)
-    return _presenter(what).page(what)
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from paceline.present import pages
 
-
-def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
-    """The page of a result that was just measured and stored in a folder."""
-    content = result if isinstance(result, StudyResult) else _record(result, folder)
-    return page_of(Stored(folder, content))
-
-
-def _record(result: RunResult, folder: Path) -> RunRecord:
-    return RunRecord(
-        schema=1, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
-    )
-
-
-def _presenter(material: Material) -> Presenter:
-    """The presenter of the study; results of a study without one are shown as a comparison."""
-    found = presenters.classes.get(material.study, presenters.classes["compare"])
-    if not material.rows and not found.shows_empty:
-        found = presenters.classes["unfinished"]
-    return found()
+    return getattr(pages, name)

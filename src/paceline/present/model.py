@@ -9,13 +9,12 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.present.styles import Style
-from paceline.results import Row
-from paceline.runs import Stored
-from paceline.study.results import fastest_of
 
 if TYPE_CHECKING:
     from paceline.present.chart import Chart
     from paceline.present.material import Material
+    from paceline.results import Row
+    from paceline.runs import Stored
 
 T = TypeVar("T")
 
@@ -208,6 +207,8 @@ class Presenter(ABC):
 
     def best(self, rows: Sequence[Row]) -> Row:
         """The row that stands for the study in the list of runs."""
+        from paceline.study.results import fastest_of
+
         return fastest_of(rows)
 
     def summary(self, stored: Stored) -> Summary:

@@ -97,17 +97,6 @@ def parse_bytes(text: str) -> int:
     return int(match[1]) * UNITS[match[2].upper()]
 
 
-def human_bytes(num_bytes: int) -> str:
-    """A size as `parse_bytes` reads it; one that is no round number of units is shown to three digits."""
-    unit = next(unit for unit in reversed(UNITS) if num_bytes >= UNITS[unit] or not unit)
-    return f"{num_bytes / UNITS[unit]:.{4 if num_bytes < 1 << 10 or num_bytes % UNITS[unit] == 0 else 3}g}{unit}"
-
-
-def short_name(comm: str) -> str:
-    """A comm from the user's own file goes by its class."""
-    return comm.rpartition(":")[2]
-
-
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     """From the least, each `factor` times the last, up to the most."""
     if least < 1:
