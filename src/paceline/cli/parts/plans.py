@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from paceline.present.studies.scale import batch_words, refused_words
+from paceline.present.scaling import batch_words, refused_words
 from paceline.present.studies.tune import rung_words
 from paceline.recipe import Recipe
 from paceline.results.study import Tuning
