@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import textwrap
 
 # A control sequence of a terminal: colours, cursor movement, clearing the screen.
 _SEQUENCE = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]")
@@ -32,6 +33,13 @@ def plain_text(text: str, *, keep_lines: bool = False) -> str:
 def shortened(text: str) -> str:
     """The text with the middle of very long words left out: a sentence stays readable that quotes 5,000 digits."""
     return _LONG_WORD.sub("\\1\N{HORIZONTAL ELLIPSIS}\\2", text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a sentence, broken between words, but never between a number and its percent sign."""
+    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False) or [""]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def file_name_of(text: str, *, allowed: str = "-_.=+", other: str = "_") -> str:

@@ -36,18 +36,18 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalPool, tm
     strategy = f"parameter-server:servers=2:mode={mode}"
     changes = {"train__epochs": 4, "train__checkpoint_every": 2, "train__eval_every": 2}
     result = run(pool, tmp_path, strategy, **changes)
-    assert (result["workers"], result["servers"]) == (2, 2)
-    assert result["replicas_equal"]
-    assert len(result["evaluations"]) == 2
+    assert (result.workers, result.servers) == (2, 2)
+    assert result.replicas_equal
+    assert len(result.evaluations) == 2
     # Note and gradient; 61,706 numbers in ten tensors, over two servers, in each of eight steps.
-    assert {w["sent_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
-    assert {w["received_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * 2 * 4)}
-    late = result["staleness_updates"]
+    assert {w.sent_bytes for w in result.per_worker} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
+    assert {w.received_bytes for w in result.per_worker} == {8 * (4 * 61_706 + 8 * 2 * 4)}
+    late = result.staleness_updates
     if mode == "sync":
         assert late is None
     else:
-        assert sum(late["counts"].values()) == 2 * 2 * 8  # workers x servers x steps
-        assert late["max"] >= late["mean"] > 0  # two workers cannot both be first every time
+        assert sum(late.counts.values()) == 2 * 2 * 8  # workers x servers x steps
+        assert late.max >= late.mean > 0  # two workers cannot both be first every time
     folder = tmp_path / "run" / "checkpoints"
     assert sorted(file.name for file in folder.iterdir()) == [
         "epoch-2.safetensors",
@@ -80,8 +80,8 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
         assert caught.value.rank == 3
         assert child_processes() == {}
     stored = read(tmp_path / "run")
-    assert stored["status"] == "failed"
-    assert stored["error"] == str(caught.value)
+    assert stored.status == "failed"
+    assert stored.error == str(caught.value)
     checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("epoch-*.safetensors"))
     assert {"epoch-1.safetensors", "epoch-2.safetensors"} <= {file.name for file in checkpoints}
     for file in checkpoints[:3]:

@@ -10,9 +10,11 @@ import pytest
 from command import Said, run_command
 from made_up import MadeUpLauncher, Silent, launching
 from paceline.recipe import Recipe
+from paceline.results import changed
 from paceline.runs import list_runs
 from paceline.study import sweep as module
 from paceline.study.engine import run_study
+from paceline.study.folder import StudyFolder, read_study
 from paceline.study.sweep import Sweep
 from paceline.study.vary import parse_vary
 
@@ -89,3 +91,20 @@ def test_only_a_sweep_can_be_resumed(tmp_path: Path) -> None:
     assert (said.code, "is not a compare, so that it cannot be resumed: it is a sweep" in said.err) == (2, True), (
         said.err
     )
+
+
+def test_a_finished_study_is_not_resumed(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    StudyFolder(folder).write(changed(read_study(folder), status="done"))
+    said = asked(tmp_path, "--resume", str(folder))
+    assert (said.code, f"is finished; `paceline runs show {folder.name}`" in " ".join(said.err.split())) == (2, True)
+
+
+def test_studies_whose_workers_others_start_are_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run_command("compare", "--out", str(tmp_path), "--resume", "last", "--nnodes", "2", "--master-port", "29411")
+    assert (said.code, "leave out --nnodes" in " ".join(said.err.split())) == (2, True), said.err
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    said = run_command("scale", "--out", str(tmp_path), "--resume", "last")
+    assert (said.code, "leave out torchrun" in " ".join(said.err.split())) == (2, True), said.err

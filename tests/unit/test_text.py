@@ -22,8 +22,8 @@ from paceline.cli.parts.progress import Bars
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.present.model import plain_table
 from paceline.present.terminal import show_tables
-from paceline.results import changed
-from paceline.runs import stamped
+from paceline.results import StudyResult, changed
+from paceline.runs import read, stamped
 from paceline.study.entries import Entry
 from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text, shortened
 from report_samples import result, usual_study, write_run, write_study
@@ -98,8 +98,9 @@ class TestStoredRuns:
         summary = tmp_path / "b-failed" / "summary.json"
         summary.write_text(json.dumps({**json.loads(summary.read_text()), "error": HOSTILE}))
         study = usual_study()
-        study.results[1] = changed(study.results[1], label=HOSTILE)
-        write_study(tmp_path / "c-study", study)
+        first, second, *others = study.results
+        results = [first, changed(second, label=HOSTILE), *others]
+        write_study(tmp_path / "c-study", changed(study, results=results))
         (tmp_path / f"d-{HOSTILE}").mkdir()
         (tmp_path / f"d-{HOSTILE}" / "summary.json").write_text("{")
         return tmp_path
@@ -130,7 +131,8 @@ class TestStoredRuns:
         assert_plain(said)
 
     def test_a_result_of_the_python_api(self, out: Path) -> None:
-        study = json.loads((out / "c-study" / "study.json").read_text())
+        study = read(out / "c-study").content
+        assert isinstance(study, StudyResult)
         assert SHOWN in repr(Comparison(study, out))
         assert not CONTROL.search(repr(Comparison(study, out)))
 

@@ -37,9 +37,10 @@ def up(
     without_cpu_shares: WithoutShares = False,
 ) -> None:
     """Build a cluster that stays until `down`."""
-    from paceline.cli.parts.nodes import more_than_there_is, read_config
     from paceline.cli.parts.options import console_for
     from paceline.cluster import keep_cluster
+    from paceline.cluster.finding import read_config
+    from paceline.present.studies.cluster import more_than_there_is
 
     kept = keep_cluster(read_config(words), name=name, without_cpu_shares=without_cpu_shares)
     console = console_for("")
@@ -53,9 +54,10 @@ def up(
 @cluster.command("list")
 def list_clusters(json_target: Json = "") -> None:
     """List the clusters that are there, kept ones and those of commands that are running."""
-    from paceline.cli.parts.nodes import cluster_line, describe
     from paceline.cli.parts.options import console_for, write_json
+    from paceline.cluster.finding import describe
     from paceline.cluster.living import living_keepers
+    from paceline.present.studies.cluster import cluster_line
     from paceline.results.cluster import ClusterList
     from paceline.results.study import SCHEMA
 
@@ -75,7 +77,7 @@ def execute(
     command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="COMMAND...")],
 ) -> None:
     """Run a command in a node, with its network, CPU share and memory limit."""
-    from paceline.cli.parts.nodes import find_cluster
+    from paceline.cluster.finding import find_cluster
     from paceline.errors import UsageError
 
     words = command[1:] if command[0] == "--" else command
@@ -134,10 +136,11 @@ def check(
     json_target: Json = "",
 ) -> None:
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
-    from paceline.cli.parts.nodes import busy_machine, figure_line, found_or_built, missed, more_than_there_is
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
+    from paceline.cluster.finding import found_or_built
     from paceline.errors import RunError
+    from paceline.present.studies.cluster import busy_machine, figure_line, missed, more_than_there_is
     from paceline.results.cluster import ClusterCheck
     from paceline.results.study import SCHEMA
 

@@ -190,6 +190,7 @@ class Session:
 
     def _resumed(self, kind: type[Study], asked: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
         from paceline.recipe import Recipe
+        from paceline.results import DONE
         from paceline.runs import folder_of
         from paceline.study.folder import read_study
 
@@ -199,6 +200,8 @@ class Session:
             raise UsageError(
                 f"{self.resume!r} is not a {kind.name}, so that it cannot be resumed: it is a {stored.study}"
             )
+        if stored.status == DONE and not getattr(stored, "failed", None):
+            raise UsageError(f"{self.resume!r} is finished; `paceline runs show {folder.name}` shows it")
         if asked is not None:
             _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
         self.console.print(f"Going on with {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)

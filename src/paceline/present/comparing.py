@@ -126,10 +126,9 @@ def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
     ordered = sorted(pairs, key=lambda pair: pair[1].ratio)
     parts = [f"{row.label} {times(versus.ratio)}x{_brackets(versus)}" for row, versus in ordered]
     limit = ordered[0][1]
-    slowest = "" if limit.limit_s is None else f" ({duration(limit.limit_s)})"
-    found = [
-        Finding(f"Time per iteration over the slowest worker of {limit.label}{slowest}: {', '.join(parts)}.", title)
-    ]
+    slowest = "" if limit.limit_s is None else f", slowest worker {duration(limit.limit_s)}"
+    text = f"Time per iteration over workers that never synchronise ({limit.label}{slowest}): {', '.join(parts)}."
+    found = [Finding(text, title)]
     fastest = fastest_row(rows)
     if fastest is None or fastest.versus_none is None or fastest.guarantee == "NONE":
         return found

@@ -87,8 +87,11 @@ def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
 
 def _legend(table: Table[Any]) -> str:
     """The help of the columns, and the notes of the table."""
-    explained = [column for column in _columns(table) if column.help.lower() not in column.full_title.lower()]
-    sentences = [f"{column.full_title}: {column.help}." for column in explained]
+    titles: dict[str, list[str]] = {}
+    for column in _columns(table):
+        if column.help.lower() not in column.full_title.lower():
+            titles.setdefault(column.help, []).append(column.full_title)
+    sentences = [f"{', '.join(names)}: {words}." for words, names in titles.items()]
     return " ".join([*sentences, *table.notes])
 
 

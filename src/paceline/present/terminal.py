@@ -8,7 +8,6 @@ as markup, and control characters in it are removed.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from paceline.present.model import KEPT, Column, Facts, Finding, Page, Place, Table
-from paceline.text import plain_text
+from paceline.text import plain_text, wrapped
 
 NAME_SHARE = 0.25  # of the width: what a name may take before columns are left out
 MOST_WORD = 24  # characters of a word that a column of text keeps whole
@@ -54,7 +53,7 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
 def show_facts(console: Console, facts: Facts) -> None:
     """Aligned names and values; a long value goes on below itself."""
     for name, value in facts.rows:
-        lines = _wrapped(plain_text(value), max(console.width - FACT_WIDTH, 20))
+        lines = wrapped(plain_text(value), max(console.width - FACT_WIDTH, 20))
         for number, line in enumerate(lines):
             _print(console, f"{plain_text(name) if number == 0 else '':<{FACT_WIDTH}}{line}")
 
@@ -65,7 +64,7 @@ def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = Fal
     if is_unbroken:
         _print(console, text, style)
     else:
-        for line in _wrapped(text, console.width):
+        for line in wrapped(text, console.width):
             _print(console, line, style)
 
 
@@ -218,13 +217,6 @@ def _folded(text: str, width: int) -> str:
         while cell_len(lines[-1].rstrip()) > width:
             lines[-1:] = [lines[-1][:width], lines[-1][width:]]
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of a sentence, broken between words, but never between a number and its percent sign."""
-    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
-    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False) or [""]
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _print(console: Console, text: str, style: str = "") -> None:

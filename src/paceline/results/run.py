@@ -75,7 +75,7 @@ class Evaluation(Value, frozen=True, kw_only=True):
     """The test set during training, judged by rank 0."""
 
     step: int
-    epoch: float
+    epoch: int
     train_s: float
     loss: float | None
     accuracy: float | None
@@ -89,7 +89,7 @@ class Target(Value, frozen=True, kw_only=True):
     reached: bool
     best: float | None = None
     step: int | None = None
-    epoch: float | None = None
+    epoch: int | None = None
     train_s: float | None = None
     sent_bytes: int | None = None
     repeats_reached: int | None = None

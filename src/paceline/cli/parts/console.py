@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from paceline.text import plain_text
+from paceline.text import plain_text, wrapped
 
 
 class PlainConsole(Console):
@@ -34,7 +32,5 @@ class PlainConsole(Console):
 
 
 def unbroken(text: str, width: int) -> str:
-    """Break lines between words, but never between a number and its percent sign."""
-    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
-    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ") if len(text) > width else text
+    """Text on lines of at most that width; short text stays as it is, with its own line breaks."""
+    return "\n".join(wrapped(text, width)) if len(text) > width else text

@@ -11,7 +11,13 @@ from paceline.present.styles import Style
 from paceline.results.bench import Bench, CollectiveResult
 from paceline.study.bench import human_bytes, short_name
 
-TEXT, HTML = Place.TEXT, Place.HTML
+HTML = Place.HTML
+TIME_HELP = "the slowest worker of each iteration"
+BUSBW = (
+    "busbw is algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
+    "all_gather (bytes of the whole tensor), and times 1 for broadcast. Copy: what each worker copies per second in "
+    "the same rounds, all workers at once."
+)
 
 
 def bench_page(outcome: Bench) -> Page:
@@ -31,7 +37,8 @@ def bench_page(outcome: Bench) -> Page:
         findings=[
             Finding(f"Comm {comm} could not be used here: {reason}.", "Unavailable", "caution", HTML)
             for comm, reason in outcome.unavailable.items()
-        ],
+        ]
+        + [Finding(BUSBW, "Bandwidth", "detail")],
         tables=[bandwidth_table(outcome)],
         tables_title="Figures",
         facts=[Facts(conditions.machine_facts(outcome.environment), "Machine", "machine", HTML)],
@@ -51,10 +58,10 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
         Column(
             title="p50",
             text=lambda row: short_duration(row.time_s.p50),
-            help="as p90 and p95, of the slowest worker in each iteration",
+            help=TIME_HELP,
         ),
-        Column(title="p90", text=lambda row: short_duration(row.time_s.p90 or 0.0), importance=10),
-        Column(title="p95", text=lambda row: short_duration(row.time_s.p95), importance=40),
+        Column(title="p90", text=lambda row: short_duration(row.time_s.p90 or 0.0), importance=10, help=TIME_HELP),
+        Column(title="p95", text=lambda row: short_duration(row.time_s.p95), importance=40, help=TIME_HELP),
         Column(
             title="algbw, GB/s",
             short="algbw",
@@ -66,8 +73,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             title="busbw, GB/s",
             short="busbw",
             text=lambda row: gigabytes_per_s(row.busbw_bytes_per_s),
-            help="algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
-            "all_gather, times 1 for broadcast, as nccl-tests counts it",
+            help="as nccl-tests counts it, in GB/s",
         ),
         Column(title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=Place.HTML),
         Column(

@@ -22,6 +22,7 @@ from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
 
 KIND = "Paceline dataflow"
 MANY_PES = 6  # beyond which every event has a line of its own, instead of a column per PE
+LEAST_WIDTH = 18  # characters of a PE's column, below which the same holds
 MANY_EVENTS = 500_000  # of a whole simulation, beyond which none is printed
 MANY_ROWS = 24  # lines of a matrix or of the table of PEs
 MANY_OUTPUTS = 2  # matrices
@@ -65,7 +66,7 @@ def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> N
         say(console, f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
     elif num_cycles:
         found = list(itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation)))
-        show_tables(console, [_cycles(simulation, found)])
+        show_tables(console, [_cycles(simulation, found, console.width)])
         if num_cycles < simulation.cycles:
             say(console, f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")
     for line in _output(simulation):
@@ -132,11 +133,11 @@ def _which(simulation: Simulation, image: int, number: int, *, before: str) -> s
     return f"{before}{', '.join(words)}" if words else ""
 
 
-def _cycles(simulation: Simulation, found: list[Event]) -> Table[Any]:
-    """A line per cycle with a column per PE; a line per event where there are many PEs."""
+def _cycles(simulation: Simulation, found: list[Event], width: int) -> Table[Any]:
+    """A line per cycle with a column per PE; a line per event where there is no room for the columns."""
     places = sorted({event.place for event in found})
     has_passes = found[-1].number > 0
-    if len(places) > MANY_PES:
+    if len(places) > MANY_PES or LEAST_WIDTH * len(places) > width - 10:
         each: list[Column[Event]] = [
             Column(title="cycle", text=_when),
             Column(title="PE", text=lambda event: _name(event.place), is_number=False),
@@ -326,7 +327,8 @@ def _dataflow_table(energies: dict[str, LayerEnergy], macs: int) -> Table[tuple[
         Column(title="in all", text=lambda row: f"{row[1].per_mac:.2f}"),
         Column(title="times", text=lambda row: f"{row[1].over_row_stationary or 1.0:.2f}x"),
     ]
-    return Table(id="dataflows", columns=columns, rows=list(energies.items()))
+    title = "Energy of other dataflows on the same chip:"
+    return Table(id="dataflows", title=title, columns=columns, rows=list(energies.items()))
 
 
 def _energy_at(level: str, macs: int) -> Callable[[tuple[str, LayerEnergy]], str]:

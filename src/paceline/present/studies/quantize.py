@@ -11,7 +11,7 @@ from paceline.present.charts.registry import make_section
 from paceline.present.comparison import frame, notes, study_of
 from paceline.present.material import Material
 from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Summary, Table, Tile
-from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number
+from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number, significant
 from paceline.recipe import Recipe
 from paceline.results.quantize import Quantization, Stage
 from paceline.runs import Stored
@@ -68,6 +68,13 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
             is_number=False,
             importance=40,
         ),
+        Column(
+            title="Test loss",
+            short="test loss",
+            text=lambda row: number(row.test_loss),
+            importance=50,
+            places=Place.TERMINAL | Place.NOTEBOOK,
+        ),
         Column(title="Test accuracy", short="test", text=lambda row: accuracy(row.test_accuracy)),
         Column(
             title="Points against float",
@@ -81,9 +88,9 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
             text=lambda row: accuracy(row.agreement),
             help="test samples with the float model's answer",
         ),
-        Column(title="Test loss", short="test loss", text=lambda row: number(row.test_loss), importance=50),
+        Column(title="Test loss", text=lambda row: significant(row.test_loss), places=Place.MARKDOWN | Place.HTML),
     ]
-    return Table(id="stages", columns=columns, rows=stages, notes=[STAGES_NOTE])
+    return Table(id="stages", columns=columns, rows=stages)
 
 
 def last_integer(study: Quantization) -> Stage | None:
@@ -99,6 +106,7 @@ def findings(study: Quantization) -> list[Finding]:
         _calibration(study),
         *_finetuned(study),
         *_deployed(study),
+        Finding(STAGES_NOTE, "Stages", "detail"),
     ]
 
 

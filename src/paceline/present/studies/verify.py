@@ -25,13 +25,13 @@ def certificate_table(certificate: Certificate) -> Table[Certified]:
         Column(title="Workers", short="workers", text=lambda row: str(row.world_size)),
         Column(title="Guarantee", short="guarantee", text=lambda row: row.guarantee.lower(), is_number=False),
         Column(title="Error", short="error", text=lambda row: f"{row.max_relative_error:.1e}"),
-        Column(title="Tolerance", short="tolerance", text=lambda row: f"{row.tolerance:.1e}", importance=50),
+        Column(title="Tolerance", short="tolerance", text=lambda row: f"{row.tolerance:.1e}", importance=60),
         Column(
             title="Bytes",
             short="bytes",
             text=lambda row: "ok" if row.bytes_as_predicted else "differ",
             is_number=False,
-            importance=60,
+            importance=50,
         ),
         Column(title="Verdict", short="verdict", text=verdict, is_number=False),
     ]
