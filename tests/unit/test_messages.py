@@ -101,7 +101,7 @@ def test_numbers_keep_every_bit() -> None:
 
 def test_a_report_arrives_from_another_host(ends: tuple[Plain, int]) -> None:
     channel, peer = ends
-    evaluation = Evaluation(step=2, epoch=1.0, train_s=0.5, loss=0.25, accuracy=None)
+    evaluation = Evaluation(step=2, epoch=1, train_s=0.5, loss=0.25, accuracy=None)
     link = Link(source=0, target=1, bytes=8, predicted_bytes=8, medium="network")
     plain = {**made_up_worker(0, [0.5, 0.25]), "evaluations": [to_json(evaluation)], "links": [to_json(link)]}
     [sent] = received([plain], WorkerReport)
