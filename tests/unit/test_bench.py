@@ -17,13 +17,13 @@ from paceline.comm.choose import choose_comm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import RunError, UsageError
 from paceline.launch.local import LocalPool
+from paceline.present.numbers import binary_bytes
 from paceline.study.bench import (
     Plan,
     bandwidth,
     bus_factor,
     find_comms,
     find_ops,
-    human_bytes,
     parse_bytes,
     sizes_between,
 )
@@ -102,13 +102,13 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("num_bytes", [1, 1000, 1023, 4096, 37 << 20, 1 << 30, 512 << 10])
 def test_round_sizes_are_shown_as_they_are_read(num_bytes: int) -> None:
-    assert parse_bytes(human_bytes(num_bytes)) == num_bytes
+    assert parse_bytes(binary_bytes(num_bytes)) == num_bytes
 
 
 def test_other_sizes_are_shown_to_three_digits() -> None:
-    assert human_bytes(4092) == "4K"
-    assert human_bytes(1_000_000) == "977K"
-    assert human_bytes(3 << 19) == "1.5M"
+    assert binary_bytes(4092) == "4K"
+    assert binary_bytes(1_000_000) == "977K"
+    assert binary_bytes(3 << 19) == "1.5M"
 
 
 def test_sizes_grow_by_the_factor_and_stop_at_the_largest() -> None:

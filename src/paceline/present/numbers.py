@@ -179,3 +179,14 @@ def _three(value: float) -> str:
         return "0"
     decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.0995 else 4
     return f"{value:.{decimals}f}"
+
+
+BINARY_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def binary_bytes(num_bytes: int) -> str:
+    """A size in powers of 1024, as options take it: 4K. One that is no round number of units has three digits."""
+    unit = next(unit for unit in reversed(BINARY_UNITS) if num_bytes >= BINARY_UNITS[unit] or not unit)
+    size = BINARY_UNITS[unit]
+    digits = 4 if num_bytes < 1 << 10 or num_bytes % size == 0 else 3
+    return f"{num_bytes / size:.{digits}g}{unit}"

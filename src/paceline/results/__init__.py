@@ -1,6 +1,16 @@
 """Typed results of runs and studies, and the one reader and writer of their JSON."""
 
-from paceline.results.files import RUN_FILE, STUDY_FILE, Unreadable, convert, encode, read_file, read_object, settled
+from paceline.results.files import (
+    RUN_FILE,
+    STUDY_FILE,
+    Unreadable,
+    convert,
+    encode,
+    read_file,
+    read_object,
+    received,
+    settled,
+)
 from paceline.results.run import (
     Curve,
     Evaluation,
@@ -93,6 +103,7 @@ __all__ = [
     "null",
     "read_file",
     "read_object",
+    "received",
     "settled",
     "study_types",
     "to_json",

@@ -7,6 +7,11 @@ from typing import ClassVar
 from paceline.results.study import StudyResult
 from paceline.results.value import Interval, Value, null
 
+# Keys of stages.
+FLOAT, PER_TENSOR, PER_CHANNEL = "float", "weights-per-tensor", "weights-per-channel"
+ACTIVATIONS, BIASES, INTEGER = "activations", "biases", "integer"
+TUNED, ONNX_FLOAT, ONNX_INT8 = "fine-tuned", "onnx-fp32", "onnx-int8"
+
 
 class QuantizeRequest(Value, frozen=True, kw_only=True):
     calibrations: list[str]

@@ -6,13 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from paceline.present.chart import Chart, Values, new_figure, plain
 from paceline.present.charts.registry import chart
-from paceline.present.numbers import duration, significant
+from paceline.present.numbers import binary_bytes, duration, significant
 from paceline.present.styles import PALETTE, REFERENCES
 from paceline.results.bench import Bench, CollectiveResult
-from paceline.study.bench import human_bytes, short_name
 
 COPY = "copy of memory"
 MANY_TICKS = 12  # sizes on an axis, beyond which every second one is named
+
+
+def short_name(comm: str) -> str:
+    """A comm from the user's own file goes by its class."""
+    return comm.rpartition(":")[2]
 
 
 @chart("bench", order=10)
@@ -70,9 +74,9 @@ def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tup
     )
     sizes = sorted(limits)
     named = sizes[:: 2 if len(sizes) > MANY_TICKS else 1]
-    figure.x_axis("bytes", type="log", tickvals=named, ticktext=list(map(human_bytes, named)))
+    figure.x_axis("bytes", type="log", tickvals=named, ticktext=list(map(binary_bytes, named)))
     figure.y_axis("busbw, GB/s", type="log", dtick="D2", exponentformat="none")
-    cells = [[series[key_of(row)], human_bytes(row.bytes), significant(row.busbw_bytes_per_s / 1e9)] for row in rows]
+    cells = [[series[key_of(row)], binary_bytes(row.bytes), significant(row.busbw_bytes_per_s / 1e9)] for row in rows]
     table = Values(["Comm", "Bytes", "busbw, GB/s"], cells)
     caption = "Bus bandwidth over size; more is better."
     return Chart(f"busbw-{op}", op, caption, [figure], table, is_wide=len(rows) == len(results))

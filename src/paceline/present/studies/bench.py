@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from paceline.present import conditions
-from paceline.present.charts.bench import COPY, colours_of, key_of, series_of
+from paceline.present.charts.bench import COPY, colours_of, key_of, series_of, short_name
 from paceline.present.charts.registry import make_section
 from paceline.present.model import Column, Facts, Finding, KeyEntry, Page, Place, Table
-from paceline.present.numbers import DASH, counted, gigabytes_per_s, short_duration
+from paceline.present.numbers import DASH, binary_bytes, counted, gigabytes_per_s, short_duration
 from paceline.present.styles import Style
 from paceline.results.bench import Bench, CollectiveResult
-from paceline.study.bench import human_bytes, short_name
 
 HTML = Place.HTML
 TIME_HELP = "the slowest worker of each iteration"
@@ -54,7 +53,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
         Column(title="Operation", short="op", text=lambda row: row.op, is_number=False),
         Column(title="Comm", short="comm", text=lambda row: short_name(row.comm), is_number=False),
         Column(title="Result", short="result", text=lambda row: row.result, is_number=False),
-        Column(title="Bytes", short="bytes", text=lambda row: human_bytes(row.bytes)),
+        Column(title="Bytes", short="bytes", text=lambda row: binary_bytes(row.bytes)),
         Column(
             title="p50",
             text=lambda row: short_duration(row.time_s.p50),

@@ -13,9 +13,8 @@ from paceline.present.material import Material
 from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Summary, Table, Tile
 from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number, significant
 from paceline.recipe import Recipe
-from paceline.results.quantize import Quantization, Stage
+from paceline.results.quantize import FLOAT, INTEGER, TUNED, Quantization, Stage
 from paceline.runs import Stored
-from paceline.study.quantize.stages import FLOAT, INTEGER, TUNED
 
 STAGES_NOTE = (
     "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to "

@@ -13,9 +13,9 @@ from paceline.measure.stats import interval95_of_median
 from paceline.quantize.graph import Graph
 from paceline.quantize.quantized import Quantized
 from paceline.quantize.runtime import OnnxModel, version
-from paceline.results.quantize import Deployed, Latency, RunnerSpeedup
+from paceline.results.quantize import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Deployed, Latency, RunnerSpeedup
 from paceline.study.quantize.scoring import Predict
-from paceline.study.quantize.stages import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Judge
+from paceline.study.quantize.stages import Judge
 
 FLOAT_FILE, INT8_FILE = "model-fp32.onnx", "model-int8.onnx"
 FLOAT_RUNNER, INT8_RUNNER = "ONNX Runtime fp32", "ONNX Runtime int8"

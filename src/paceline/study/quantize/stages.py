@@ -18,13 +18,9 @@ from paceline.quantize.integer import integer_network
 from paceline.quantize.quantized import Quantized, quantized
 from paceline.quantize.ranges import Calibration, grids_for
 from paceline.quantize.simulate import Rounding, Simulated
-from paceline.results.quantize import Stage
+from paceline.results.quantize import ACTIVATIONS, BIASES, FLOAT, INTEGER, PER_CHANNEL, PER_TENSOR, TUNED, Stage
 from paceline.study.quantize.scoring import Predict, Score, score
 from paceline.train.losses import Objective
-
-FLOAT, PER_TENSOR, PER_CHANNEL = "float", "weights-per-tensor", "weights-per-channel"
-ACTIVATIONS, BIASES, INTEGER = "activations", "biases", "integer"
-TUNED, ONNX_FLOAT, ONNX_INT8 = "fine-tuned", "onnx-fp32", "onnx-int8"
 
 
 def _ignore(*said: Any) -> None:

@@ -24,7 +24,7 @@ from paceline.quantize.runtime import missing_packages
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
-from paceline.results.quantize import Deployed, Finetuned, LeftInFloat, Quantization, Sizes
+from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployed, Finetuned, LeftInFloat, Quantization, Sizes
 from paceline.results.study import DONE, SCHEMA
 from paceline.runs import Folder, stamped, store_study, unstamped
 from paceline.runs.store import disk_errors
@@ -36,9 +36,6 @@ from paceline.study.quantize.request import Request
 from paceline.study.quantize.scoring import calibration_batches, confusion, floats_of
 from paceline.study.quantize.source import Loaded
 from paceline.study.quantize.stages import (
-    FLOAT,
-    INTEGER,
-    TUNED,
     Calibrated,
     Judge,
     Listener,

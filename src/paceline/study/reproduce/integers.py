@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from paceline.results.quantize import ACTIVATIONS, Stage
 from paceline.results.study import Figure, OurRow
 from paceline.study.quantize import Request, find_source, load_source, quantize
-from paceline.study.quantize.stages import ACTIVATIONS, Listener
+from paceline.study.quantize.stages import Listener
 from paceline.study.reproduce.plan import Plan
 
 
@@ -15,11 +15,11 @@ def integer_rows(plan: Plan, folder: Path, run: Path) -> list[OurRow]:
     """Quantize the model of a run, in a study of its own inside the folder; a row for every stage."""
     loaded = load_source(find_source(str(run), folder, {}))
     study, _ = quantize(loaded, Request(), out=folder / "quantize", listener=Listener())
-    return [_row(plan, stage_key(stage, study["chosen_calibration"]), stage) for stage in study["stages"]]
+    return [_row(plan, stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
 
 
-def _row(plan: Plan, key: str, stage: Any) -> OurRow:
-    accuracy = Figure(value=stage["test_accuracy"], is_extrapolated=False)
+def _row(plan: Plan, key: str, stage: Stage) -> OurRow:
+    accuracy = Figure(value=stage.test_accuracy, is_extrapolated=False)
     return OurRow(
         key=key,
         label=key,
@@ -32,8 +32,8 @@ def _row(plan: Plan, key: str, stage: Any) -> OurRow:
     )
 
 
-def stage_key(stage: Any, chosen: str) -> str:
+def stage_key(stage: Stage, chosen: str) -> str:
     """The chosen calibration stands for all of them; the others say which they are."""
-    if stage["stage"] != ACTIVATIONS or stage["calibration"] == chosen:
-        return str(stage["stage"])
-    return f"{stage['stage']}:{stage['calibration']}"
+    if stage.stage != ACTIVATIONS or stage.calibration == chosen:
+        return stage.stage
+    return f"{stage.stage}:{stage.calibration}"
