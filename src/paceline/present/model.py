@@ -9,11 +9,11 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from paceline.present.styles import Style
+from paceline.results import Row
 
 if TYPE_CHECKING:
     from paceline.present.chart import Chart
     from paceline.present.material import Material
-    from paceline.results import Row
     from paceline.runs import Stored
 
 T = TypeVar("T")
