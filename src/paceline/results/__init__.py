@@ -1,6 +1,7 @@
 """Typed results of runs and studies, and the one reader and writer of their JSON."""
 
 from paceline.results.files import RUN_FILE, STUDY_FILE, Unreadable, convert, encode, read_file, read_object, settled
+from paceline.results.quantize import Quantization  # the loader knows the studies that are imported here
 from paceline.results.run import (
     Curve,
     Evaluation,
@@ -65,6 +66,7 @@ __all__ = [
     "Network",
     "Overhead",
     "Point",
+    "Quantization",
     "Resources",
     "Row",
     "RunRecord",
