@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from paceline.errors import UsageError
+
+T = TypeVar("T")
+Table = dict[str, Any]  # of TOML: plain values, lists and further tables
 
 LARGEST_WHOLE = 2**64  # what TOML, numpy and torch's seeds can hold; Python itself cannot print 5,000 digits
 MOST_LEVELS = 32  # of tables and lists within each other
@@ -17,7 +21,26 @@ def whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-def read_toml(text: str, what: str) -> dict[str, Any]:
+def words_in(text: str) -> tuple[str, ...]:
+    """The words of a list that is separated by commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def numbers_in(option: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
+    """The numbers of a list that is separated by commas."""
+    try:
+        return tuple(int(word) if whole else float(word) for word in words_in(text))
+    except ValueError:
+        kind = "whole numbers" if whole else "numbers"
+        raise UsageError(f"{option} {text!r} are not {kind} separated by commas") from None
+
+
+def first_repeated(words: Sequence[T]) -> T | None:
+    """The first word that occurs more than once."""
+    return next((word for word in words if words.count(word) > 1), None)
+
+
+def read_toml(text: str, what: str) -> Table:
     """The table that TOML stands for; `what` names it in errors."""
     try:
         return _bounded_toml(text, what)
@@ -34,7 +57,7 @@ def read_toml_value(text: str, what: str) -> Any:
     return found["value"] if len(found) == 1 else text
 
 
-def _bounded_toml(text: str, what: str) -> dict[str, Any]:
+def _bounded_toml(text: str, what: str) -> Table:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

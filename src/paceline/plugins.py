@@ -29,6 +29,13 @@ def is_reference(text: str) -> bool:
     return bool(colon) and name.partition(":")[0].isidentifier() and (module.endswith(".py") or "." in module)
 
 
+def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the files that texts refer to as `file.py:name`, by path; files that are not there are left out."""
+    paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
+    files = {path: Path(path).expanduser() for path in sorted(paths)}
+    return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
+
+
 def load_reference(text: str, kind: str) -> Any:
     """The object behind `file.py:name` or `package.module:name`."""
     module_name, _, attribute = text.partition(":")

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.results.value import Json
 
-Line = Json
+Line = dict[str, Any]  # its `kind` says which keys it has
 
 MOST_LINE_BYTES = 16 * 2**20  # the longest line that a worker writes is some kilobytes; more is another file
 _DECODE = json.JSONDecoder().raw_decode  # json.loads looks for white space and encodings first: a fifth more time

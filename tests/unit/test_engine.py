@@ -73,7 +73,8 @@ def answer(task: Task, number: int) -> list[dict[str, Any]]:
     del number
     if "oracle" in task.arguments:
         steps = [{"step": step, "digest": str(step)} for step in range(2)]
-        return [{"rank": rank, "steps": steps, "final_relative_error": 0.0} for rank in range(task.num_workers)]
+        report = {"steps": steps, "start_digest": "", "final_digest": "1", "metrics": {}, "final_relative_error": 0.0}
+        return [{"rank": rank, **report} for rank in range(task.num_workers)]
     time_s = 0.1 + len(task.arguments["strategy"]) / 1000
     steps = task.arguments["recipe"].train.iterations or 4
     return [made_up_worker(rank, [time_s] * steps, test_accuracy=0.8) for rank in range(task.num_workers)]
@@ -257,6 +258,20 @@ def test_another_request_is_another_study(tmp_path: Path) -> None:
     [stored] = list_runs(tmp_path)
     with pytest.raises(UsageError, match="cannot be resumed: its repeats differs"):
         ran(Compare.prepare(RECIPE, repeats=3), tmp_path, resume=stored.folder)
+
+
+def test_an_edited_file_of_the_user_is_another_study(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from torch import nn\n\n\ndef model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(16, 2))\n"
+    )
+    recipe = RECIPE.replace({"model.name": f"{file}:model", "data.name": "synthetic:1x4x4x2"})
+    study = Compare.prepare(recipe, repeats=2)
+    with pytest.raises(KeyboardInterrupt):
+        ran(study, tmp_path / "runs", Troubled(1))
+    assert unfinished(study, tmp_path / "runs") is not None
+    file.write_text(file.read_text() + "# edited\n")
+    assert unfinished(study, tmp_path / "runs") is None
 
 
 def test_a_process_that_does_not_report_stores_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from paceline.present.model import Page
 from paceline.present.studies.run import run_facts
 from paceline.present.terminal import show
 from paceline.recipe import Recipe
-from paceline.results import RunResult, Straggler, changed, convert
+from paceline.results import RunResult, Straggler, changed, convert, encode, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import make_entry
 from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
@@ -64,7 +64,7 @@ def test_a_result_holds_what_the_files_say(result: RunResult) -> None:
     assert [(link["from"], link["bytes"]) for link in result["links"]] == [(0, 5), (1, 5)]
     # As a ring would, 1000 bytes of an all-reduce between two go over the wire once, in the four seconds that are left.
     assert result["split"]["per_worker"][1]["bandwidth_bytes_per_s"] == pytest.approx(1000 / 4.0)
-    json.dumps(result)
+    assert json.loads(encode(result)) == to_json(result)
 
 
 def test_without_files_nothing_is_said() -> None:

@@ -15,6 +15,7 @@ import pytest
 from paceline.errors import RunError, UsageError
 from paceline.present import collect, page_of
 from paceline.present.chart import shortened, wrapped
+from paceline.present.charts import sections
 from paceline.present.columns import comparison_table, speed_table
 from paceline.present.html import render
 from paceline.present.markdown import markdown_table
@@ -22,9 +23,11 @@ from paceline.present.markdown import render as as_markdown
 from paceline.present.material import Material, notices
 from paceline.present.model import Finding, Page, Place, Table
 from paceline.present.numbers import DASH
+from paceline.present.registry import presenters
 from paceline.present.rows import MAX_LABEL, ShownRow, named_rows, names_to_explain
 from paceline.present.styles import PALETTE, styles
-from paceline.results import Row, Staleness, StudyResult, changed
+from paceline.results import Row, Staleness, StudyResult, changed, study_types
+from paceline.runs import Stored
 from paceline.study.results import combine
 from report_samples import recipe, result, study_of, usual_study, write_report, write_run, write_study
 
@@ -342,3 +345,28 @@ class TestRoles:
     def test_without_rivals_all_are_compared(self) -> None:
         rows = self.rows(("one-worker", 0.02, "EXACT"), ("none", 0.011, "NONE"))
         assert [row.role for row in rows] == [None, None]
+
+
+class TestPresenters:
+    def test_every_study_has_one(self) -> None:
+        assert {*study_types} - {""} <= {*presenters.classes}
+
+    def test_a_study_without_one_is_shown_as_a_comparison(self) -> None:
+        study = changed(usual_study(), study="example")
+        page = page_of(Stored(Path("x"), study))
+        assert page.headline.startswith("Fastest exact strategy: ring,")
+        assert [table.id for table in page.tables] == ["strategies"]
+
+    def test_charts_are_made_for_pages_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = []
+        monkeypatch.setattr(sections, "make_sections", lambda rows: made.append(len(rows)) or [])
+        page = page_of(Stored(Path("x"), usual_study()))
+        as_markdown(page)
+        assert made == []
+        page.make_sections()
+        assert made == [4]
+
+    def test_a_caution_of_the_engine_is_shown(self) -> None:
+        study = changed(usual_study(), cautions=["the overhead is not known: no core"])
+        findings = page_of(Stored(Path("x"), study)).findings
+        assert Finding("The overhead is not known: no core.", "Caution", "caution") in findings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.present.studies.scale import batch_words, failed_words, headline, paying_words, refused_words
+from paceline.present.scaling import batch_words, failed_words, headline, paying_words, refused_words
 from paceline.results import Failure, Row, changed, convert, to_json
 from paceline.results.study import Scale
 from paceline.study.entries import ONE_WORKER

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from paceline.cli.trace import trace_lines
 from paceline.errors import UsageError
 from paceline.measure.events import Arrows, Slice, lanes, nested
 from paceline.measure.merged import MOST_STEPS, NAME, write_merged
 from paceline.measure.steps import StepRange
 from paceline.measure.trace import WorkerLines, merged_events, pid_of
-from paceline.study.trace import trace_lines, trace_run
+from paceline.study.trace import trace_run
 from trace_format import FormatError, check_events, read_strictly, tracks
 from trace_lines import STEP_S, Line, worker_lines, write_lines
 

@@ -59,10 +59,12 @@ def bench(
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
     from paceline.cli.session import launched, launcher_for
     from paceline.errors import RunError
+    from paceline.parsing import words_in
+    from paceline.present.numbers import counted
     from paceline.present.studies.bench import bench_page
     from paceline.present.terminal import show
     from paceline.recipe import cluster_of
-    from paceline.study.bench import Plan, find_comms, find_ops, listed, parse_bytes, sizes_between
+    from paceline.study.bench import Plan, find_comms, find_ops, parse_bytes, sizes_between
     from paceline.study.bench import bench as measure
 
     check_json_target(json_target)
@@ -76,7 +78,7 @@ def bench(
     plan = Plan(
         ops=find_ops(op),
         comms=usable,
-        sizes=tuple(map(parse_bytes, listed(sizes)))
+        sizes=tuple(map(parse_bytes, words_in(sizes)))
         if sizes is not None
         else sizes_between(parse_bytes(min_bytes), parse_bytes(max_bytes), factor),
         dtype=dtype,
@@ -95,7 +97,7 @@ def bench(
     )
     with launched(plan.workers, starter) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
-        who = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+        who = counted(plan.workers, "worker")
         rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"
         console.print(f"{who}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
         for name, reason in missing.items():

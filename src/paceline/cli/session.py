@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from paceline.cli.parts.hosting import offering
+from paceline.cli.parts.hosting import keyword, offering, own_parameters
 from paceline.cli.parts.options import Json, MetricsHost, MetricsPort, Out, check_json_target, console_for, write_json
 from paceline.errors import RunError, UsageError
 
@@ -53,26 +51,16 @@ def session_options(
     offered = {name: option for name, option in OPTIONS.items() if name not in leave_out}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = typing.get_type_hints(command, include_extras=True)
-        own = [
-            parameter.replace(annotation=hints[parameter.name])
-            for parameter in inspect.signature(command).parameters.values()
-            if parameter.name != "session"
-        ]
-
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in offered}
             launch = arguments.pop("launch") if takes_hosts else _request()
             command(session=Session(launch, **given), **arguments)
 
-        parameters = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, (annotation, default) in offered.items()
-        ]
+        parameters = [keyword(name, annotation, default) for name, (annotation, default) in offered.items()]
         if takes_hosts:  # host_options fills it in
-            parameters.append(inspect.Parameter("launch", inspect.Parameter.KEYWORD_ONLY, annotation=Any))
-        return offering(wrapper, [*own, *parameters])
+            parameters.append(keyword("launch", Any))
+        return offering(wrapper, [*own_parameters(command, but="session"), *parameters])
 
     return decorate
 

@@ -46,7 +46,7 @@ def tune(
 ) -> None:
     """Find the bucket size, sync period, codec and strategy that suit a recipe."""
     from paceline.cli.parts.plans import introduce_tune, rung_line
-    from paceline.cli.parts.words import numbers_in, words_in
+    from paceline.parsing import numbers_in, words_in
     from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
     from paceline.study.halving import Margins
     from paceline.study.tune import Tune

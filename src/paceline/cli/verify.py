@@ -28,6 +28,7 @@ def verify(
     from paceline.cli.session import launched, launcher_for
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
+    from paceline.parsing import words_in
     from paceline.present.studies.verify import broken_words, verify_page
     from paceline.present.terminal import show
     from paceline.recipe import cluster_of
@@ -43,7 +44,7 @@ def verify(
         raise UsageError(f"--workers {workers!r} is not a list of whole numbers such as 1,2,3,4") from None
     if min(sizes) < 1:
         raise UsageError(f"--workers {workers!r}: a world has at least one worker")
-    names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
+    names = list(words_in(strategies or ""))
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
     cluster = cluster_of(cluster_text)

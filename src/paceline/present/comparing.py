@@ -21,7 +21,8 @@ from paceline.present.rows import fastest_row, rivals
 from paceline.results import Row, Versus
 
 MAX_ACCURACY_GROUPS = 4  # more are read better in the table
-ONE_REPEAT = "one repeat cannot tell"
+ONE_REPEAT = "one repeat cannot tell"  # a verdict of study/results.py
+ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
 
 
 def headline(rows: Sequence[Row]) -> Finding:
@@ -78,8 +79,7 @@ def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
     """A caution where nothing tells a difference from noise."""
     if repeats != 1 or len(rivals(rows)) < 2 or len(rows) < 2:
         return []
-    text = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
-    return [Finding(text, "Speed", "caution")]
+    return [Finding(ONE_REPEAT_TEXT, "Speed", "caution")]
 
 
 def against_one_worker(rows: Sequence[Row]) -> list[Finding]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from paceline.present import comparing, conditions, measured
-from paceline.present.columns import comparison_table, speed_table, worker_table
+from paceline.present.columns import comparison_table, speed_table
 from paceline.present.material import Material, asked_repeats, notices
 from paceline.present.model import Facts, Finding, KeyEntry, Page, Place, Section, Table, Tile
 from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, percent, share, times
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles
+from paceline.present.workers import worker_table
 from paceline.recipe import Recipe
 from paceline.results import StudyResult
 from paceline.results.value import Json

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import read_toml
+from paceline.parsing import Table, read_toml
 from paceline.recipe.cluster import ClusterConfig
 from paceline.recipe.fields import Section, hints_of, option
 from paceline.recipe.sections import (
@@ -21,9 +21,6 @@ from paceline.recipe.sections import (
     ScheduleConfig,
     TrainConfig,
 )
-
-if typing.TYPE_CHECKING:  # reading a recipe does not need msgspec
-    from paceline.results.value import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +90,9 @@ class Recipe(Section):
             return iterations if iterations is not None else per_epoch
         return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
 
-    def to_dict(self) -> Json:
+    def to_dict(self) -> Table:
         """Plain values, without those that are unset."""
-        return typing.cast("Json", _plain(dataclasses.asdict(self)))
+        return typing.cast(Table, _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
         values = self.to_dict()

@@ -1,7 +1,21 @@
 """Typed results of runs and studies, and the one reader and writer of their JSON."""
 
+<<<<<<< HEAD
 from paceline.results.files import RUN_FILE, STUDY_FILE, Unreadable, convert, encode, read_file, read_object, settled
 from paceline.results.quantize import Quantization  # the loader knows the studies that are imported here
+=======
+from paceline.results.files import (
+    RUN_FILE,
+    STUDY_FILE,
+    Unreadable,
+    convert,
+    encode,
+    read_file,
+    read_object,
+    received,
+    settled,
+)
+>>>>>>> core
 from paceline.results.run import (
     Curve,
     Evaluation,
@@ -95,6 +109,7 @@ __all__ = [
     "null",
     "read_file",
     "read_object",
+    "received",
     "settled",
     "study_types",
     "to_json",

@@ -5,12 +5,13 @@ Reading validates: a file that is damaged, foreign or of a newer version raises 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from paceline.errors import UsageError
+from paceline.errors import RunError, UsageError
 from paceline.results.run import RunResult
 from paceline.results.study import SCHEMA, RunRecord, StudyResult, study_types
 from paceline.results.value import Json, Value
@@ -73,6 +74,18 @@ def settled(result: RunResult) -> RunResult:
 def convert(plain: Any, kind: type[V]) -> V:
     """Plain values as a typed one; raises msgspec.ValidationError where they do not fit."""
     return msgspec.convert(plain, kind)
+
+
+def received(answers: Iterable[Any], kind: type[V]) -> list[V]:
+    """The reports of workers in order of rank: typed already, or plain values where they come from another host."""
+    reports = []
+    for rank, answer in enumerate(answers):
+        try:
+            reports.append(convert(answer, kind))
+        except (msgspec.ValidationError, RecursionError) as error:
+            advice = "install the same version of paceline on all hosts"
+            raise RunError(f"the report of worker {rank} cannot be read ({error}); {advice}") from None
+    return reports
 
 
 def _convert(plain: Json, kind: type[V], file: Path) -> V:

@@ -74,6 +74,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     error: str | None = None
     repeats: int | None = None
     wall_s: float | None = None
+    code: dict[str, str] | None = None  # SHA-256 of the user's own files, by path
     cautions: list[str] | None = None  # what a reader should know about the figures, such as a failed overhead probe
     results: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
 

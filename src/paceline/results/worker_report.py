@@ -11,7 +11,7 @@ from paceline.results.value import Json
 class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
     """One worker's history, counters and scores. Sequences have a value per step of this worker.
 
-    A report of a worker on another host arrives as plain values: `convert(answer, WorkerReport)` reads both.
+    From another host it arrives as plain values; `received` reads both.
     """
 
     steps_per_epoch: int

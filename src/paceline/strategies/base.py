@@ -30,6 +30,11 @@ class Guarantee(enum.Enum):
     STALE = "STALE"  # gradients may be taken at older parameters, by no more than a stated number of updates
     NONE = "NONE"  # replicas go their own ways
 
+    @staticmethod
+    def of_codec(codec: Codec) -> Guarantee:
+        """The guarantee of a strategy that averages everything in every step."""
+        return Guarantee.EXACT if codec.relative_error == 0 else Guarantee.LOSSY
+
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
@@ -156,6 +161,11 @@ class Strategy(ABC):
 
 
 _CODEC = "codec."  # prefix of the codec's state in a strategy's state
+
+
+def joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
+    """All tensors as one vector, in the widest of their number types."""
+    return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
 
 
 def average_parameters(worker: Worker) -> None:

@@ -288,7 +288,7 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @property
     def limits(self) -> Limits:

@@ -61,7 +61,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:

@@ -9,9 +9,9 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies import mixing
-from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.base import Guarantee, Worker, joined
 from paceline.strategies.capabilities import Drifting
-from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
 
 
 @dataclass(kw_only=True)

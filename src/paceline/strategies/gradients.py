@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.codecs import Key, TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Strategy, gradient_of
+from paceline.strategies.base import Guarantee, Strategy, gradient_of, joined
 from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable
 
 
@@ -25,7 +25,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @abstractmethod
     def sum(self, tensor: Tensor) -> None:
@@ -67,7 +67,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         if world_size == 1:
             return 0
         total = sum(tensor.nbytes for tensor in tensors)
-        summed = _joined(tensors) if self.fused else max(tensors, key=lambda tensor: tensor.nbytes)
+        summed = joined(tensors) if self.fused else max(tensors, key=lambda tensor: tensor.nbytes)
         own = total if self.fused else summed.nbytes
         return own + self.sum_bytes(summed, rank, world_size) + (total if self.codec.relative_error else 0)
 
@@ -75,7 +75,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         if world_size == 1:
             return []
         if self.fused:
-            tensors = [_joined(tensors)]
+            tensors = [joined(tensors)]
         return [
             operation
             for spec in tensors
@@ -110,11 +110,6 @@ class GradientsOrWeights(GradientAveraging):
         if self.average == "weights" and worker.comm.world_size > 1:
             with torch.no_grad():
                 self._average_all([parameter.detach() for parameter in worker.parameters])
-
-
-def _joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
-    """All tensors as one vector, in the widest of their number types."""
-    return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
 
 
 def refuse_lossy_weights(strategy: Strategy, average: str) -> None:

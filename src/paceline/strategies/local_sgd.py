@@ -9,9 +9,9 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.base import Guarantee, Worker, joined
 from paceline.strategies.capabilities import Periodic, Tunable, Varied
-from paceline.strategies.weights import WeightAveraging, joined, new_vector, pack, unpack
+from paceline.strategies.weights import WeightAveraging, new_vector, pack, unpack
 
 
 @dataclass(kw_only=True)

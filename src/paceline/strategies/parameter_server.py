@@ -103,7 +103,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
             return Guarantee.STALE
         if self.average == "weights":
             return Guarantee.PERIODIC
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @property
     def is_asynchronous(self) -> bool:

@@ -13,10 +13,10 @@ from paceline.comm import Operation, Work
 from paceline.errors import UsageError
 from paceline.results.value import Json
 from paceline.strategies import mixing
-from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.base import Guarantee, Worker, joined
 from paceline.strategies.capabilities import Drifting, Tunable
 from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
-from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
 
 LOOK_EVERY = 16  # steps between two looks at how far averaging moved a replica
 TAGS = 64  # messages carry their step, counted modulo this

@@ -16,6 +16,7 @@ from paceline.errors import UsageError, unknown
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.stats import paired_ratio, summary
+from paceline.parsing import first_repeated, words_in
 from paceline.results.bench import Bench, CollectiveResult, CommSpeedup
 from paceline.results.run import Summary
 from paceline.results.study import SCHEMA
@@ -56,7 +57,7 @@ class Plan:
         for kind, names in (("op", self.ops), ("comm", self.comms), ("size", self.sizes)):
             if not names:
                 raise UsageError(f"there is no {kind} to measure")
-            twice = next((name for name in names if names.count(name) > 1), None)
+            twice = first_repeated(names)
             if twice is not None:
                 raise UsageError(f"{kind} {twice!r} is named twice")
         for size in self.sizes:
@@ -111,13 +112,8 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """The words of a list that is separated by commas."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 def find_ops(text: str) -> tuple[str, ...]:
-    return tuple(OPS) if text.strip() == "all" else listed(text)
+    return tuple(OPS) if text.strip() == "all" else words_in(text)
 
 
 def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -127,7 +123,7 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
         reasons = {name: reason_against(name, num_nodes) for name in between_processes}
         usable = tuple(name for name, reason in reasons.items() if not reason)
         return usable, {name: reason for name, reason in reasons.items() if reason}
-    given = listed(text)
+    given = words_in(text)
     chosen = choose_comm(num_workers=num_workers, num_nodes=num_nodes)
     names = tuple(chosen if name == AUTO else name for name in given if name != AUTO or chosen not in given)
     for name in names:

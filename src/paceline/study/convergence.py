@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from paceline.measure.stats import of_all
 from paceline.results import Curve, Evaluation, Target, changed
 from paceline.results.worker_report import WorkerReport
 
@@ -104,16 +105,10 @@ def combined_targets(targets: Sequence[Target | None]) -> Target | None:
     if not first.reached:
         best = [target.best for target in found if not target.reached and target.best is not None]
         return changed(first, best=max(best, default=None))
-    return changed(
+    return changed(  # lower medians, which are values of one repeat
         first,
-        step=_middle([target.step for target in reached]),
-        epoch=_middle([target.epoch for target in reached]),
-        sent_bytes=_middle([target.sent_bytes for target in reached]),
+        step=of_all(statistics.median_low, [target.step for target in reached]),
+        epoch=of_all(statistics.median_low, [target.epoch for target in reached]),
+        sent_bytes=of_all(statistics.median_low, [target.sent_bytes for target in reached]),
         train_s=statistics.median(target.train_s for target in reached if target.train_s is not None),
     )
-
-
-def _middle(values: Sequence[float | None]) -> float | None:
-    """The lower median, which is one of the values; None where one is missing."""
-    known = [value for value in values if value is not None]
-    return statistics.median_low(known) if len(known) == len(values) else None

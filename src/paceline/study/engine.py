@@ -11,6 +11,7 @@ from pathlib import Path
 from paceline.errors import PacelineError, UsageError, WorkerError
 from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
+from paceline.plugins import digests_of_files
 from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
 from paceline.study.base import Cell, CellFailure, Launch, Listener, Progress, Study
 from paceline.study.folder import StudyFolder, find_unfinished, new_folder, old_folder, request_of
@@ -57,7 +58,7 @@ def unfinished(study: Study, out: Path) -> Path | None:
 
     Raises UsageError where another process is running it.
     """
-    return find_unfinished(_Head(study).result(Progress(), INTERRUPTED), study.request_keys, out)
+    return find_unfinished(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study), out)
 
 
 def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
@@ -73,10 +74,22 @@ def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 def _check_same(study: Study, stored: StudyResult, folder: Path) -> None:
     """A cell that was measured with another recipe must not count as one of this study."""
-    wanted = request_of(_Head(study).result(Progress(), INTERRUPTED), study.request_keys)
-    for key, value in request_of(stored, study.request_keys).items():
+    wanted = request_of(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study))
+    for key, value in request_of(stored, _request_keys(study)).items():
         if value != wanted[key]:
             raise UsageError(f"{str(folder)!r} cannot be resumed: its {key} differs from what is asked for now")
+
+
+def _request_keys(study: Study) -> tuple[str, ...]:
+    """What was asked for, and the user's own files as they were: an edited file is another study."""
+    return (*study.request_keys, "code")
+
+
+def _texts_of(study: Study) -> Iterator[str]:
+    """Words of all cells that may refer to the user's own files."""
+    for cell in study.cells():
+        recipe = cell.recipe
+        yield from (recipe.model.name, recipe.data.name, recipe.train.loss, cell.entry.spec, recipe.comm)
 
 
 class _Head:
@@ -84,6 +97,7 @@ class _Head:
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe
+        self._code = digests_of_files(_texts_of(study)) or None
         self._environment: Environment = environment()  # before the load is our own
         self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._wall_s = (stored.wall_s if stored else None) or 0.0
@@ -103,6 +117,7 @@ class _Head:
             error=error or None,
             repeats=self._study.repeats,
             wall_s=self._wall_s + time.perf_counter() - self._begun_s,
+            code=self._code,
             cautions=list(progress.cautions) or None,
         )
         return self._study.result(header, progress)

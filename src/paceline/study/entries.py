@@ -9,6 +9,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
+from paceline.parsing import first_repeated
 from paceline.plugins import Options
 from paceline.recipe import Changes, Recipe
 from paceline.strategies import Guarantee, StrategySpec
@@ -107,7 +108,7 @@ def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:
     """The rows of a study, each once."""
     entries = [make_entry(text, recipe) for text in texts]
     labels = [entry.label for entry in entries]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
+    twice = first_repeated(labels)
     if twice:
         raise UsageError(f"strategy {twice!r} is named twice")
     return entries

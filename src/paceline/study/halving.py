@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.measure.stats import interval95, paired_ratio
+from paceline.measure.stats import interval95, of_all, paired_ratio
 from paceline.results import RunResult, changed
 from paceline.results.study import Candidate, RungResult
 from paceline.study.results import interval_of
@@ -131,7 +131,7 @@ def _is_tie(row: Candidate, fastest: Candidate) -> bool:
 
 
 def _judged_by(exact: Sequence[RunResult], guessing: Guessing) -> str:
-    mean = _mean([result.final.test_accuracy for result in exact])
+    mean = of_all(statistics.fmean, [result.final.test_accuracy for result in exact])
     return "accuracy" if mean is not None and guessing.is_beaten_by(mean) else "loss"
 
 
@@ -155,8 +155,8 @@ def _row(
         iteration_s_repeats=times,
         versus_reference=statistics.median(times) / statistics.median(map(slowest_s, exact)),
         versus_reference_interval95=interval_of(paired_ratio(times, [slowest_s(result) for result in exact])),
-        test_accuracy=_mean([result.final.test_accuracy for result in results]),
-        test_loss=_mean([result.final.test_loss for result in results]),
+        test_accuracy=of_all(statistics.fmean, [result.final.test_accuracy for result in results]),
+        test_loss=of_all(statistics.fmean, [result.final.test_loss for result in results]),
         sent_bytes=max(worker.sent_bytes for worker in first.per_worker),
         lost=gap,
         lost_interval95=interval95(gaps) if all(map(math.isfinite, gaps)) else None,
@@ -181,11 +181,6 @@ def _gap(ours: RunResult, theirs: RunResult, by: str) -> float:
     if other is None or (by == "loss" and other <= 0):
         return 0.0
     return 100 * (other - mine) if by == "accuracy" else 100 * (mine / other - 1)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if len(found) == len(values) else None
 
 
 def _end(row: Candidate, kept: Sequence[str]) -> str:

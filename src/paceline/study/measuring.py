@@ -11,7 +11,7 @@ from paceline.launch.base import WorkerPool
 from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Changes, Recipe
-from paceline.results import Overhead, convert
+from paceline.results import Overhead, received
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
@@ -48,7 +48,7 @@ def cost_of_measuring(
             folder.discard()
     if not launcher.is_main:
         return None
-    cost = compare_blocks([convert(worker, WorkerReport).iteration_s for worker in workers], block)
+    cost = compare_blocks([worker.iteration_s for worker in received(workers, WorkerReport)], block)
     return None if cost is None else (entry.label, cost)
 
 

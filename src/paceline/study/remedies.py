@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import read_toml_value
+from paceline.parsing import first_repeated, read_toml_value
 from paceline.plugins import split_words
 from paceline.recipe import Changes, Recipe, recipe_keys
 
@@ -55,7 +55,7 @@ def parse_remedies(texts: Sequence[str]) -> list[Remedy]:
     """Remedies from words such as `linear`, `lars:lr=5:warmup=2`."""
     remedies = [_parse(text) for text in texts]
     names = [remedy.name for remedy in remedies]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice:
         raise UsageError(f"remedy {twice!r} is named twice")
     return remedies

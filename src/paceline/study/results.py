@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from paceline.measure.resources import network, resources
-from paceline.measure.stats import Ratio, interval95_of_times, paired_ratio, summary, timed
+from paceline.measure.stats import Ratio, interval95_of_times, of_all, paired_ratio, summary, timed
 from paceline.recipe import Recipe
 from paceline.results import Final, Interval, Row, RunResult, Staleness, Summary, Versus, WorkerResult, changed
 from paceline.results.worker_report import WorkerReport
@@ -177,12 +177,11 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 
 def _median_summary(summaries: Sequence[Summary]) -> Summary:
     """Medians of every figure that all repeats have: the first versions stored fewer percentiles."""
-    p90 = [one.p90 for one in summaries if one.p90 is not None]
     return Summary(
         mean=statistics.median(one.mean for one in summaries),
         p50=statistics.median(one.p50 for one in summaries),
         p95=statistics.median(one.p95 for one in summaries),
-        p90=statistics.median(p90) if len(p90) == len(summaries) else None,
+        p90=of_all(statistics.median, [one.p90 for one in summaries]),
     )
 
 
@@ -203,15 +202,11 @@ def _final(workers: Sequence[WorkerReport]) -> Final:
             return None
         return float(sum(v * w for v, w in zip(known, weights, strict=True)) / sum(weights))
 
-    def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return statistics.fmean(known) if len(known) == len(values) else None
-
     return Final(
         train_loss=weighted([worker.train_loss for worker in workers]),
         train_accuracy=weighted([worker.train_accuracy for worker in workers]),
-        test_loss=mean([worker.test_loss for worker in workers]),
-        test_accuracy=mean([worker.test_accuracy for worker in workers]),
+        test_loss=of_all(statistics.fmean, [worker.test_loss for worker in workers]),
+        test_accuracy=of_all(statistics.fmean, [worker.test_accuracy for worker in workers]),
     )
 
 

@@ -12,7 +12,7 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.spool import recover
 from paceline.recipe import Recipe
-from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, RunRecord, RunResult, changed, convert, settled
+from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, RunRecord, RunResult, changed, received, settled
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
@@ -46,7 +46,7 @@ def execute(
     if not launcher.is_main:
         return None
     total_s = time.perf_counter() - started
-    workers = [convert(answer, WorkerReport) for answer in answers]
+    workers = received(answers, WorkerReport)
     measured = measure_run(recipe, workers, folder.path if folder is not None else None)
     result = settled(run_result(recipe, entry, workers, total_s, measured))
     if folder is not None:

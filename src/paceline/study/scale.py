@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import first_repeated
 from paceline.recipe import Recipe
 from paceline.results import FAILED, Failure, Point, Row, StudyResult, changed
 from paceline.results.study import Scale as ScaleResult
@@ -109,7 +110,7 @@ class Scale(Study):
         refused: list[Failure] = []
         lines = [_line(text, recipe, numbers, modes, refused) for text in texts]
         labels = [line[0].entry.label for line in lines]
-        twice = next((label for label in labels if labels.count(label) > 1), None)
+        twice = first_repeated(labels)
         if twice is not None:
             raise UsageError(f"strategy {twice!r} is named twice")
         references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]

@@ -19,22 +19,3 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
         named = f"name one of its runs: {', '.join(inner)}" if inner else "it has no runs"
         raise UsageError(f"{str(path)!r} is a study, and a trace is of one run; {named}")
     return write_merged(folder, target, steps)
-
-
-def trace_lines(written: Written) -> list[str]:
-    """What was written and how to look at it, in words."""
-    workers = "1 worker" if written.num_workers == 1 else f"{written.num_workers} workers"
-    size = f"{written.path.stat().st_size / 1e6:.2f} MB"
-    lines = [
-        f"trace   {written.path}",
-        f"        {written.steps} of {workers}: {written.num_events:,} events, {written.num_arrows:,} arrows, {size}",
-    ]
-    if written.num_profiled:
-        of = "1 worker" if written.num_profiled == 1 else f"{written.num_profiled} workers"
-        lines.append(f"        with what torch's profiler saw of {of}")
-    if written.clock_error_s is not None:
-        lines.append(f"        clocks of workers agree to {1e6 * written.clock_error_s:,.0f} microseconds")
-    return [
-        *lines,
-        "open    https://ui.perfetto.dev, Open trace file (it stays in the browser), or chrome://tracing, Load",
-    ]

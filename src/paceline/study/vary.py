@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import read_toml_value
+from paceline.parsing import first_repeated, read_toml_value
 from paceline.recipe import Recipe, key_type, recipe_keys
 from paceline.results.study import AxisValues
 from paceline.strategies import StrategySpec
@@ -45,7 +45,7 @@ def parse_vary(words: Sequence[str]) -> list[Axis]:
     """The axes of a grid from the command line's words."""
     axes = [_axis(word) for word in words]
     keys = [axis.key for axis in axes]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
+    twice = first_repeated(keys)
     if twice:
         raise UsageError(f"--vary names {twice} twice; put all its values into one")
     return axes

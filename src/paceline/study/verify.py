@@ -16,7 +16,7 @@ from paceline.errors import UsageError
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.results import convert
+from paceline.results import received
 from paceline.results.value import Json
 from paceline.results.verify import Certified, ReplicaReport
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
@@ -146,7 +146,7 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
             serve=serve_job,
             comm=comm,
         )
-        seen[optimizer] = [convert(worker, ReplicaReport) for worker in launcher.run(task, ignore_event)]
+        seen[optimizer] = received(launcher.run(task, ignore_event), ReplicaReport)
     verdict = judge(strategy, case.world_size, seen, spread)
     bytes_equal = all(worker.counted == worker.predicted for run in seen.values() for worker in run)
     return Certified(

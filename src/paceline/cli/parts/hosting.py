@@ -72,12 +72,6 @@ MasterPort = Annotated[
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of launchers; it receives a `Request` as `launch` instead of them."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != "launch"
-    ]
     offered = {
         "launcher": (LauncherName, ""),
         "hosts": (HostNames, None),
@@ -96,11 +90,19 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
         hosts = None if names is None else tuple(word.strip() for word in names.split(","))
         command(launch=Request(hosts=hosts, **given), **arguments)
 
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in offered.items()
-    ]
-    return offering(wrapper, [*own, *options])
+    options = [keyword(name, annotation, default) for name, (annotation, default) in offered.items()]
+    return offering(wrapper, [*own_parameters(command, but="launch"), *options])
+
+
+def own_parameters(command: Callable[..., None], *, but: str) -> list[inspect.Parameter]:
+    """The parameters of a command with their types, without the one that a decorator fills in."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters.values()
+    return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters if parameter.name != but]
+
+
+def keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def offering(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:

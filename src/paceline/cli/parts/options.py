@@ -19,7 +19,7 @@ from rich.console import Console
 
 from paceline.cli.parts.console import PlainConsole
 from paceline.cli.parts.hosting import host_options as host_options
-from paceline.cli.parts.hosting import offering
+from paceline.cli.parts.hosting import keyword, offering, own_parameters
 from paceline.errors import RunError, UsageError
 from paceline.files import is_stream, whole_file
 from paceline.recipe import (
@@ -99,28 +99,16 @@ def recipe_options(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = typing.get_type_hints(command, include_extras=True)
-        own = [
-            parameter.replace(annotation=hints[parameter.name])
-            for parameter in inspect.signature(command).parameters.values()
-            if parameter.name != "recipe"
-        ]
         keys = {
             key.replace(".", "__"): key
             for key, field in recipe_keys()
             if field.metadata["flag"] and key not in leave_out
         }
-        recipe_parameter = inspect.Parameter(
-            "recipe", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_RECIPE, annotation=RecipeArgument
-        )
+        recipe_parameter = keyword("recipe", RecipeArgument, DEFAULT_RECIPE)
         offered = [_parameter(name, key) for name, key in keys.items()]
-        set_parameter = inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
-        cluster = [
-            inspect.Parameter("cluster", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cluster),
-            inspect.Parameter(
-                "without_shares", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=WithoutShares
-            ),
-        ]
+        set_parameter = keyword("assignments", Set, None)
+        cluster = [keyword("cluster", Cluster, None), keyword("without_shares", WithoutShares, False)]
+        own = own_parameters(command, but="recipe")
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
@@ -168,7 +156,7 @@ def _parameter(name: str, key: str) -> inspect.Parameter:
         show_default=False,
     )
     annotation = Annotated[hint | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return keyword(name, annotation, None)
 
 
 def _capital(text: str, choices: tuple[str, ...]) -> str:

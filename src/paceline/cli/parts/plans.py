@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from paceline.present.studies.scale import batch_words, refused_words
+from paceline.present.numbers import counted
+from paceline.present.scaling import batch_words, refused_words
 from paceline.present.studies.tune import rung_words
 from paceline.recipe import Recipe
 from paceline.results.study import Tuning
@@ -102,7 +103,7 @@ def rung_line(result: Tuning) -> str:
 
 def processes_of(entry: Entry) -> str:
     """Workers, and which ranks are servers."""
-    workers = "1 worker" if entry.num_workers == 1 else f"{entry.num_workers} workers"
+    workers = counted(entry.num_workers, "worker")
     if not entry.num_servers:
         return workers
     first, last = entry.num_workers, entry.num_processes - 1

@@ -37,14 +37,6 @@ ACCURACY = Quantity("test accuracy", "test accuracy", lambda r: r.final.test_acc
 LOSS = Quantity("test loss", "test loss", lambda r: r.final.test_loss, significant)
 
 
-def is_sweep(results: Sequence[ShownRow]) -> bool:
-    """Whether all rows are points of one grid, each once."""
-    points = [result for result in results if result.remedy is not None and result.point]
-    keys = {tuple(point_of(result)) for result in points}
-    places = {(result.remedy, *map(value_text, point_of(result).values())) for result in points}
-    return len(keys) == 1 and len(places) == len(results)
-
-
 def point_of(row: ShownRow) -> Point:
     return row.point or {}
 

@@ -6,11 +6,12 @@ import dataclasses
 from typing import Any, ClassVar
 
 from paceline.present import comparing
-from paceline.present.columns import comparison_table, worker_table
+from paceline.present.columns import comparison_table
 from paceline.present.comparison import comparison_page
 from paceline.present.material import Material
 from paceline.present.model import Fact, Facts, Page, Place, Presenter, Table
 from paceline.present.numbers import milliseconds, number, percent, seconds, share, significant, whole
+from paceline.present.workers import worker_table
 from paceline.results import RunResult
 
 MOST_STALENESS = 8  # values of the staleness that are listed

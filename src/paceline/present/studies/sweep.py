@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from paceline.present.columns import comparison_table
+from paceline.present.comparing import ONE_REPEAT_TEXT
 from paceline.present.comparison import comparison_page, frame, study_of
 from paceline.present.material import Material
 from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
@@ -81,8 +82,7 @@ def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
     texts = [*_extremes(rows), *_batches(rows)]
     found = [Finding(texts[0], kind="headline"), *(Finding(text, "Sweep") for text in texts[1:])]
     if repeats == 1:
-        text = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
-        found.append(Finding(text, "Repeats", "caution"))
+        found.append(Finding(ONE_REPEAT_TEXT, "Repeats", "caution"))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.errors import UsageError
+from paceline.parsing import words_in
 from paceline.quantize.ranges import METHODS, Calibration
 from paceline.quantize.runtime import missing_packages
 from paceline.results.quantize import QuantizeRequest
@@ -42,7 +43,7 @@ class Request:
 
     def calibrations(self) -> list[Calibration]:
         """The methods that are tried, in their order."""
-        words = [word.strip() for word in self.calibration.split(",") if word.strip()]
+        words = list(words_in(self.calibration))
         if words == [AUTO]:
             words = list(METHODS)
         if not words:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.measure.stats import of_all
 from paceline.results import Evaluation, RunResult
 from paceline.results.study import Figure, FigureValue
 from paceline.study.reproduce.experiment import Experiment
@@ -34,22 +35,12 @@ class Quantity:
     is_per_epoch: bool = False  # extrapolated unless a whole epoch was run
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.median(found) if found and len(found) == len(values) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if found and len(found) == len(values) else None
-
-
 def _iteration(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-    return _median([repeat.iteration_s.mean for repeat in repeats])
+    return of_all(statistics.median, [repeat.iteration_s.mean for repeat in repeats])
 
 
 def _train(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-    return _median([repeat.train_s for repeat in repeats])
+    return of_all(statistics.median, [repeat.train_s for repeat in repeats])
 
 
 def steps_per_epoch(key: str, scope: Scope) -> int:
@@ -96,7 +87,7 @@ def _part(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
     """Parts of a step, over an epoch."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:
-        found = _median([_in_split(repeat, names) for repeat in repeats])
+        found = of_all(statistics.median, [_in_split(repeat, names) for repeat in repeats])
         return None if found is None else found * steps_per_epoch(key, scope)
 
     return of
@@ -106,7 +97,7 @@ def _share(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
     """Parts of a step, of the step."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-        return _median([_in_split(repeat, names, of_step=True) for repeat in repeats])
+        return of_all(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
 
     return of
 
@@ -121,7 +112,7 @@ def _in_split(result: RunResult, names: Sequence[str], *, of_step: bool = False)
 
 def _final(name: str) -> Callable[[str, Repeats, Scope], float | None]:
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-        return _mean([getattr(repeat.final, name) for repeat in repeats])
+        return of_all(statistics.fmean, [getattr(repeat.final, name) for repeat in repeats])
 
     return of
 

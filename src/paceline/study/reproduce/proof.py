@@ -14,7 +14,7 @@ from paceline.data import load_data
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.results import convert
+from paceline.results import received
 from paceline.results.study import Proof
 from paceline.results.verify import ReplicaReport
 from paceline.study.judges import EXACT_TOLERANCE, or_infinite
@@ -54,8 +54,7 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
 def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> Proof:
     arguments = {"recipe": recipe, "strategy": strategy, "oracle": oracle}
     task = Task(replica_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
-    workers = [convert(worker, ReplicaReport) for worker in launcher.run(task, ignore_event)]
-    return compare_digests(strategy, workers)
+    return compare_digests(strategy, received(launcher.run(task, ignore_event), ReplicaReport))
 
 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
