@@ -217,7 +217,7 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
     )
     forward = events.Scalars("phase/forward_s")
     assert [(event.step, event.value) for event in forward] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    started = find(str(tmp_path / "run"), tmp_path)["started"]
+    started = find(str(tmp_path / "run"), tmp_path).started
     assert forward[1].wall_time - forward[0].wall_time == pytest.approx(1.0)
     assert started.startswith("2026-01-02")
     assert 0 < forward[0].wall_time - 1_767_323_045 < 2  # 2026-01-02T03:04:05+0000 and a second

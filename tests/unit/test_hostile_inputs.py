@@ -72,7 +72,7 @@ TIERS = pytest.mark.parametrize(
 )
 
 
-def try_all(words: list[str], read: Callable[[str], object], count: int) -> None:
+def assert_all_refused_or_read(words: list[str], read: Callable[[str], object], count: int) -> None:
     """Every mutant is read, or refused in one sentence."""
     chance = random.Random(count)
     refused = 0
@@ -90,19 +90,19 @@ def try_all(words: list[str], read: Callable[[str], object], count: int) -> None
 @TIERS
 def test_words_of_set(count: int) -> None:
     words = ["train.epochs=3", "optimizer.lr=0.1", "model.name=lenet5", "strategies=['ring','ddp']", "seed=5"]
-    try_all(words, lambda word: Recipe().replace(parse_set([word])), count)
+    assert_all_refused_or_read(words, lambda word: Recipe().replace(parse_set([word])), count)
 
 
 @TIERS
 def test_recipe_files(count: int) -> None:
-    try_all([Recipe().to_toml(), load_recipe("lenet5-mnist").to_toml()], Recipe.from_toml, count)
+    assert_all_refused_or_read([Recipe().to_toml(), load_recipe("lenet5-mnist").to_toml()], Recipe.from_toml, count)
 
 
 @TIERS
 def test_strategy_specs(count: int) -> None:
     words = ["ring", "overlap:bucket_mb=5+int8", "stepwise:rotate=false:exact_every=7", "local-sgd:period=4"]
     words += ["ring+topk:ratio=0.05", "parameter-server:servers=2", "sharded+powersgd:rank=2"]
-    try_all(words, lambda word: StrategySpec.parse(word, "fp32").build(), count)
+    assert_all_refused_or_read(words, lambda word: StrategySpec.parse(word, "fp32").build(), count)
 
 
 @TIERS
@@ -113,7 +113,7 @@ def test_words_of_cluster(count: int) -> None:
         "nodes=2,latency=1ms,loss=0.1%",
     ]
     words += ["nodes=2,memory=2g"]
-    try_all(words, lambda word: str(Recipe().replace(parse_cluster(word))), count)
+    assert_all_refused_or_read(words, lambda word: str(Recipe().replace(parse_cluster(word))), count)
 
 
 @TIERS
@@ -124,7 +124,7 @@ def test_words_of_inject(count: int) -> None:
         "kill:rank=3,step=50",
         "hang:rank=1,step=20",
     ]
-    try_all(words, lambda word: check_injections([word], num_workers=4, total_steps=100), count)
+    assert_all_refused_or_read(words, lambda word: check_injections([word], num_workers=4, total_steps=100), count)
 
 
 @TIERS
@@ -136,7 +136,7 @@ def test_words_of_vary(count: int) -> None:
             for value in axis.values:
                 varied(Recipe(), {axis.key: value})
 
-    try_all(words, read, count)
+    assert_all_refused_or_read(words, read, count)
 
 
 def npy(array: np.ndarray) -> bytes:

@@ -46,7 +46,7 @@ def with_long_names(name: str) -> Stored:
     return Stored(stored.folder, convert(msgspec.json.decode(text), type(stored.content)))
 
 
-def check(page: Page, width: int) -> None:
+def check_page(page: Page, width: int) -> None:
     """Every row is named whole by parts, every figure of a shown column is whole, columns left out are named."""
     text = printed(page, width)
     lines = text.splitlines()
@@ -74,22 +74,22 @@ def check(page: Page, width: int) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", STORED)
 def test_every_study_keeps_its_meaning(name: str, width: int) -> None:
-    check(page_of(with_long_names(name)), width)
+    check_page(page_of(with_long_names(name)), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_list_of_runs_and_a_diff(width: int) -> None:
     stored = [with_long_names(name) for name in STORED]
-    check(list_page(stored), width)
+    check_page(list_page(stored), width)
     compared = [with_long_names(name) for name in ("study-compare", "study-compare-old")]
-    check(diff_page(diff(*compared, most_percent=5.0)), width)
+    check_page(diff_page(diff(*compared, most_percent=5.0)), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_bench_and_dataflow(width: int) -> None:
-    check(bench_page(made_up_bench()), width)
+    check_page(bench_page(made_up_bench()), width)
     cost = convert(msgspec.json.decode((GOLDEN / "json" / "dataflow-network-alexnet.json").read_bytes()), NetworkCost)
-    check(network_page(cost), width)
+    check_page(network_page(cost), width)
 
 
 def table(**changes: Any) -> Table[Any]:

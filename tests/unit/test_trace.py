@@ -180,7 +180,16 @@ def test_the_merged_trace_stays_out_of_the_folder_of_the_workers_own(tmp_path: P
 def test_a_study_is_not_a_run(tmp_path: Path) -> None:
     study = tmp_path / "study"
     run = made_up_run(study / "runs")
-    (study / "study.json").write_text(json.dumps({"schema": 1, "kind": "study"}))
+    study_values = {
+        "schema": 1,
+        "kind": "study",
+        "name": "toy",
+        "started": "",
+        "status": "done",
+        "recipe": {},
+        "environment": {},
+    }
+    (study / "study.json").write_text(json.dumps(study_values))
     with pytest.raises(UsageError, match=rf"is a study.*name one of its runs: {run}"):
         trace_run(study)
     assert trace_run(run).num_workers == 3
