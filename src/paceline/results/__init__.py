@@ -1,9 +1,5 @@
 """Typed results of runs and studies, and the one reader and writer of their JSON."""
 
-<<<<<<< HEAD
-from paceline.results.files import RUN_FILE, STUDY_FILE, Unreadable, convert, encode, read_file, read_object, settled
-from paceline.results.quantize import Quantization  # the loader knows the studies that are imported here
-=======
 from paceline.results.files import (
     RUN_FILE,
     STUDY_FILE,
@@ -15,7 +11,7 @@ from paceline.results.files import (
     received,
     settled,
 )
->>>>>>> core
+from paceline.results.quantize import Quantization  # the loader knows the studies that are imported here
 from paceline.results.run import (
     Curve,
     Evaluation,
