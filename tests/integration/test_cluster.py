@@ -221,7 +221,7 @@ def test_prune_removes_leftovers_and_nothing_else(two: Cluster) -> None:
             victim.kill()
             victim.wait(20)
             assert folders_named("leftover")
-            assert len(processes_inside("leftover")) == 2
+            wait_for(lambda: len(processes_inside("leftover")) == 2, "the keeper has ended, its nodes have not")
             removed = [one for one in prune() if one.name == "leftover"]
         assert [(one.processes, len(one.groups)) for one in removed] == [(2, 1)]
         assert is_gone("leftover")

@@ -16,12 +16,16 @@ from paceline.cli import make_app
 
 def names_of(command: click.Command) -> Iterator[tuple[str, ...]]:
     """Every command and group of the command line, as words."""
-    for name, inner in getattr(command, "commands", {}).items():
+    if not hasattr(command, "list_commands"):
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
         yield (name,)
-        yield from ((name, *rest) for rest in names_of(inner))
+        yield from ((name, *rest) for rest in names_of(command.get_command(context, name)))
 
 
 COMMANDS = list(names_of(typer.main.get_command(make_app())))
+assert COMMANDS, "the command line has commands"
 # Commands that need neither workers nor stored runs are run for real, the others show their help.
 REAL = {
     ("strategies",): [],

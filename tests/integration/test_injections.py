@@ -68,7 +68,7 @@ def check_links(result: dict[str, Any]) -> None:
 def test_a_slow_worker_among_threads_is_named(phase: str, tmp_path: Path) -> None:
     recipe = recipe_of("ring", f"slow:rank=1,ms={SLEEP_MS},phase={phase}", comm="threads")
     workers = on_threads(2, train_job, recipe=recipe, strategy="ring", checkpoint="", folder=str(tmp_path))
-    found = measure_run(recipe, workers, tmp_path)
+    found = measure_run(recipe, workers, tmp_path).analysis
     assert [(one["rank"], one["phase"], one["steps"]) for one in found["stragglers"]] == [(1, phase, 55)]
     slept_s = found["split"]["per_worker"][1]["phases_s"][phase]
     assert slept_s >= 0.9 * SLEEP_MS / 1000  # a sleep that lasted too long shortens the next one

@@ -175,7 +175,7 @@ def test_chips(tmp_path: Path) -> None:
         text.replace("rows = 12", "rowz = 12"): "unknown key of chip",
         text.replace("input = 12", ""): "lacks input",
         text.replace("[dram]", "[dramm]"): "unknown key of chip",
-        "rows =": "is not TOML",
+        "rows =": "is not valid TOML",
     }.items():
         file.write_text(wrong)
         with pytest.raises(UsageError) as caught:

@@ -30,9 +30,9 @@ def run(recipe: Any, session: Any) -> None:
     facts = preflight(recipe, [entry])
     with launched(entry.num_processes, session.launcher(recipe.cluster)) as launcher:
         introduce_run(session.console, recipe, entry, facts, session.where(recipe.cluster))
-        folder = run_folder(session.out, stamped(f"{recipe.name}-{entry.label}"), launcher)
         bars = Bars([entry], repeats=1, console=session.console)
         with session.followed(bars) as listener, bars:
+            folder = run_folder(session.out, stamped(f"{recipe.name}-{entry.label}"), launcher)
             listener.started(entry, 0)
             result = execute(launcher, recipe, entry, folder=folder, on_event=lambda e: listener.event(entry, e))
             if result is not None:
