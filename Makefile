@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TEST_PROCESSES ?= 2 # more of them make tests that wait for each other's workers too slow on few cores
 
-.PHONY: setup demo test check format verify bench clean
+.PHONY: setup demo test test-slow check format verify bench clean
 
 setup: $(STAMP)
 
@@ -17,8 +17,11 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the main job on data that ships with the package
 	$(BIN)/paceline compare
 
-test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+test: $(STAMP)  ## every feature once, in minutes
+	$(BIN)/python -m pytest -m "not slow" -n $(TEST_PROCESSES) --dist loadfile
+
+test-slow: $(STAMP)  ## the rest: full products, clusters, browsers, long property tests
+	$(BIN)/python -m pytest -m slow -n $(TEST_PROCESSES) --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.train.job import train_job
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="no repeat of a case starts later than this")
     arguments = parser.parse_args()
     ways = arguments.ways.split(",")
-    with LocalLauncher(arguments.workers) as launcher:
+    with LocalPool(arguments.workers) as launcher:
         for case in arguments.cases.split(","):
             model, batch = case.split(":")
             steps = arguments.steps or STEPS.get((model, int(batch)), 20)
@@ -52,7 +52,7 @@ def main() -> None:
             _show(case, arguments.workers, ways, times)
 
 
-def _run(launcher: LocalLauncher, way: str, model: str, batch: int, workers: int, steps: int) -> float:
+def _run(launcher: LocalPool, way: str, model: str, batch: int, workers: int, steps: int) -> float:
     """Mean seconds of a step, over workers, in one run."""
     strategy, _, comm = way.partition("@")
     recipe = Recipe().replace(

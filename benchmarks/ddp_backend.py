@@ -15,7 +15,7 @@ import socket
 import workers as bench_workers
 
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.stats import paired_ratio, percentile
 
 STEPS = {"lenet5": 40, "vgg11": 6}
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="steps of a repeat (0: as suits the model)")
     arguments = parser.parse_args()
     print(f"{'case':<12} {'gloo ms':>9} {'paceline ms':>12} {'gloo/paceline':>14}  95 % interval")
-    with LocalLauncher(arguments.workers) as launcher:
+    with LocalPool(arguments.workers) as launcher:
         for case in arguments.cases.split(","):
             model, batch = case.split(":")
             task = Task(

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.train.job import train_job
 
@@ -32,7 +32,7 @@ def tiny() -> nn.Module:
 class Memory:
     """Resident memory of all workers, sampled whenever rank 0 says how far it is."""
 
-    def __init__(self, launcher: LocalLauncher) -> None:
+    def __init__(self, launcher: LocalPool) -> None:
         self._launcher = launcher
         self.samples: list[tuple[int, int]] = []
 
@@ -54,7 +54,7 @@ def measure(steps: int, workers: int) -> dict[str, Any]:
             "workers": workers,
         }
     )
-    with tempfile.TemporaryDirectory() as folder, LocalLauncher(workers) as launcher:
+    with tempfile.TemporaryDirectory() as folder, LocalPool(workers) as launcher:
         memory = Memory(launcher)
         arguments = {"recipe": recipe, "strategy": "all-reduce", "checkpoint": "", "folder": folder}
         started = time.perf_counter()

@@ -22,7 +22,7 @@ from torch import Tensor
 from paceline.comm import Done, Work
 from paceline.comm.threads import Post, ThreadsComm
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.clock import Clock
 from paceline.measure.observer import Observers
 from paceline.measure.recorder import Recorder
@@ -85,7 +85,7 @@ def own_work(*, reductions: int, messages: int) -> float:
 
 
 def measure(
-    launcher: LocalLauncher, model: str, strategy: str, *, workers: int, steps: int, repeats: int
+    launcher: LocalPool, model: str, strategy: str, *, workers: int, steps: int, repeats: int
 ) -> dict[str, Any]:
     """Some runs; neighbouring blocks of all of them are taken together."""
     percents, medians, lines, block = [], [], 0, 5 if model == "lenet5" else 2
@@ -128,7 +128,7 @@ def main() -> None:
         own.append({"reductions": reductions, "messages": messages, "seconds": seconds})
         print(f"own thread, {reductions:2} reductions, {messages:2} messages: {1e6 * seconds:5.1f} us of CPU per step")
     rows = []
-    with LocalLauncher(asked.workers) as launcher:
+    with LocalPool(asked.workers) as launcher:
         for model in filter(None, asked.models.split(",")):
             for strategy in asked.strategies.split(","):
                 how = {"steps": asked.steps or STEPS[model], "workers": asked.workers, "repeats": asked.repeats}

@@ -16,23 +16,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.parts.sweeping import launch
-from paceline.recipe import Recipe
-from paceline.study.sweep import Request, open_sweep, run_sweep
+from paceline.launch.base import Request, WorkerPool
+from paceline.launch.registry import choose_launcher
+from paceline.recipe import ClusterConfig, Recipe
+from paceline.study.base import Listener
+from paceline.study.engine import run_study
+from paceline.study.sweep import Sweep
 from paceline.study.vary import Axis
 
 DATA = {"lenet5": "synthetic:1x28x28x10"}
 MOMENTUM = {"sgd": 0.9, "lars": 0.9}
-
-
-class Quiet:
-    """Follows a sweep without a word."""
-
-    def started(self, entry: Any, repeat: int) -> None: ...
-
-    def event(self, entry: Any, event: Any) -> None: ...
-
-    def done(self, entry: Any, repeat: int, result: Any) -> None: ...
 
 
 def main() -> None:
@@ -61,30 +54,35 @@ def main() -> None:
             "timeout_s": 600.0,
         }
         axes = [Axis("strategy", tuple(arguments.strategies.split(","))), Axis("train.batch_size", tuple(batches))]
-        rows += measure(Request(Recipe(name=model).replace(changes), axes), model)
+        rows += measure(Sweep.prepare(Recipe(name=model).replace(changes), axes), model)
     worst = max(rows, key=lambda row: abs(row["error_percent"]))
     print(f"worst error {worst['error_percent']:+.0f} %: {worst['model']}, {worst['point']}")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def measure(request: Request, model: str) -> list[dict[str, Any]]:
+def launch(num_processes: int, cluster: ClusterConfig) -> WorkerPool:
+    return choose_launcher(Request(cluster=cluster)).open(num_processes)
+
+
+def measure(sweep: Sweep, model: str) -> list[dict[str, Any]]:
     """Run every point and print a line for each."""
     with tempfile.TemporaryDirectory() as folder:
-        sweep = open_sweep(request, out=Path(folder))
-        study = run_sweep(sweep, launch, Quiet())
+        outcome = run_study(sweep, launch, Listener(), Path(folder))
+    assert outcome is not None, "this process starts the workers, and reports"
     rows = []
-    for failure in study["failures"]:
-        print(f"{model:10} {failure['label']:40} {failure['status']}: {failure['reason']}")
-    for result in study["results"]:
-        predicted, peak = result["memory"]["predicted"], result["memory"]["peak_rss_bytes"]
+    for failure in outcome.result["failures"]:
+        print(f"{model:10} {failure.label:40} {failure.status}: {failure.reason}")
+    for result in outcome.result.results:
+        assert result.memory is not None, "rows of a sweep have their memory"
+        predicted, peak = result.memory.predicted or {}, result.memory.peak_rss_bytes or 1
         error = 100 * (predicted["worker_bytes"] / peak - 1)
         print(
-            f"{model:10} {result['label']:40} predicted {predicted['worker_bytes'] / 1e6:7,.0f} MB, "
+            f"{model:10} {result.label:40} predicted {predicted['worker_bytes'] / 1e6:7,.0f} MB, "
             f"measured {peak / 1e6:7,.0f} MB, error {error:+5.1f} %",
             flush=True,
         )
-        rows.append({"model": model, "point": result["label"], "predicted": predicted, "peak_rss_bytes": peak})
+        rows.append({"model": model, "point": result.label, "predicted": predicted, "peak_rss_bytes": peak})
         rows[-1]["error_percent"] = error
     return rows
 

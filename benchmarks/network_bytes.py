@@ -12,7 +12,7 @@ import argparse
 import sys
 from typing import Any
 
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry
 from paceline.study.run import execute
@@ -46,7 +46,7 @@ def main() -> int:
         f"{'strategy':16} {'rank':>4} {'theory':>9} {'sent':>9} {'off %':>6} {'received':>9} {'headers %':>9} again %"
     )
     worst = 0.0
-    with LocalLauncher(arguments.workers) as launcher:
+    with LocalPool(arguments.workers) as launcher:
         for name in arguments.strategies.split(","):
             entry = make_entry(name, recipe)
             result = execute(launcher, recipe, entry, folder=None, on_event=lambda event: None)  # noqa: ARG005

@@ -23,11 +23,8 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
 
 from measured_samples import KINDS, measured, timeline
-from paceline.measure.environment import environment
-from paceline.report import write_report
-from paceline.report.pictures import ARGUMENTS, find_browser
-from paceline.runs.store import Folder, write_run
-from report_samples import recipe
+from paceline.present.pictures import ARGUMENTS, find_browser
+from report_samples import write_report, write_run
 
 RING = KINDS["ring"]
 WORKERS = 4
@@ -56,16 +53,13 @@ def main() -> None:
 
 def make_run(out: Path, steps: int) -> Path:
     """A stored run of that many steps."""
-    folder = Folder(out, f"run-{steps}")
-    (folder.path / "workers").mkdir()
     result = measured("ring", RING, steps=steps)
+    folder = write_run(out / f"run-{steps}", result)
+    (folder / "workers").mkdir()
     for rank in range(WORKERS):
-        with (folder.path / "workers" / f"{rank}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines_of(rank, steps, result["iteration_s"]["mean"]))
-    summary = {"name": "sample", "started": "2026-01-02T03:04:05+0000", "status": "done", "result": result}
-    workers = [{"rank": rank} for rank in range(WORKERS)]
-    write_run(folder, recipe(), environment(), summary, workers)
-    return folder.commit()
+        with (folder / "workers" / f"{rank}.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines_of(rank, steps, result.iteration_s.mean))
+    return folder
 
 
 def lines_of(rank: int, steps: int, step_s: float) -> Iterator[dict[str, object]]:
@@ -79,7 +73,7 @@ def lines_of(rank: int, steps: int, step_s: float) -> Iterator[dict[str, object]
         "clock_offset_s": 0.0,
         "clock_error_s": 0.0,
     }
-    spans = timeline(RING, step_s, WORKERS)["lanes"][rank]["spans"]
+    spans = timeline(RING, step_s, WORKERS).lanes[rank].spans
     of_a_step = spans[: len(spans) // 3]
     for step in range(steps):
         begin = step * step_s
@@ -95,8 +89,8 @@ def lines_of(rank: int, steps: int, step_s: float) -> Iterator[dict[str, object]
         }
         if step < KEPT_WHOLE or step % 2 ** (step // KEPT_WHOLE).bit_length() == 0:
             for span in of_a_step:
-                place = {"begin_s": begin + span["begin_s"] - 1, "end_s": begin + span["end_s"] - 1}
-                yield {"kind": span["kind"], "step": step, "name": span["name"], **place}
+                place = {"begin_s": begin + span.begin_s - 1, "end_s": begin + span.end_s - 1}
+                yield {"kind": span.kind, "step": step, "name": span.name, **place}
     yield {"kind": "end", "dropped": 0}
 
 

@@ -13,7 +13,7 @@ import argparse
 import workers as bench_workers
 
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.stats import paired_ratio, percentile
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=21)
     arguments = parser.parse_args()
     print(f"{'MB':>8} {'ring ms':>9} {'library ms':>11} {'library/ring':>13}  95 % interval")
-    with LocalLauncher(arguments.workers) as launcher:
+    with LocalPool(arguments.workers) as launcher:
         for megabytes in [float(word) for word in arguments.megabytes.split(",")]:
             task = Task(
                 bench_workers.time_all_reduces,

@@ -1,15 +1,22 @@
-"""Starting workers once: six strategies in one compare against one strategy alone.
+"""Time to start: six strategies in one compare against one strategy alone, and this tree against another.
 
     python benchmarks/startup.py [--repeats 3]
+    python benchmarks/startup.py --before PATH [--repeats 10] [--with-compare]
 
 The wall time of six may be at most the wall time of one plus 1.2 x the others' training time; both are whole
 commands in fresh processes, interleaved. Prints wall times and the share of that allowance that was used.
+
+With `--before`, the path of another checkout: commands that only start and end, of both trees in turn, under the
+same interpreter and the same installed packages. Prints the CPU time of each (user and system, of the process and
+its children, the median over the repeats) and the ratio of this tree to the other. CPU time is less disturbed by
+other programs than wall time. `--with-compare` adds a compare of six strategies.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -32,10 +39,54 @@ def compare(strategies: str, folder: Path) -> tuple[float, list[dict[str, Any]]]
     return wall_s, json.loads(target.read_text())["results"]
 
 
+# Each imports something else: nothing, the recipe's options, stored runs, torch.
+LIGHT = (["--help"], ["compare", "--help"], ["runs", "--out", "nowhere"], ["recipes"], ["models"])
+TREE = Path(__file__).resolve().parents[1]
+
+
+def cpu_s(tree: Path, words: list[str], folder: str) -> float:
+    """CPU time of one command of a tree."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    begin = os.times()
+    subprocess.run(
+        [sys.executable, "-m", "paceline", *words],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        cwd=folder,
+    )
+    end = os.times()
+    return end.children_user - begin.children_user + end.children_system - begin.children_system
+
+
+def against(before: Path, commands: list[list[str]], *, repeats: int) -> None:
+    """Both trees in turn, so that whatever slows the machine slows both."""
+    if not (before / "src" / "paceline").is_dir():
+        raise SystemExit(f"{before} is no checkout: it has no src/paceline")
+    print(f"{'command':<28} {'before: CPU s':>14} {'after: CPU s':>13} {'after/before':>13}")
+    for words in commands:
+        old: list[float] = []
+        new: list[float] = []
+        with tempfile.TemporaryDirectory() as folder:
+            for _ in range(repeats + 1):
+                old.append(cpu_s(before, words, folder))
+                new.append(cpu_s(TREE, words, folder))
+        old_s, new_s = percentile(old[1:], 50), percentile(new[1:], 50)  # the first of each fills caches
+        print(f"{' '.join(words)[:28]:<28} {old_s:14.3f} {new_s:13.3f} {new_s / old_s:13.2f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--before", type=Path, metavar="PATH", help="another checkout to compare the start with")
+    parser.add_argument("--with-compare", action="store_true", help="with --before: also a compare of six strategies")
+    parser.add_argument("--command", action="append", default=[], help="with --before: only these, as --command=--help")
     arguments = parser.parse_args()
+    if arguments.before is not None:
+        heavy = [["compare", "--strategies", SIX, "--no-report"]] if arguments.with_compare else []
+        commands = [command.split() for command in arguments.command] or [*LIGHT, *heavy]
+        against(arguments.before.resolve(), commands, repeats=arguments.repeats)
+        return
     shares = []
     print(f"{'one: wall s':>12} {'six: wall s':>12} {'others train s':>15} {'allowed s':>10} {'used':>6}")
     for _ in range(arguments.repeats):

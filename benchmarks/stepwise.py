@@ -18,7 +18,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.environment import environment
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry
@@ -53,7 +53,7 @@ def figures(workers: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def study(launcher: LocalLauncher, recipe: Recipe, strategies: list[str], seeds: list[int]) -> dict[str, list[Any]]:
+def study(launcher: LocalPool, recipe: Recipe, strategies: list[str], seeds: list[int]) -> dict[str, list[Any]]:
     """Figures by strategy, one for each seed; strategies take turns, so that a slow minute hits all of them."""
     found: dict[str, list[Any]] = {name: [] for name in strategies}
     for seed in seeds:
@@ -173,7 +173,7 @@ def main() -> None:
     )
     facts_of_host = {key: value for key, value in environment().items() if key != "command"}  # it names folders
     everything: dict[str, Any] = {"setting": setting, "environment": facts_of_host, "orders": {}}
-    with LocalLauncher(arguments.workers) as launcher:
+    with LocalPool(arguments.workers) as launcher:
         for order in arguments.orders.split(","):
             found = study(launcher, recipe.replace({"data.order": order}), strategies, seeds)
             everything["orders"][order] = found

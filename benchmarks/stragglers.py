@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from paceline.errors import WorkerError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.inject import Injection
 from paceline.recipe import Recipe
 from paceline.runs import Folder
@@ -129,7 +129,7 @@ def ignore(event: dict[str, Any]) -> None:
     del event
 
 
-def attempt(case: Case, launcher: LocalLauncher, recipe: Recipe, entry: Entry) -> None:
+def attempt(case: Case, launcher: LocalPool, recipe: Recipe, entry: Entry) -> None:
     """One try."""
     with tempfile.TemporaryDirectory() as out:
         try:
@@ -192,7 +192,7 @@ def main() -> None:
         begin = time.perf_counter()
         share_s = (arguments.seconds - (begin - started)) / (len(cases) - index)
         moving = contextlib.nullcontext() if arguments.stay else taking_turns(TURN_S[case.model])
-        with LocalLauncher(entry.num_processes) as launcher, moving:
+        with LocalPool(entry.num_processes) as launcher, moving:
             while case.tries < arguments.tries and (case.tries == 0 or time.perf_counter() - begin < share_s):
                 attempt(case, launcher, recipe, entry)
         print(case.row(), flush=True)

@@ -11,13 +11,12 @@ import random
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
 
 from measured_samples import KINDS, Kind, measured
-from paceline.report import write_report
-from report_samples import recipe, study_of, write_study
+from paceline.results import Evaluation, Overhead, RunResult, changed
+from report_samples import recipe, study_of, write_report, write_study
 
 STEPS = 300
 
@@ -27,38 +26,46 @@ def main(output: Path) -> None:
     rows = [[repeat(name, kind, noise) for _ in range(3)] for name, kind in KINDS.items()]
     about = recipe(name="sample", description="Made-up figures: nothing on this page was measured")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = write_study(Path(scratch) / "study", study_of(rows, recipe=about.to_dict()))
+        study = study_of(rows, recipe=about.to_dict())
+        results = [changed(row, measuring=overhead(noise)) for row in study.results]
+        folder = write_study(Path(scratch) / "study", changed(study, results=results))
         print(write_report([folder], output))
 
 
-def repeat(name: str, kind: Kind, noise: random.Random) -> dict[str, Any]:
-    """One repeat with curves that look like training; workers that do not agree learn less."""
+def repeat(name: str, kind: Kind, noise: random.Random) -> RunResult:
+    """One repeat with curves that look like training; workers that do not synchronise learn less."""
     found = measured(name, dataclasses.replace(kind, step=kind.step * noise.uniform(0.98, 1.03)), steps=STEPS)
     accuracy, pace = (0.871, 0.8) if name == "none" else (0.938, 1.0)
-    same = random.Random(pace)  # who agrees has the same curve
-    steps, step_s = range(len(found["curve"]["step"])), found["iteration_s"]["mean"]
-    found["curve"] |= {
-        "loss": [2.3 * math.exp(-i / 60 * pace) + 0.15 + 0.1 * same.uniform(-1, 1) * math.exp(-i / 150) for i in steps],
-        "accuracy": [min(0.99, 0.1 + 0.86 * (1 - math.exp(-i / 45 * pace)) + 0.03 * same.random()) for i in steps],
-        "iteration_s": [step_s * (1 + abs(noise.gauss(0, 0.05))) for _ in steps],
-    }
-    found["evaluations"] = [
-        {
-            "step": at,
-            "epoch": at // 75,
-            "train_s": at * step_s,
-            "loss": 0.3,
-            "accuracy": 0.1 + 0.84 * (1 - math.exp(-at / 50)),
-        }
+    same = random.Random(pace)  # strategies that agree have the same curve
+    steps, step_s = range(len(found.curve.step)), found.iteration_s.mean
+    curve = changed(
+        found.curve,
+        loss=[2.3 * math.exp(-i / 60 * pace) + 0.15 + 0.1 * same.uniform(-1, 1) * math.exp(-i / 150) for i in steps],
+        accuracy=[min(0.99, 0.1 + 0.86 * (1 - math.exp(-i / 45 * pace)) + 0.03 * same.random()) for i in steps],
+        iteration_s=[step_s * (1 + abs(noise.gauss(0, 0.05))) for _ in steps],
+    )
+    evaluations = [
+        Evaluation(
+            step=at,
+            epoch=at // 75,
+            train_s=at * step_s,
+            loss=0.3,
+            accuracy=0.1 + 0.84 * (1 - math.exp(-at / 50)),
+            sent_bytes=None,
+        )
         for at in range(75, STEPS + 1, 75)
     ]
-    found["final"] |= {"test_accuracy": accuracy, "train_accuracy": accuracy + 0.02}
-    for worker in found["per_worker"]:
+    workers = []
+    for worker in found.per_worker:
         own = accuracy + (0.01 * noise.uniform(-1, 1) if name == "none" else 0)
-        worker |= {"test_accuracy": own, "train_accuracy": own + 0.02}
+        workers.append(changed(worker, test_accuracy=own, train_accuracy=own + 0.02))
+    final = changed(found.final, test_accuracy=accuracy, train_accuracy=accuracy + 0.02)
+    return changed(found, curve=curve, evaluations=evaluations, per_worker=workers, final=final)
+
+
+def overhead(noise: random.Random) -> Overhead:
     cost = noise.uniform(0.4, 0.7)
-    found["measuring"] = {"cost_percent": cost, "interval95_percent": [cost - 0.6, cost + 0.6], "repeats": 5}
-    return found
+    return Overhead(cost_percent=cost, interval95_percent=(cost - 0.6, cost + 0.6), repeats=5)
 
 
 if __name__ == "__main__":

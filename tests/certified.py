@@ -6,13 +6,13 @@ from typing import Any
 
 import jobs
 from helpers import on_pool, on_threads, on_threads_supported
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
 # float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
 TOLERANCE = 1e-9
 
 
-def certify(pool: LocalLauncher, strategy: str, world_size: int, comm: str = "", **arguments: Any) -> list[Any]:
+def certify(pool: LocalPool, strategy: str, world_size: int, comm: str = "", **arguments: Any) -> list[Any]:
     """On threads where the strategy can, else on gloo, unless a comm is named."""
     comm = comm or ("threads" if on_threads_supported(strategy) else "torch")
     if comm == "threads":

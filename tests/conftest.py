@@ -17,7 +17,8 @@ import library_uses
 import paceline
 from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
 from paceline.comm import mailbox
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
+from pairwise import mark_uncovered_as_slow
 
 # Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
 _UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis", "runs"}
@@ -25,13 +26,23 @@ _UNWATCHED |= {".mypy_cache", ".ruff_cache", "build", "dist"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.option.reportchars += "s"  # a skipped test says why
     torch.set_num_threads(1)
     # No test asserts a time: an example may meet a moment in which the machine does something else.
-    settings.register_profile("paceline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("paceline")
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("quick", patient, max_examples=25)
+    settings.register_profile("thorough", patient)
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
     # Started in the background, a shell lets its commands ignore Ctrl-C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_uncovered_as_slow(items)
+    if config.option.markexpr == "slow":  # property tests run again, with the thorough profile
+        for item in items:
+            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +62,9 @@ def leaves_nothing_behind() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[LocalLauncher]:
+def pool() -> Iterator[LocalPool]:
     """Room for four workers and two servers, shared by all tests that do not end them."""
-    with LocalLauncher(6) as launcher:
+    with LocalPool(6) as launcher:
         SHARED_POOLS.append(launcher)
         on_pool(launcher, 6, jobs.rank_of)
         yield launcher

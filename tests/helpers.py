@@ -25,8 +25,9 @@ from paceline.comm.shm import ShmComm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import UsageError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, available_strategies
+from paceline.strategies.capabilities import servers_of
 from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
@@ -34,7 +35,7 @@ REPOSITORY = TESTS.parent
 PATIENCE_S = 60.0  # for workers that are well, on a machine that may be busy with something else
 
 # Pools that outlive a test: their processes are no leak.
-SHARED_POOLS: list[LocalLauncher] = []
+SHARED_POOLS: list[LocalPool] = []
 
 
 def ignore_event(event: dict[str, Any]) -> None:  # noqa: ARG001
@@ -53,7 +54,7 @@ def on_threads(
     task = Task(function, arguments, num_workers=world_size, num_servers=num_servers, serve=jobs.serve)
     contexts = [Context(comm, servers=wide[comm.rank]) for comm in ThreadsComm.world(world_size, timeout_s)]
     contexts += [Context(comm, servers=comm) for comm in wide[world_size:]]
-    return _together([partial(task.call, context) for context in contexts], timeout_s)[:world_size]
+    return run_together([partial(task.call, context) for context in contexts], timeout_s)[:world_size]
 
 
 class Meeting:
@@ -95,10 +96,10 @@ def on_shm_threads(
         comm.close()
         return result
 
-    return _together([partial(work, rank) for rank in range(world_size)], timeout_s)
+    return run_together([partial(work, rank) for rank in range(world_size)], timeout_s)
 
 
-def _together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> list:
+def run_together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> list:
     """What each job gives, each on a thread of its own."""
     results: list[Any] = [None] * len(jobs_of_workers)
     errors: list[BaseException] = []
@@ -123,7 +124,7 @@ def _together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> lis
 
 
 def on_pool(
-    pool: LocalLauncher, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
+    pool: LocalPool, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
 ) -> list[Any]:
     """`function(context, **arguments)` on worker processes, over gloo unless said otherwise."""
     task = Task(
@@ -139,7 +140,7 @@ def on_pool(
 
 
 def num_servers_of(world_size: int, arguments: dict[str, Any]) -> int:
-    return build(arguments["strategy"]).num_servers(world_size) if "strategy" in arguments else 0
+    return servers_of(build(arguments["strategy"]), world_size) if "strategy" in arguments else 0
 
 
 def exact_strategies() -> list[str]:
@@ -148,7 +149,7 @@ def exact_strategies() -> list[str]:
 
 def exact_without_servers() -> list[str]:
     """For worlds that have workers alone."""
-    return [name for name in exact_strategies() if not build(name).num_servers(2)]
+    return [name for name in exact_strategies() if not servers_of(build(name), 2)]
 
 
 def on_threads_supported(name: str) -> bool:

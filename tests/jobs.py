@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from paceline.comm import Counter
 from paceline.measure.sampler import Sampler
 from paceline.strategies import StrategySpec, Worker
+from paceline.strategies.capabilities import loss_scale_of, servers_of
 from paceline.train.context import Context
 from paceline.train.job import serve as serve_with
 from paceline.train.oracle import oracle_steps
@@ -28,6 +29,10 @@ def rank_of(context: Context) -> int:
 
 def pid_of(context: Context) -> int:  # noqa: ARG001
     return os.getpid()
+
+
+def niceness(context: Context) -> int:  # noqa: ARG001
+    return os.nice(0)
 
 
 def place_of(context: Context, note: str = "") -> list[Any]:
@@ -72,7 +77,7 @@ def serve(
 ) -> None:
     """A server's part of a toy's training. It starts from other weights: the right ones come from the workers."""
     built = StrategySpec.parse(strategy).build()
-    num_workers = context.world_size - built.num_servers(context.world_size)
+    num_workers = context.world_size - servers_of(built, context.world_size)
     toy = toy_model(model)
     with torch.no_grad():
         for parameter in toy.parameters():
@@ -159,7 +164,7 @@ def average_slopes(context: Context, strategy: str, steps: list[int], shares: li
     context.comm.counter.clear()
     for step in steps:
         optimizer.zero_grad()
-        (worker.replica(slopes_of(context.rank, step)) * built.loss_scale).backward()
+        (worker.replica(slopes_of(context.rank, step)) * loss_scale_of(built)).backward()
         built.after_backward()
         got.append(torch.cat([weight.grad.reshape(-1) for weight in worker.parameters]).tolist())
     predicted = [built.traffic(worker.specs, context.rank, context.world_size, step) for step in steps]

@@ -17,7 +17,7 @@ from helpers import TESTS, on_pool
 from library_mistakes import MISTAKES
 from library_uses import batch, in_session, sgd, step, values
 from paceline.comm import Counter
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.library import session
 from paceline.library.world import World
 from paceline.train.context import Context
@@ -35,7 +35,7 @@ def run_case(context: Context, case: str, **arguments: Any) -> Any:
         return {"error": str(error), "kind": type(error).__name__}
 
 
-def on(pool: LocalLauncher, world_size: int, case: str, **arguments: Any) -> list[Any]:
+def on(pool: LocalPool, world_size: int, case: str, **arguments: Any) -> list[Any]:
     """A case on worker processes; what each of them found."""
     return on_pool(pool, world_size, run_case, case=case, **arguments)
 

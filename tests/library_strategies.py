@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paceline import Guarantee, Operation, Strategy, TensorSpec, Worker
+from paceline import Guarantee, Operation, Servers, Strategy, TensorSpec, Worker
 from paceline.comm import Work
 from paceline.errors import UsageError
-from paceline.strategies.base import average_parameters, gradient_of
+from paceline.strategies.base import USER_LOOP, average_parameters, gradient_of
 
 
 @dataclass(kw_only=True)
@@ -24,7 +24,7 @@ class Early(Strategy):
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
-        assert worker.is_library
+        assert worker.gradient_policy == USER_LOOP
         self._complete: set[nn.Parameter] = set()
         self._under_way: list[tuple[Work, Tensor, nn.Parameter]] = []
 
@@ -98,8 +98,10 @@ class EveryOther(Strategy):
 
 
 @dataclass(kw_only=True)
-class Served(EveryOther):
+class Served(EveryOther, Servers):
     """Weights go to one server."""
 
     def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
         return 1
+
+    def serve(self, server: Worker) -> None: ...

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
+from paceline.results.bench import Bench, CollectiveResult
+from paceline.results.study import Environment
+from paceline.study.base import Launch, Listener
 from paceline.study.bench import Plan, rows_of
 
 
@@ -41,10 +45,10 @@ def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[
     return {**worker, **changes}
 
 
-class MadeUpLauncher(Launcher):
+class MadeUpLauncher(WorkerPool):
     """Gives each task's workers as a function of the task; may raise instead."""
 
-    name = "made-up"
+    can_go_on = True
 
     def __init__(self, answer: Callable[[Task, int], list[dict[str, Any]]] | None = None) -> None:
         self.tasks: list[Task] = []
@@ -59,17 +63,33 @@ class MadeUpLauncher(Launcher):
         return None
 
 
-class Silent:
+def launching(launcher: WorkerPool) -> Launch:
+    """Hands out the same launcher for every request."""
+    return lambda num_processes, cluster: nullcontext(launcher)  # noqa: ARG005
+
+
+class Silent(Listener):
     """Listens to a study and remembers what it was told."""
 
     def __init__(self) -> None:
         self.started_rows: list[tuple[str, int]] = []
         self.done_rows: list[tuple[str, int]] = []
+        self.planned_rows: list[list[tuple[str, int]]] = []  # of every stage
+        self.warnings: list[str] = []
+        self.num_stages_done = 0
+
+    def planned(self, cells: Any) -> None:
+        self.planned_rows.append([(cell.as_shown.label, cell.repeat) for cell in cells])
+
+    def stage_done(self, result: Any) -> None:  # noqa: ARG002
+        self.num_stages_done += 1
 
     def started(self, entry: Any, repeat: int) -> None:
         self.started_rows.append((entry.label, repeat))
 
-    def event(self, entry: Any, event: Any) -> None: ...
+    def event(self, entry: Any, event: Any) -> None:
+        if event["kind"] == "warning":
+            self.warnings.append(f"{entry.label}: {event['text']}")
 
     def done(self, entry: Any, repeat: int, result: Any) -> None:  # noqa: ARG002
         self.done_rows.append((entry.label, repeat))
@@ -80,7 +100,7 @@ def _trial(comm: str, times_s: list[float], is_right: bool | None = True, result
     return {"op": op, "comm": comm, "result": result, "times_s": times_s, "is_right": is_right}
 
 
-def made_up_bench_rows(**changes: Any) -> list[dict[str, Any]]:
+def made_up_bench_rows(**changes: Any) -> list[CollectiveResult]:
     """Two comms at one size; worker 1 finds the first one's result wrong."""
     plan = Plan(
         **{
@@ -99,14 +119,14 @@ def made_up_bench_rows(**changes: Any) -> list[dict[str, Any]]:
     return rows_of(plan, "all_reduce", 4096, workers)
 
 
-def made_up_bench(**changes: Any) -> dict[str, Any]:
-    """What `paceline bench --json` would have written."""
-    return {
-        "schema": 1,
-        "started": "2024-05-06T07:08:09+0000",
-        "results": made_up_bench_rows(**changes),
-        "copy_limit_bytes_per_s": 2048.0,
-        "reference": "torch",
-        "unavailable": {"elsewhere": "it is <far> away"},
-        "environment": {"processor": "made up"},
-    }
+def made_up_bench(**changes: Any) -> Bench:
+    """The result of a bench."""
+    return Bench(
+        schema=1,
+        started="2024-05-06T07:08:09+0000",
+        results=made_up_bench_rows(**changes),
+        copy_limit_bytes_per_s=2048.0,
+        reference="torch",
+        unavailable={"elsewhere": "it is <far> away"},
+        environment=Environment(processor="made up"),
+    )

@@ -7,8 +7,25 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.results import (
+    Comparison,
+    Link,
+    Network,
+    Overhead,
+    Resources,
+    Row,
+    RunResult,
+    Split,
+    Straggler,
+    Target,
+    Timeline,
+    WorkerNetwork,
+    WorkerResources,
+    changed,
+    convert,
+)
 from paceline.study.entries import ONE_WORKER
-from paceline.study.results import Result
+from paceline.study.results import combine
 from report_samples import result, study_of
 
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -40,38 +57,47 @@ KINDS = {
 }
 
 
-def measured(name: str, kind: Kind, *, has_slow: bool = True, label: str = "", **changes: Any) -> Result:
+def measured(name: str, kind: Kind, *, has_slow: bool = True, label: str = "", **changes: Any) -> RunResult:
     """A result with everything that can be measured."""
     given = result(label or name, kind.step / 1e3, guarantee=kind.guarantee, **changes)
-    num_workers = given["workers"]
-    step = given["iteration_s"]["mean"]
-    rows = [{"rank": rank, **_parts(kind, step, rank == SLOW and has_slow)} for rank in range(num_workers)]
-    per_link = 2 * 3 / 4 * 61706 * 4 * given["steps"] * (4 / max(len(kind.links), 4))
-    sent = {rank: per_link * sum(a == rank for a, _ in kind.links) for rank in range(num_workers)}
-    excess = {"rank": SLOW, "phase": "backward", "excess_s": 0.0019, "excess_percent": 31.0, "steps": 200}
-    return {
-        **given,
-        "strategy": name,
-        "per_worker": [{**row, "sent_bytes": int(sent[row["rank"]])} for row in given["per_worker"]],
-        "curve": {
-            **given["curve"],
-            "sent_bytes": [sum(sent.values()) * s / given["steps"] for s in given["curve"]["step"]],
-        },
-        "split": {"mean": _mean(rows), "per_worker": rows},
-        "stragglers": [{**excess, "interval95_percent": [28.0, 34.0]}] if has_slow and kind.links else [],
-        "timeline": timeline(kind, step, num_workers),
-        "resources": {"per_worker": [resources(rank, step * given["steps"]) for rank in range(num_workers)]},
-        "links": [
-            {"from": a, "to": b, "bytes": int(per_link), "predicted_bytes": int(per_link), "medium": "network"}
+    step = given.iteration_s.mean
+    rows = [{"rank": rank, **_parts(kind, step, rank == SLOW and has_slow)} for rank in range(given.workers)]
+    per_link = 2 * 3 / 4 * 61706 * 4 * given.steps * (4 / max(len(kind.links), 4))
+    sent = {rank: per_link * sum(a == rank for a, _ in kind.links) for rank in range(given.workers)}
+    straggler = Straggler(
+        rank=SLOW,
+        phase="backward",
+        excess_s=0.0019,
+        excess_percent=31.0,
+        interval95_percent=(28.0, 34.0),
+        steps=200,
+    )
+    sent_over_time = [int(sum(sent.values()) * s / given.steps) for s in given.curve.step]
+    network = Network(per_worker=[_network(rank, sent[rank]) for rank in range(given.workers)])
+    return changed(
+        given,
+        strategy=name,
+        per_worker=[changed(worker, sent_bytes=int(sent[worker.rank])) for worker in given.per_worker],
+        curve=changed(given.curve, sent_bytes=sent_over_time),
+        split=convert({"mean": _mean(rows), "per_worker": rows}, Split),
+        stragglers=[straggler] if has_slow and kind.links else [],
+        timeline=timeline(kind, step, given.workers),
+        resources=Resources(per_worker=[resources(rank, step * given.steps) for rank in range(given.workers)]),
+        links=[
+            Link(source=a, target=b, bytes=int(per_link), predicted_bytes=int(per_link), medium="network")
             for a, b in kind.links
         ],
-        "network": {"per_worker": [_network(rank, sent[rank]) for rank in range(num_workers)]} if kind.links else None,
-        "target": _target(given, sum(sent.values())),
-        "measuring": {"cost_percent": 0.8 + kind.step / 100, "interval95_percent": [-0.2, 1.9], "repeats": 5},
-    }
+        network=network if kind.links else None,
+        target=_target(given, sum(sent.values())),
+    )
 
 
-def measured_study(*, has_slow: bool = True, kinds: dict[str, Kind] = KINDS, **changes: Any) -> dict[str, Any]:
+def measured_row(name: str, kind: Kind, **changes: Any) -> Row:
+    """A row of one repeat."""
+    return changed(combine([measured(name, kind, **changes)]), measuring=_overhead(kind))
+
+
+def measured_study(*, has_slow: bool = True, kinds: dict[str, Kind] = KINDS, **changes: Any) -> Comparison:
     rows = []
     for name, kind in kinds.items():
         base = kind.step
@@ -79,7 +105,15 @@ def measured_study(*, has_slow: bool = True, kinds: dict[str, Kind] = KINDS, **c
             Kind(base * (1 + 0.006 * n), kind.communication, kind.hidden, kind.links, kind.guarantee) for n in range(3)
         ]
         rows.append([measured(name, repeat, has_slow=has_slow) for repeat in repeats])
-    return study_of(rows, **changes)
+    study = study_of(rows, **changes)
+    with_overhead = [
+        changed(row, measuring=_overhead(kind)) for row, kind in zip(study.results, kinds.values(), strict=True)
+    ]
+    return changed(study, results=with_overhead)
+
+
+def _overhead(kind: Kind) -> Overhead:
+    return Overhead(cost_percent=0.8 + kind.step / 100, interval95_percent=(-0.2, 1.9), repeats=5)
 
 
 def _parts(kind: Kind, step: float, is_slow: bool) -> dict[str, Any]:
@@ -101,6 +135,7 @@ def _parts(kind: Kind, step: float, is_slow: bool) -> dict[str, Any]:
         "overlap_fraction": overlap / communication if communication else None,
         "bandwidth_bytes_per_s": 2.1e8 if communication else None,
         "phases_s": own,
+        "caused_waiting_s": 0.0,
     }
 
 
@@ -115,7 +150,7 @@ def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def timeline(kind: Kind, step: float, num_workers: int, num_buckets: int = 4) -> dict[str, Any]:
+def timeline(kind: Kind, step: float, num_workers: int, num_buckets: int = 4) -> Timeline:
     """Three steps: phases one after the other, an operation per bucket, and standing still at the end of backward."""
     lanes = []
     for rank in range(num_workers):
@@ -132,7 +167,7 @@ def timeline(kind: Kind, step: float, num_workers: int, num_buckets: int = 4) ->
                     spans += _operations(parts, at + long, num_buckets)
                 at += long
         lanes.append({"rank": rank, "spans": spans})
-    return {"first_step": 150, "lanes": lanes}
+    return convert({"first_step": 150, "lanes": lanes}, Timeline)
 
 
 def _operations(parts: dict[str, Any], end: float, num_buckets: int) -> list[dict[str, Any]]:
@@ -152,47 +187,51 @@ def _operations(parts: dict[str, Any], end: float, num_buckets: int) -> list[dic
     return [*found, {"name": "all_reduce", "kind": "blocked", "begin_s": end - still, "end_s": end, "bytes": None}]
 
 
-def resources(rank: int, seconds: float, num_points: int = 60) -> dict[str, Any]:
+def resources(rank: int, seconds: float, num_points: int = 60) -> WorkerResources:
     """Worker 1 writes to the disk; everything else grows or wobbles as it does."""
     noise = random.Random(rank)
     times = [seconds * i / (num_points - 1) for i in range(num_points)]
     grown = [i / (num_points - 1) for i in range(num_points)]
-    return {
-        "rank": rank,
-        "time_s": times,
-        "cpu_percent": [92 + 6 * math.sin(i / 4 + rank) + noise.uniform(-4, 4) for i in range(num_points)],
-        "rss_bytes": [2.1e8 + 2e7 * rank + 6e7 * (1 - math.exp(-5 * g)) for g in grown],
-        "disk_read_bytes": [0 for _ in grown],
-        "disk_written_bytes": [int(5e7 * g) if rank == 1 else int(2e5 * g) for g in grown],
-        "network_sent_bytes": [int(9e7 * g) for g in grown],
-        "network_received_bytes": [int(9e7 * g) for g in grown],
-        "gpu_percent": None,
-        "gpu_memory_bytes": None,
-    }
+    return WorkerResources(
+        rank=rank,
+        time_s=times,
+        cpu_percent=[92 + 6 * math.sin(i / 4 + rank) + noise.uniform(-4, 4) for i in range(num_points)],
+        rss_bytes=[int(2.1e8 + 2e7 * rank + 6e7 * (1 - math.exp(-5 * g))) for g in grown],
+        disk_read_bytes=[0 for _ in grown],
+        disk_written_bytes=[int(5e7 * g) if rank == 1 else int(2e5 * g) for g in grown],
+        network_sent_bytes=[int(9e7 * g) for g in grown],
+        network_received_bytes=[int(9e7 * g) for g in grown],
+        gpu_percent=None,
+        gpu_memory_bytes=None,
+        peak_rss_bytes=None,
+    )
 
 
-def _network(rank: int, sent: float) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "kernel_sent_bytes": int(sent * 1.021),
-        "kernel_received_bytes": int(sent * 1.021),
-        "comm_sent_bytes": int(sent),
-        "comm_received_bytes": int(sent),
-        "predicted_sent_bytes": int(sent),
-        "memory_bytes": 0,
-    }
+def _network(rank: int, sent: float) -> WorkerNetwork:
+    return WorkerNetwork(
+        rank=rank,
+        kernel_sent_bytes=int(sent * 1.021),
+        kernel_received_bytes=int(sent * 1.021),
+        comm_sent_bytes=int(sent),
+        comm_received_bytes=int(sent),
+        predicted_sent_bytes=int(sent),
+        memory_bytes=0,
+        retransmitted_bytes=None,
+        header_bytes=None,
+        node_sent_bytes=None,
+        node_received_bytes=None,
+    )
 
 
-def _target(given: Result, sent: float) -> dict[str, Any]:
-    if given["guarantee"] == "NONE":
-        return {"accuracy": 0.9, "reached": False, "best": 0.871}
+def _target(given: RunResult, sent: float) -> Target:
+    if given.guarantee == "NONE":
+        return Target(accuracy=0.9, reached=False, best=0.871)
     share = 0.7
-    at = int(given["steps"] * share)
-    return {
-        "accuracy": 0.9,
-        "reached": True,
-        "step": at,
-        "epoch": 2,
-        "train_s": given["train_s"] * share,
-        "sent_bytes": int(sent * share),
-    }
+    return Target(
+        accuracy=0.9,
+        reached=True,
+        step=int(given.steps * share),
+        epoch=2,
+        train_s=given.train_s * share,
+        sent_bytes=int(sent * share),
+    )

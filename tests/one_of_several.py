@@ -11,14 +11,13 @@ import sys
 import jobs
 from helpers import ignore_event
 from paceline.errors import PacelineError
-from paceline.launch.base import Launcher, Task
-from paceline.launch.local import LocalLauncher, Nodes
-from paceline.launch.torchrun import TorchrunLauncher
+from paceline.launch.base import Request, Task, WorkerPool
+from paceline.launch.registry import choose_launcher
 
 
 def main(kind: str, *words: str) -> None:
     try:
-        with _launcher(kind, *words) as launcher:
+        with _open(kind, *words) as launcher:
             note, world_size = words[-1], int(words[-2])
             runs = []
             for num_workers in (world_size, world_size - 1):
@@ -29,13 +28,12 @@ def main(kind: str, *words: str) -> None:
         print(json.dumps({"error": str(error), "kind": type(error).__name__}))
 
 
-def _launcher(kind: str, *words: str) -> Launcher:
+def _open(kind: str, *words: str) -> WorkerPool:
     if kind == "torchrun":
-        assert TorchrunLauncher.is_here()
-        return TorchrunLauncher()
+        return choose_launcher(Request()).open(int(words[0]))
     node_rank, port, world_size, _ = words
-    nodes = Nodes(num_nodes=2, node_rank=int(node_rank), master_port=int(port))
-    return LocalLauncher(int(world_size), nodes)
+    request = Request(num_nodes=2, node_rank=int(node_rank), master_port=int(port))
+    return choose_launcher(request).open(int(world_size))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from paceline.codecs.rounding import to_numbers
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid, grid_for
 from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized, quantized
+
+
+def dequantize(grid: Grid, integers: Tensor) -> Tensor:
+    """The numbers that integers on a grid stand for."""
+    return to_numbers(integers.to(torch.float32), grid.scale, grid.zero_point)
 
 
 class Walker(TorchDispatchMode):

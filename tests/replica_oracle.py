@@ -5,7 +5,7 @@ Nothing here is shared with the strategies: who goes on from what is written dow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -133,6 +133,41 @@ class LocalSgdMixing(Mixing):
 
     def finish(self, replicas: Vectors) -> list[float]:
         return replicas[0] if self.is_synchronised else super().finish(replicas)
+
+
+def _stepwise(num_workers: int, options: dict[str, Any], start: list[float]) -> Mixing:
+    del start
+    return StepwiseMixing(
+        num_workers,
+        form=options["form"],
+        rotate=options["rotate"],
+        exact_every=options["exact_every"],
+        delayed=options["correct"] == "delayed",
+    )
+
+
+def _gossip(num_workers: int, options: dict[str, Any], start: list[float]) -> Mixing:
+    del options, start
+    return GossipMixing(num_workers)
+
+
+def _local_sgd(num_workers: int, options: dict[str, Any], start: list[float]) -> Mixing:
+    lr, momentum = options["outer_lr"], options["outer_momentum"]
+    return LocalSgdMixing(num_workers, every=options["sync_every"], start=start, lr=lr, momentum=momentum)
+
+
+# Every strategy that averages weights needs an entry: number of workers, options and initial weights to a mixing.
+ORACLES: dict[str, Callable[[int, dict[str, Any], list[float]], Mixing]] = {
+    "gossip": _gossip,
+    "local-sgd": _local_sgd,
+    "stepwise": _stepwise,
+}
+
+
+def oracle_for(strategy: str, num_workers: int, model: str = "plain") -> Mixing:
+    """The mixing that a strategy's words mean, for a toy model."""
+    spec = StrategySpec.parse(strategy)
+    return ORACLES[spec.name](num_workers, spec.build().options, flat(toy_model(model)))
 
 
 def replica_steps(changes: dict[str, Any], mixing: Mixing, model: str = "plain") -> Iterator[Vectors]:

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from paceline.present import collect, page_of
+from paceline.present.html import write_page
 from paceline.recipe import Recipe
+from paceline.results import Comparison, RunRecord, RunResult, StudyResult, changed, convert, encode
+from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import ONE_WORKER, Entry
-from paceline.study.results import Result, add_comparisons, combine, run_result
+from paceline.study.results import combine, compared, run_result
 
 STEPS = 12
 ENVIRONMENT = {
@@ -39,7 +43,7 @@ def result(
     steps: int = STEPS,
     pace: float = 1.0,
     **changes: Any,
-) -> Result:
+) -> RunResult:
     """One run; steps differ a little so that percentiles do too. It learns `pace` times as fast as others."""
     num_workers = 1 if label == ONE_WORKER else 4
     workers = []
@@ -76,14 +80,13 @@ def result(
             }
         )
     entry = Entry(label, label, label, {}, "fp32", guarantee, num_workers)
-    return {**run_result(recipe(), entry, workers, total_s=1.0), **changes}
+    return changed(run_result(recipe(), entry, [convert(one, WorkerReport) for one in workers], total_s=1.0), **changes)
 
 
-def study_of(rows: list[list[Result]], **changes: Any) -> dict[str, Any]:
+def study_of(rows: list[list[RunResult]], **changes: Any) -> Comparison:
     """A stored study: each row is the repeats of one strategy."""
-    results = [combine(row) for row in rows]
-    add_comparisons(results)
-    return {
+    results = compared([combine(row) for row in rows])
+    values = {
         "schema": 1,
         "kind": "study",
         "study": "compare",
@@ -93,12 +96,12 @@ def study_of(rows: list[list[Result]], **changes: Any) -> dict[str, Any]:
         "recipe": recipe().to_dict(),
         "environment": ENVIRONMENT,
         "repeats": len(rows[0]),
-        "results": results,
         **changes,
     }
+    return changed(convert(values, Comparison), results=results)
 
 
-def usual_study(**changes: Any) -> dict[str, Any]:
+def usual_study(**changes: Any) -> Comparison:
     """One worker, no synchronisation, two strategies that differ; one label is an attack."""
     times = {ONE_WORKER: 0.040, "none": 0.012, "ring": 0.015, "</script><script>alert(1)</script>": 0.030}
     rows = [
@@ -108,16 +111,23 @@ def usual_study(**changes: Any) -> dict[str, Any]:
     return study_of(rows, **changes)
 
 
-def write_study(folder: Path, study: dict[str, Any]) -> Path:
+def write_study(folder: Path, study: StudyResult) -> Path:
     folder.mkdir(parents=True)
-    (folder / "study.json").write_text(json.dumps(study), encoding="utf-8")
+    (folder / "study.json").write_bytes(encode(study))
     return folder
 
 
-def write_run(folder: Path, result: Result | None, *, of: Recipe | None = None, status: str = "done") -> Path:
+def write_run(folder: Path, result: RunResult | None, *, of: Recipe | None = None, status: str = "done") -> Path:
     folder.mkdir(parents=True)
-    summary = {"schema": 1, "kind": "run", "name": "sample", "started": "2026-01-02T03:04:05+0000", "status": status}
-    (folder / "summary.json").write_text(json.dumps({**summary, **({"result": result} if result else {})}))
+    record = RunRecord(
+        schema=1, kind="run", name="sample", started="2026-01-02T03:04:05+0000", status=status, result=result
+    )
+    (folder / "summary.json").write_bytes(encode(record))
     (folder / "recipe.toml").write_text((of or recipe()).to_toml())
     (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
     return folder
+
+
+def write_report(paths: list[Path], output: Path) -> Path:
+    """The HTML page of stored runs and studies."""
+    return write_page(page_of(collect(paths)), output)

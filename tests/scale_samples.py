@@ -1,12 +1,14 @@
-"""Made-up scaling studies, as they are stored: one worker takes 40 ms, agreeing costs what a table says."""
+"""Made-up scaling studies: one worker takes 40 ms, and a table says how long each strategy communicates."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from paceline.results import Row, RunResult, Split, SplitMean, WorkerSplit, changed, convert
+from paceline.results.study import Scale
 from paceline.study.entries import ONE_WORKER
-from paceline.study.results import Result, combine
-from paceline.study.scaling import WEAK, add_scaling, paying
+from paceline.study.results import combine
+from paceline.study.scaling import WEAK, paying, with_scaling
 from report_samples import ENVIRONMENT, recipe, result
 
 ALONE_S = 0.040
@@ -19,41 +21,49 @@ COSTS: dict[str, dict[int, float]] = {
 }
 
 
-def split_of(step_s: float, communication_s: float, num_workers: int) -> dict[str, Any]:
+def split_of(step_s: float, communication_s: float, num_workers: int) -> Split:
     waiting_s = 0.1 * communication_s
-    parts = {"communication_s": communication_s - waiting_s, "waiting_s": waiting_s, "overlap_s": 0.0}
-    parts |= {
-        "data_s": 0.0005,
-        "rest_s": 0.0005,
-        "step_s": step_s,
-        "overlap_fraction": 0.0 if communication_s else None,
-    }
-    parts["compute_s"] = step_s - communication_s - 0.001
-    mean = {**parts, "bandwidth_bytes_per_s": None, "phases_s": {}}
-    return {"mean": mean, "per_worker": [{"rank": rank, **mean} for rank in range(num_workers)]}
+    mean = SplitMean(
+        step_s=step_s,
+        compute_s=step_s - communication_s - 0.001,
+        communication_s=communication_s - waiting_s,
+        overlap_s=0.0,
+        waiting_s=waiting_s,
+        data_s=0.0005,
+        rest_s=0.0005,
+        overlap_fraction=0.0 if communication_s else None,
+        bandwidth_bytes_per_s=None,
+        phases_s={},
+        caused_waiting_s=0.0,
+    )
+    return Split(mean=mean, per_worker=[WorkerSplit(rank=rank, **mean) for rank in range(num_workers)])
 
 
-def one_run(label: str, num_workers: int, step_s: float, communication_s: float, **changes: Any) -> Result:
+def one_run(label: str, num_workers: int, step_s: float, communication_s: float, **changes: Any) -> RunResult:
     """A single run as a repeat of a point."""
     made = result(label, step_s, **changes)
-    # The sample's steps differ a little; here a mean is exactly what it is said to be.
-    made["iteration_s"] = {**made["iteration_s"], "mean": step_s}
-    made |= {"workers": num_workers, "per_worker": made["per_worker"][:num_workers]}
-    return {**made, "split": split_of(step_s, communication_s, num_workers), "stragglers": None}
+    return changed(
+        made,
+        # The sample's steps differ a little; here a mean is exactly what it is said to be.
+        iteration_s=changed(made.iteration_s, mean=step_s),
+        workers=num_workers,
+        per_worker=made.per_worker[:num_workers],
+        split=split_of(step_s, communication_s, num_workers),
+        stragglers=None,
+    )
 
 
 def point_row(
     label: str, mode: str, num_workers: int, step_s: float, communication_s: float, repeats: int = 3, **changes: Any
-) -> Result:
+) -> Row:
     noises = [NOISE[(repeat + num_workers) % 3] if repeats > 1 else 1.0 for repeat in range(repeats)]
     runs = [one_run(label, num_workers, step_s * noise, communication_s * noise, **changes) for noise in noises]
     batch = 25 * num_workers if mode == WEAK else 100
-    row = {**combine(runs), "point": {"workers": num_workers, "mode": mode}, "batch_size": batch}
-    row["samples_per_s"] = batch / step_s
-    return {**row, "measuring": None}
+    point = {"workers": num_workers, "mode": mode}
+    return changed(combine(runs), point=point, batch_size=batch, samples_per_s=batch / step_s)
 
 
-def rows(mode: str, *, repeats: int = 3, costs: dict[str, dict[int, float]] = COSTS) -> list[Result]:
+def rows(mode: str, *, repeats: int = 3, costs: dict[str, dict[int, float]] = COSTS) -> list[Row]:
     """The one worker and every strategy with 2, 3 and 4 workers."""
     found = [point_row(ONE_WORKER, mode, 1, ALONE_S, 0.0, repeats)]
     for label, by_workers in costs.items():
@@ -64,17 +74,15 @@ def rows(mode: str, *, repeats: int = 3, costs: dict[str, dict[int, float]] = CO
     return found
 
 
-def scaled(results: list[Result]) -> list[Result]:
-    add_scaling(results)
-    return results
+def scaled(results: list[Row]) -> list[Row]:
+    return with_scaling(results)
 
 
-def scale_study(*modes: str, repeats: int = 3, results: list[Result] | None = None, **changes: Any) -> dict[str, Any]:
-    """A stored study."""
-    found = results if results is not None else [row for mode in modes for row in rows(mode, repeats=repeats)]
-    add_scaling(found)
+def scale_study(*modes: str, repeats: int = 3, results: list[Row] | None = None, **changes: Any) -> Scale:
+    """A study as it is stored."""
+    found = with_scaling(results if results is not None else [row for m in modes for row in rows(m, repeats=repeats)])
     kept = {"strong": {"batch_size": 100}, "weak": {"worker_batch_size": 25}}
-    return {
+    values = {
         "schema": 1,
         "kind": "study",
         "study": "scale",
@@ -87,10 +95,7 @@ def scale_study(*modes: str, repeats: int = 3, results: list[Result] | None = No
         "workers": [1, 2, 3, 4],
         "modes": {mode: kept[mode] for mode in modes},
         "num_points": len(found),
-        "refused": [],
-        "failed": [],
         "wall_s": 1.0,
-        "results": found,
-        "paying": paying(found),
         **changes,
     }
+    return changed(convert(values, Scale), results=found, paying=paying(found))

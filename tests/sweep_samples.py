@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import report_samples as samples
 from paceline.recipe import Recipe
+from paceline.results import Memory, Row, changed, convert, encode
+from paceline.results.study import Sweep
 from paceline.study.results import combine
 from paceline.study.vary import label_of
 
 RECIPE = Recipe(name="sample", description="Made up").replace({"train.epochs": 3, "strategy": "overlap"})
 
 
-def row(point: dict[str, Any], remedy: str = "", *, iteration_s: float = 0.1, accuracy: float = 0.8) -> dict[str, Any]:
+def row(point: dict[str, Any], remedy: str = "", *, iteration_s: float = 0.1, accuracy: float = 0.8) -> Row:
     label = ", ".join(part for part in (label_of(point), remedy) if part)
     result = combine([samples.result("overlap", iteration_s)])
     batch_size = int(point.get("train.batch_size", 100))
-    return {
-        **result,
-        "label": label,
-        "point": point,
-        "remedy": remedy,
-        "batch_size": batch_size,
-        "samples_per_s": batch_size / iteration_s,
-        "final": {**result["final"], "test_accuracy": accuracy},
-        "memory": {"predicted": {"worker_bytes": 310_000_000}, "peak_rss_bytes": 300_000_000},
-    }
+    return changed(
+        result,
+        label=label,
+        point=point,
+        remedy=remedy,
+        batch_size=batch_size,
+        samples_per_s=batch_size / iteration_s,
+        final=changed(result.final, test_accuracy=accuracy),
+        memory=Memory(predicted={"worker_bytes": 310_000_000}, peak_rss_bytes=300_000_000),
+    )
 
 
-def study(rows: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    keys = list(rows[0]["point"])
+def study(rows: list[Row], **changes: Any) -> Sweep:
+    keys = list(rows[0].point or {})
     axes = [{"key": key, "values": list(dict.fromkeys(one["point"][key] for one in rows))} for key in keys]
-    return {
+    values = {
         "schema": 1,
         "kind": "study",
         "study": "sweep",
@@ -46,13 +47,13 @@ def study(rows: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
         "repeats": 1,
         "environment": samples.ENVIRONMENT,
         "num_points": len(rows),
-        "results": rows,
         "failures": [],
         **changes,
     }
+    return changed(convert(values, Sweep), results=rows)
 
 
-def batches(**changes: Any) -> dict[str, Any]:
+def batches(**changes: Any) -> Sweep:
     """Larger batches are quicker and learn less; a remedy brings some of it back."""
     rows = []
     for number, size in enumerate((32, 128, 512)):
@@ -62,7 +63,7 @@ def batches(**changes: Any) -> dict[str, Any]:
     return study(rows, **changes)
 
 
-def grid(**changes: Any) -> dict[str, Any]:
+def grid(**changes: Any) -> Sweep:
     rows = [
         row({"train.batch_size": size, "strategy.bucket_mb": bucket}, iteration_s=0.01 * size / bucket)
         for size in (32, 64)
@@ -71,7 +72,7 @@ def grid(**changes: Any) -> dict[str, Any]:
     return study(rows, **changes)
 
 
-def write(folder: Path, value: dict[str, Any]) -> Path:
+def write(folder: Path, value: Sweep) -> Path:
     folder.mkdir(parents=True)
-    (folder / "study.json").write_text(json.dumps(value))
+    (folder / "study.json").write_bytes(encode(value))
     return folder

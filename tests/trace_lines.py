@@ -65,6 +65,6 @@ def write_lines(folder: Path, lines: dict[int, list[Line]]) -> Path:
         text = "".join(json.dumps(line) + "\n" for line in written)
         (folder / "workers" / f"{rank}.jsonl").write_text(text)
     (folder / "recipe.toml").write_text(Recipe().to_toml())
-    summary = {"schema": SCHEMA, "kind": "run", "status": "done", "name": "made-up"}
+    summary = {"schema": SCHEMA, "kind": "run", "status": "done", "name": "made-up", "started": ""}
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder

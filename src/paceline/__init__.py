@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -31,7 +30,20 @@ if TYPE_CHECKING:
         world_size,
     )
     from paceline.recipe import Recipe, load_recipe
-    from paceline.strategies import GradientAveraging, Guarantee, Strategy, Worker
+    from paceline.strategies import (
+        Accumulating,
+        Asynchronous,
+        BufferEstimate,
+        Drifting,
+        GradientAveraging,
+        GradientPolicy,
+        Guarantee,
+        Periodic,
+        Servers,
+        Strategy,
+        Worker,
+        WrappedModel,
+    )
     from paceline.train.memory import keep_memory
 
 # Looked up when first used: the command line answers --help without importing torch.
@@ -62,10 +74,18 @@ _HOME = {
     "world_size": "library",
     "Recipe": "recipe",
     "load_recipe": "recipe",
+    "Accumulating": "strategies",
+    "Asynchronous": "strategies",
+    "BufferEstimate": "strategies",
+    "Drifting": "strategies",
     "GradientAveraging": "strategies",
+    "GradientPolicy": "strategies",
     "Guarantee": "strategies",
+    "Periodic": "strategies",
+    "Servers": "strategies",
     "Strategy": "strategies",
     "Worker": "strategies",
+    "WrappedModel": "strategies",
     "keep_memory": "train.memory",
 }
 
@@ -80,8 +100,8 @@ def _register_backend() -> None:
     importlib.import_module("paceline.comm.backend").register()
 
 
-class _WhenTorchComes(importlib.abc.MetaPathFinder):
-    """Registers the torch.distributed backend right after torch's own import, whoever asks for that."""
+class _WhenTorchComes:
+    """A finder on sys.meta_path that registers the torch.distributed backend right after torch's own import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -106,25 +126,34 @@ class _WhenTorchComes(importlib.abc.MetaPathFinder):
 if "torch" in sys.modules:
     _register_backend()
 else:
+    # Not derived from importlib.abc.MetaPathFinder: importing that takes a tenth of `paceline --help`.
     sys.meta_path.insert(0, _WhenTorchComes())
 
 
 __all__ = [
+    "Accumulating",
+    "Asynchronous",
+    "BufferEstimate",
     "Codec",
     "Comm",
     "Data",
     "Dataset",
+    "Drifting",
     "GradientAveraging",
+    "GradientPolicy",
     "Guarantee",
     "Operation",
     "PacelineError",
+    "Periodic",
     "Recipe",
     "RunError",
+    "Servers",
     "Strategy",
     "TensorSpec",
     "UsageError",
     "Worker",
     "WorkerError",
+    "WrappedModel",
     "compare",
     "finish",
     "init",

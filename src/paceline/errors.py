@@ -36,6 +36,6 @@ class WorkerError(RunError):
 def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
     """An error for a name that nobody has, with the nearest one that somebody has."""
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.51)
+    near = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.51)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return UsageError(f"unknown {kind} {given!r}; {hint}")

@@ -10,21 +10,30 @@ import pkgutil
 import sys
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import LARGEST_WHOLE
 
 T = TypeVar("T")
+Options = dict[str, bool | int | float | str | None]  # of a strategy or a codec, by name
 
 
 def is_reference(text: str) -> bool:
     """Whether a name points at the user's code: `file.py:name` or `package.module:name`."""
     module, colon, name = text.partition(":")
     return bool(colon) and name.partition(":")[0].isidentifier() and (module.endswith(".py") or "." in module)
+
+
+def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of the files that texts refer to as `file.py:name`, by path; files that are not there are left out."""
+    paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
+    files = {path: Path(path).expanduser() for path in sorted(paths)}
+    return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
 
 
 def load_reference(text: str, kind: str) -> Any:
@@ -49,7 +58,7 @@ def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
         raise UsageError(f"{kind} {text!r} raised {type(error).__name__}: {error}") from error
 
 
-def accepted_arguments(factory: Any, offered: dict[str, Any]) -> dict[str, Any]:
+def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[str, object]:
     """Those of the offered keyword arguments that a factory has parameters for."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -69,12 +78,10 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
     return name, tuple((key, value) for key, _, value in pairs)
 
 
-def convert_options(
-    kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
+def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
     """Options as the user wrote them, in the types of a class's fields."""
     known, hints = list(known), typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
+    values: Options = {}
     for key, text in pairs:
         if key not in known:
             if not known:
@@ -97,7 +104,10 @@ def _convert(what: str, hint: Any, text: str) -> Any:
             raise UsageError(f"{what} must be {' or '.join(choices)}, not {text!r}")
         return text
     try:
-        return hint(text)
+        value = hint(text)
+        if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+            raise ValueError("it is too large")
+        return value
     except ValueError:
         raise UsageError(f"{what} must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
 
@@ -160,7 +170,7 @@ class Registry(Generic[T]):
         return (
             inspect.isclass(value)
             and issubclass(value, self._base)
-            and value.__module__ == module.__name__
+            and f"{value.__module__}.".startswith(f"{module.__name__}.")  # of the file, or of the folder's files
             and not inspect.isabstract(value)
             and bool(getattr(value, "name", ""))
         )

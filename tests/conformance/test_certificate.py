@@ -8,12 +8,12 @@ import pytest
 
 from helpers import TESTS
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.study.judges import EXACT_TOLERANCE
 from paceline.study.verify import cases, verify
 
 
-def judge(pool: LocalLauncher, name: str, world_size: int) -> dict[str, Any]:
+def judge(pool: LocalPool, name: str, world_size: int) -> dict[str, Any]:
     todo = cases([f"{TESTS / 'wrong_strategies.py'}:{name}"], [world_size], ["lenet5"])
     seen: list[dict[str, Any]] = []
     [row] = verify(todo, pool, on_case=seen.append)
@@ -21,7 +21,7 @@ def judge(pool: LocalLauncher, name: str, world_size: int) -> dict[str, Any]:
     return row
 
 
-def test_a_mean_that_ignores_samples_is_found_in_the_first_step(pool: LocalLauncher) -> None:
+def test_a_mean_that_ignores_samples_is_found_in_the_first_step(pool: LocalPool) -> None:
     row = judge(pool, "UnweightedMean", 3)  # 7 samples over 3 workers
     assert row["guarantee"] == "EXACT"
     assert not row["passed"]
@@ -33,7 +33,7 @@ def test_a_mean_that_ignores_samples_is_found_in_the_first_step(pool: LocalLaunc
     assert row["max_relative_error"] >= first["error"] > EXACT_TOLERANCE
 
 
-def test_a_tensor_that_is_not_exchanged_is_named(pool: LocalLauncher) -> None:
+def test_a_tensor_that_is_not_exchanged_is_named(pool: LocalPool) -> None:
     row = judge(pool, "SkipsLastTensor", 2)
     assert not row["passed"]
     assert row["bytes_as_predicted"]
@@ -41,14 +41,14 @@ def test_a_tensor_that_is_not_exchanged_is_named(pool: LocalLauncher) -> None:
     assert (first["step"], first["rank"], first["tensor"]) == (0, 0, "linear3.bias")
 
 
-def test_a_number_that_is_lost_on_one_worker_is_found(pool: LocalLauncher) -> None:
+def test_a_number_that_is_lost_on_one_worker_is_found(pool: LocalPool) -> None:
     row = judge(pool, "LosesOneNumber", 2)
     assert not row["passed"]
     first = row["first_divergence"]
     assert (first["step"], first["rank"], first["tensor"]) == (1, 1, "conv1.weight")
 
 
-def test_a_wrong_prediction_of_traffic_is_found(pool: LocalLauncher) -> None:
+def test_a_wrong_prediction_of_traffic_is_found(pool: LocalPool) -> None:
     row = judge(pool, "WrongPrediction", 2)
     assert not row["bytes_as_predicted"]
     assert not row["passed"]
@@ -57,11 +57,11 @@ def test_a_wrong_prediction_of_traffic_is_found(pool: LocalLauncher) -> None:
     assert row["first_divergence"] is None
 
 
-def test_a_mistake_with_nobody_to_disagree_with_is_none(pool: LocalLauncher) -> None:
+def test_a_mistake_with_nobody_to_disagree_with_is_none(pool: LocalPool) -> None:
     assert judge(pool, "UnweightedMean", 1)["passed"]
 
 
-def test_a_drift_beyond_the_bound_is_found(pool: LocalLauncher) -> None:
+def test_a_drift_beyond_the_bound_is_found(pool: LocalPool) -> None:
     row = judge(pool, "PromisesTooMuch", 3)
     assert row["guarantee"] == "PARTIAL"
     assert not row["passed"]
@@ -70,14 +70,14 @@ def test_a_drift_beyond_the_bound_is_found(pool: LocalLauncher) -> None:
     assert row["first_divergence"]["step"] == 0
 
 
-def test_replicas_that_do_not_meet_in_the_end_are_found(pool: LocalLauncher) -> None:
+def test_replicas_that_do_not_meet_in_the_end_are_found(pool: LocalPool) -> None:
     row = judge(pool, "NeverMeets", 3)
     assert row["guarantee"] == "PARTIAL"
     assert not row["passed"]
     assert row["first_divergence"]["step"] == row["steps"] - 1
 
 
-def test_a_synchronisation_that_leaves_one_number_off_is_found(pool: LocalLauncher) -> None:
+def test_a_synchronisation_that_leaves_one_number_off_is_found(pool: LocalPool) -> None:
     row = judge(pool, "ForgetsAWorker", 3)
     assert row["guarantee"] == "PERIODIC"
     assert not row["passed"]
@@ -90,7 +90,7 @@ def test_a_strategy_that_one_of_the_world_sizes_does_not_allow_is_refused() -> N
         cases(["stepwise:exact_every=3"], [2, 3], ["lenet5"])
 
 
-def test_rows_come_in_the_order_of_the_cases(pool: LocalLauncher) -> None:
+def test_rows_come_in_the_order_of_the_cases(pool: LocalPool) -> None:
     todo = cases(["ring", "all-reduce"], [2, 1], ["lenet5"])
     rows = verify(todo, pool, on_case=lambda _: None)
     asked = [(case.strategy, case.world_size) for case in todo]

@@ -11,8 +11,9 @@ from paceline.comm import comms
 from paceline.comm.threads import ThreadsComm
 from paceline.data import ShardPlan
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
-from paceline.strategies import Guarantee, available_strategies, strategies
+from paceline.launch.local import LocalPool
+from paceline.strategies import Accumulating, Guarantee, available_strategies, strategies
+from paceline.strategies.capabilities import micro_batches_of, servers_of
 from paceline.study.entries import make_entry
 from paceline.study.verify import cases, not_carried, verify
 from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
@@ -30,14 +31,16 @@ ELSEWHERE = [name for name in available_strategies() if not on_threads_supported
 IN_LENT_MEMORY = ["overlap", "sharded"]
 # Secondary matters: on threads, or gloo where threads cannot; and in shared memory where that is lent.
 PLACES = [(name, "") for name in EXACT] + [(name, "shm") for name in IN_LENT_MEMORY]
+ACCUMULATING = [(name, comm) for name, comm in PLACES if issubclass(strategies.classes[name], Accumulating)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("comm", list(comms.classes))
 @pytest.mark.parametrize("strategy", EXACT)
 def test_equals_the_oracle_after_every_step(
-    pool: LocalLauncher, strategy: str, comm: str, world_size: int, optimizer: str
+    pool: LocalPool, strategy: str, comm: str, world_size: int, optimizer: str
 ) -> None:
     reason = strategies.classes[strategy].unsupported(comms.classes[comm])
     if reason:
@@ -49,7 +52,7 @@ def test_equals_the_oracle_after_every_step(
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
     sends = any(row["counted"] for worker in workers for row in worker["steps"])
-    assert sends == (world_size > 1 or build(strategy).num_servers(world_size) > 0)
+    assert sends == (world_size > 1 or servers_of(build(strategy), world_size) > 0)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -79,9 +82,10 @@ def test_a_strategy_that_threads_cannot_carry_says_why(name: str) -> None:
         ThreadsComm.world(1)[0].process_group()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", list(available_strategies()))
-def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+def test_certificate_over_gloo(pool: LocalPool, strategy: str, world_size: int) -> None:
     [row] = verify(cases([strategy], [world_size], ["lenet5"]), pool, on_case=lambda _: None)
     assert row["meets_guarantee"], row
     assert row["bytes_as_predicted"]
@@ -89,9 +93,10 @@ def test_certificate_over_gloo(pool: LocalLauncher, strategy: str, world_size: i
     assert (row["first_divergence"] is None) == row["passed"]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("strategy", ["all-reduce", "overlap", "ring", "sharded"])
-def test_certificate_in_shared_memory(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+def test_certificate_in_shared_memory(pool: LocalPool, strategy: str, world_size: int) -> None:
     todo = cases([strategy], [world_size], ["lenet5"], comm="shm")
     [row] = verify(todo, pool, comm="shm", on_case=lambda _: None)
     assert row["passed"], row
@@ -107,41 +112,44 @@ def test_without_names_a_certificate_has_all_that_the_comm_carries() -> None:
 
 
 @pytest.mark.parametrize("options", ["bucket_mb=0.001", "static_graph=true", "gradient_as_view=false"])
-def test_options_of_ddp_leave_it_exact(pool: LocalLauncher, options: str) -> None:
+def test_options_of_ddp_leave_it_exact(pool: LocalPool, options: str) -> None:
     workers = certify(pool, f"ddp:{options}", 3, changes={})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
-def test_micro_batches_equal_whole_batches(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
+def test_micro_batches_equal_whole_batches(pool: LocalPool, strategy: str, comm: str, world_size: int) -> None:
     # The oracle takes whole batches whatever the recipe says.
     workers = certify(pool, strategy, world_size, comm, changes={"train.micro_batch_size": 2})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize(("strategy", "comm"), PLACES)
+@pytest.mark.parametrize(("strategy", "comm"), ACCUMULATING)
 def test_accumulated_gradients_equal_those_of_whole_batches(
-    pool: LocalLauncher, strategy: str, comm: str, world_size: int
+    pool: LocalPool, strategy: str, comm: str, world_size: int
 ) -> None:
     # Shards of 7 samples in 3 pieces: uneven ones, some of a single sample. What is sent stays the same.
-    assert build(f"{strategy}:accumulate=3").num_micro_batches == 3
+    assert micro_batches_of(build(f"{strategy}:accumulate=3")) == 3
     workers = certify(pool, f"{strategy}:accumulate=3", world_size, comm, changes={})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
-def test_channels_last(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
+def test_channels_last(pool: LocalPool, strategy: str, comm: str, world_size: int) -> None:
     assert_exact(certify(pool, strategy, world_size, comm, changes={"train.channels_last": True}))
 
 
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
-def test_frozen_parameters_stay_and_are_not_sent(pool: LocalLauncher, strategy: str, comm: str) -> None:
+def test_frozen_parameters_stay_and_are_not_sent(pool: LocalPool, strategy: str, comm: str) -> None:
     workers = certify(pool, strategy, 2, comm, changes={}, model="frozen")
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
@@ -165,10 +173,11 @@ def test_the_toy_reaches_its_extra_layer_on_some_workers_only() -> None:
         assert mixed
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_a_parameter_without_gradient_on_some_worker(
-    pool: LocalLauncher, strategy: str, comm: str, world_size: int
+    pool: LocalPool, strategy: str, comm: str, world_size: int
 ) -> None:
     # Weight decay and momentum tell a gradient of zeros from none at all: any number of workers must do the same.
     name = "ddp:find_unused=true" if strategy == "ddp" else strategy

@@ -12,7 +12,7 @@ from certified import TOLERANCE, assert_exact, assert_traffic_as_predicted, cert
 from helpers import build, on_pool, on_shm_threads, on_threads
 from jobs import Slopes, slopes_of
 from paceline.comm import comms, lent, shm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import Worker
 from paceline.train.context import Context
 from paceline.train.trainer import Trainer
@@ -24,6 +24,7 @@ STRATEGIES = ["overlap", "sharded"]
 MIXED_TOLERANCE = 1e-5
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize(
     "strategy",
@@ -35,24 +36,26 @@ MIXED_TOLERANCE = 1e-5
     ],
 )
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_options_leave_it_exact(pool: LocalLauncher, strategy: str, comm: str, world_size: int) -> None:
+def test_options_leave_it_exact(pool: LocalPool, strategy: str, comm: str, world_size: int) -> None:
     # 7 samples over 2, 3 and 4 workers: uneven shards, and one worker without any in the third step of four.
     workers = certify(pool, strategy, world_size, comm, changes={})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_an_optimiser_that_writes_to_gradients(pool: LocalLauncher, strategy: str, comm: str) -> None:
+def test_an_optimiser_that_writes_to_gradients(pool: LocalPool, strategy: str, comm: str) -> None:
     changes = {"optimizer.nesterov": True, "optimizer.weight_decay": 0.01}
     workers = certify(pool, strategy, 3, comm, changes=changes)
     assert_exact(workers)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("comm", COMMS)
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "overlap:bucket_mb=0.0001:first_bucket_mb=0.0001"])
-def test_two_number_types(pool: LocalLauncher, strategy: str, comm: str) -> None:
+def test_two_number_types(pool: LocalPool, strategy: str, comm: str) -> None:
     assert {p.dtype for p in toy_model("mixed").parameters()} == {torch.float32, torch.float64}
     workers = certify(pool, strategy, 3, comm, changes={"train.precision": "fp32"}, model="mixed")
     assert_exact(workers, MIXED_TOLERANCE)
@@ -99,7 +102,7 @@ def mark_parameters(context: Context) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("comm", ["shm", "torch"])
-def test_sharded_parameters_are_one_memory_where_the_comm_has_it(pool: LocalLauncher, comm: str) -> None:
+def test_sharded_parameters_are_one_memory_where_the_comm_has_it(pool: LocalPool, comm: str) -> None:
     first, *others = on_pool(pool, 3, mark_parameters, comm=comm)
     assert first == ([42.0] * 4, [43.0] * 4)
     for during, after in others:

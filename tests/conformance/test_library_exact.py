@@ -10,7 +10,7 @@ import torch
 import library_uses
 from helpers import exact_without_servers, on_pool
 from library_uses import USES, History, in_session
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.library.world import World
 
 # float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
@@ -22,10 +22,11 @@ def alone(use: str) -> History:
     return in_session(World(), USES[use], "all-reduce")
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("strategy", exact_without_servers())
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_equals_one_worker_with_every_sample(pool: LocalLauncher, use: str, strategy: str, world_size: int) -> None:
+def test_equals_one_worker_with_every_sample(pool: LocalPool, use: str, strategy: str, world_size: int) -> None:
     expected = torch.tensor(alone(use), dtype=torch.float64)
     workers = on_pool(pool, world_size, library_uses.run_use, use=use, strategy=strategy)
     for rank, history in enumerate(workers):

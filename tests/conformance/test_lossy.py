@@ -13,8 +13,9 @@ import jobs
 from helpers import build, is_possible, on_pool, on_threads, on_threads_supported
 from paceline.codecs import codecs
 from paceline.data import ShardPlan
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import Guarantee, available_strategies
+from paceline.strategies.capabilities import servers_of
 from paceline.strategies.gradients import GradientAveraging
 from paceline.study.verify import cases, verify
 from paceline.train.oracle import oracle_steps
@@ -45,9 +46,11 @@ def test_lossless_codecs_keep_the_guarantee() -> None:
     assert {"ring+fp16", "ring+bf16", "ddp+bf16", "ring+int8", "ddp+topk", "all-reduce+powersgd"} <= set(PAIRS)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("pair", PAIRS)
-def test_first_step_is_within_the_codecs_error(pool: LocalLauncher, pair: str, world_size: int) -> None:
+@pytest.mark.parametrize(("strategy", "codec"), [pair.split("+") for pair in PAIRS])
+def test_first_step_is_within_the_codecs_error(pool: LocalPool, strategy: str, codec: str, world_size: int) -> None:
+    pair = f"{strategy}+{codec}"
     [row] = verify(cases([pair], [world_size], ["lenet5"]), pool, on_case=lambda _: None)
     assert row["guarantee"] == "LOSSY"
     # Gradients of different samples cancel in part, but not to nothing.
@@ -130,7 +133,7 @@ def assert_shrinks(pair: str, workers: list, *, is_fused: bool) -> None:
                 assert sum(row["counted"].values()) < sum(before["counted"].values()) / 1.5
 
 
-def run_slopes(pool: LocalLauncher, pair: str, world_size: int, **arguments: object) -> list:
+def run_slopes(pool: LocalPool, pair: str, world_size: int, **arguments: object) -> list:
     if on_threads_supported(pair):
         return on_threads(world_size, jobs.average_slopes, strategy=pair, **arguments)
     return on_pool(pool, world_size, jobs.average_slopes, strategy=pair, **arguments)
@@ -147,7 +150,7 @@ def kept(state: dict[str, list]) -> Tensor:
 
 
 @pytest.mark.parametrize("pair", [*WITH_FEEDBACK, *MANY_BUCKETS[:2]])
-def test_nothing_is_lost_for_ever(pool: LocalLauncher, pair: str) -> None:
+def test_nothing_is_lost_for_ever(pool: LocalPool, pair: str) -> None:
     steps = list(range(5))
     workers = run_slopes(pool, pair, 4, steps=steps, shares=SHARES)
     put_in = sum(
@@ -165,8 +168,13 @@ def test_nothing_is_lost_for_ever(pool: LocalLauncher, pair: str) -> None:
     assert float(errors.norm()) > 0.1 * float(put_in.norm())  # and much was really kept
 
 
-@pytest.mark.parametrize("pair", [*(pair for pair in TOY_PAIRS if not build(pair).num_servers(3)), *MANY_BUCKETS])
-def test_a_restart_changes_no_bit(pool: LocalLauncher, pair: str) -> None:
+@pytest.mark.each_choice
+@pytest.mark.parametrize(
+    ("strategy", "codec"),
+    [pair.split("+") for pair in (*(pair for pair in TOY_PAIRS if not servers_of(build(pair), 3)), *MANY_BUCKETS)],
+)
+def test_a_restart_changes_no_bit(pool: LocalPool, strategy: str, codec: str) -> None:
+    pair = f"{strategy}+{codec}"
     whole = run_slopes(pool, pair, 3, steps=[0, 1, 2, 3], shares=SHARES[1:])
     first = run_slopes(pool, pair, 3, steps=[0, 1], shares=SHARES[1:])
     states = [state for _, state, _, _ in first]

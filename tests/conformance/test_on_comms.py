@@ -13,7 +13,7 @@ from paceline.comm import Place
 from paceline.comm.hierarchical import HierarchicalComm
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import make_store
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.study.verify import cases, verify
 from paceline.train.context import Context
 
@@ -21,17 +21,19 @@ pytestmark = pytest.mark.skipif(bool(ShmComm.unavailable()), reason=f"comm shm: 
 OURS = ["shm", "hierarchical"]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("options", ["", ":bucket_mb=0.001", ":gradient_as_view=false", ":find_unused=true"])
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("comm", OURS)
-def test_ddp(pool: LocalLauncher, comm: str, world_size: int, options: str) -> None:
+def test_ddp(pool: LocalPool, comm: str, world_size: int, options: str) -> None:
     workers = on_pool(pool, world_size, jobs.certify, comm=comm, strategy=f"ddp{options}", changes={})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", OURS)
-def test_certificate_of_ddp(pool: LocalLauncher, comm: str) -> None:
+def test_certificate_of_ddp(pool: LocalPool, comm: str) -> None:
     todo = cases(["ddp", "ddp+bf16"], [1, 2, 4], ["lenet5"])
     for row in verify(todo, pool, comm=comm, on_case=lambda _: None):
         assert row["passed"], row
@@ -56,9 +58,10 @@ def certify_on_nodes(context: Context, layout: str, port: int, strategy: str) ->
     return result
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("strategy", exact_without_servers())
 @pytest.mark.parametrize("layout", ["aabb", "abaa", "abc"])
-def test_every_strategy_on_several_nodes(pool: LocalLauncher, layout: str, strategy: str) -> None:
+def test_every_strategy_on_several_nodes(pool: LocalPool, layout: str, strategy: str) -> None:
     place = {"layout": layout, "port": free_port()}
     workers = on_pool(pool, len(layout), certify_on_nodes, **place, strategy=strategy)
     assert_exact(workers)

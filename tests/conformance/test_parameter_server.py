@@ -17,8 +17,9 @@ from paceline.codecs import TensorSpec
 from paceline.comm.threads import ThreadsComm
 from paceline.data import Batch, Data, Dataset
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import Guarantee, StrategySpec, Worker
+from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.serving import split_tensors
 from paceline.study.verify import cases, verify
 from paceline.train.context import Context
@@ -161,7 +162,7 @@ def test_on_arrival_every_gradient_is_an_update_and_staleness_is_counted(servers
     world.finish()
     assert world.values(0) == world.values(1) == (value, value - 2.0)
     # By update: worker 0 was late by 0, then by worker 1's two, then by 0; worker 1 by worker 0's first, then by 0.
-    first, second = (strategy.metrics()["staleness_updates"] for strategy in world.strategies)
+    first, second = (metrics_of(strategy)["staleness_updates"] for strategy in world.strategies)
     assert first == {"counts": {"0": 2 * servers, "2": servers}, "max": 2, "mean": pytest.approx(2 / 3)}
     assert second == {"counts": {"0": servers, "1": servers}, "max": 1, "mean": pytest.approx(1 / 2)}
 
@@ -175,8 +176,8 @@ def test_a_worker_without_samples_makes_no_update() -> None:
     assert world.values(0) == (-0.25, -2.25)
     world.finish()
     assert world.values(1) == (-0.25, -2.25)
-    assert world.strategies[0].metrics()["staleness_updates"]["counts"] == {"0": 2}
-    assert world.strategies[1].metrics()["staleness_updates"] == {"counts": {}, "max": 0, "mean": 0.0}
+    assert metrics_of(world.strategies[0])["staleness_updates"]["counts"] == {"0": 2}
+    assert metrics_of(world.strategies[1])["staleness_updates"] == {"counts": {}, "max": 0, "mean": 0.0}
 
 
 def run_ahead(context: Context, strategy: str, changes: dict[str, Any], gate: threading.Event, until: int) -> Any:
@@ -197,7 +198,7 @@ def run_ahead(context: Context, strategy: str, changes: dict[str, Any], gate: th
 
     trainer.run(look)
     trainer.strategy.finish()
-    return {"metrics": trainer.strategy.metrics(), "digest": parameter_digest(trainer.model)}
+    return {"metrics": metrics_of(trainer.strategy), "digest": parameter_digest(trainer.model)}
 
 
 STEPS = 6
@@ -286,6 +287,7 @@ def evaluate_slowly(context: Context, strategy: str, changes: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("mode", "world_size"), [("sync", 1), ("async", 1), ("async", 2)])
+@pytest.mark.slow
 def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size: int) -> None:
     # Of two workers one does not evaluate: it is done long before the other, and waits for it.
     changes = {"train.eval_every": 2}
@@ -296,17 +298,17 @@ def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size
 @pytest.mark.parametrize(
     "strategy",
     [
-        "parameter-server:servers=2",
-        "parameter-server:servers=2+fp16",
-        "parameter-server:average=weights",
+        pytest.param("parameter-server:servers=2", marks=pytest.mark.slow),
+        pytest.param("parameter-server:servers=2+fp16", marks=pytest.mark.slow),
+        pytest.param("parameter-server:average=weights", marks=pytest.mark.slow),
         "parameter-server:mode=async",
-        "parameter-server:mode=async:servers=2+bf16",
+        pytest.param("parameter-server:mode=async:servers=2+bf16", marks=pytest.mark.slow),
         "parameter-server:mode=bounded:max_staleness=1",
-        "ring:average=weights",
-        "ring-reduce:average=weights",
+        pytest.param("ring:average=weights", marks=pytest.mark.slow),
+        pytest.param("ring-reduce:average=weights", marks=pytest.mark.slow),
     ],
 )
-def test_certificate_over_gloo(pool: LocalLauncher, strategy: str) -> None:
+def test_certificate_over_gloo(pool: LocalPool, strategy: str) -> None:
     rows = verify(cases([strategy], [1, 3], ["lenet5"]), pool, on_case=lambda _: None)
     for row in rows:
         assert row["guarantee"] == build(strategy).guarantee.value

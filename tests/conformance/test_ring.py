@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers import build, build_for, on_threads
@@ -12,6 +12,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Counter
 from paceline.strategies import ring
 from paceline.train.context import Context
+from properties import examples
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64]
 
@@ -28,7 +29,7 @@ def ring_sum(context: Context, inputs: list[torch.Tensor]) -> tuple[torch.Tensor
     return vector, context.comm.counter
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(
     length=st.integers(0, 50),
     world_size=st.integers(1, 5),

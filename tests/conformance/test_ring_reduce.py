@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers import build, on_threads
@@ -11,6 +11,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Counter
 from paceline.strategies.ring_reduce import sum_there_and_back
 from paceline.train.context import Context
+from properties import examples
 
 
 def travelled(context: Context, inputs: list[torch.Tensor], piece_bytes: int) -> tuple[torch.Tensor, Counter]:
@@ -19,7 +20,7 @@ def travelled(context: Context, inputs: list[torch.Tensor], piece_bytes: int) ->
     return vector, context.comm.counter
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     length=st.integers(0, 60),
     world_size=st.integers(1, 5),

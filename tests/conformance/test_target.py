@@ -10,10 +10,10 @@ import pytest
 
 from helpers import ignore_event, on_threads
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
-from paceline.strategies import Strategy, StrategySpec
-from paceline.strategies.parameter_server import ParameterServer
+from paceline.strategies import StrategySpec
+from paceline.strategies.capabilities import as_asynchronous
 from paceline.study.entries import make_entry
 from paceline.study.preflight import preflight
 from paceline.study.run import execute
@@ -36,7 +36,7 @@ def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict
     mine = iter(scores[context.rank])
 
     def evaluate() -> Score:
-        if context.rank and built.is_asynchronous:
+        if context.rank and as_asynchronous(built):
             time.sleep(0.02)  # slower than rank 0, so that there is something to stop
         return Score(1.0, next(mine, scores[context.rank][-1]))
 
@@ -108,7 +108,7 @@ def test_telling_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ring", "ddp", "parameter-server:mode=bounded:max_staleness=1"])
-def test_a_run_in_processes(pool: LocalLauncher, strategy: str) -> None:
+def test_a_run_in_processes(pool: LocalPool, strategy: str) -> None:
     small = {"workers": 2, "train.epochs": 60, "train.batch_size": 50, "optimizer.lr": 0.05}
     recipe = Recipe().replace({**small, "measure.target_accuracy": 0.3})
     result = execute(pool, recipe, make_entry(strategy, recipe), folder=None, on_event=ignore_event)
@@ -124,12 +124,8 @@ def test_a_run_in_processes(pool: LocalLauncher, strategy: str) -> None:
     assert result["curve"]["sent_bytes"][-1] == target["sent_bytes"]
 
 
-def test_what_cannot_have_a_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_cannot_have_a_target(tmp_path: Path) -> None:
     recipe = Recipe().replace({"workers": 2, "measure.target_accuracy": 0.5})
-    monkeypatch.setattr(ParameterServer, "ask_all_to_stop", Strategy.ask_all_to_stop)
-    make_entry("parameter-server", recipe)
-    with pytest.raises(UsageError, match="has no way to stop them all"):
-        make_entry("parameter-server:mode=async", recipe)
     (tmp_path / "loss.py").write_text("def loss(output, target): return output.square().mean()\n")
     aimed = recipe.replace({"train.loss": f"{tmp_path}/loss.py:loss"})
     with pytest.raises(UsageError, match=r"has no accuracy, so that no --target-accuracy can be reached"):

@@ -7,19 +7,10 @@ from typing import Any
 import pytest
 
 from helpers import on_pool, on_threads
-from paceline.launch.local import LocalLauncher
-from replica_oracle import (
-    GossipMixing,
-    LocalSgdMixing,
-    Mixing,
-    StepwiseMixing,
-    flat,
-    follow,
-    relative_error,
-    replica_steps,
-    resume,
-)
-from toys import toy_model
+from paceline.launch.local import LocalPool
+from paceline.strategies import strategies
+from paceline.strategies.weights import WeightAveraging
+from replica_oracle import ORACLES, Mixing, follow, oracle_for, relative_error, replica_steps, resume
 
 # float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
 TOLERANCE = 1e-9
@@ -28,25 +19,6 @@ OPTIMIZERS = {
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.01},
 }
 LONG = {"train.epochs": 4}  # 12 steps: rotations and full averages come round
-
-
-def oracle_for(strategy: str, size: int) -> Mixing:
-    """The mixing that a strategy's words mean."""
-    name, *words = strategy.split(":")
-    options = dict(word.split("=") for word in words)
-    if name == "gossip":
-        return GossipMixing(size)
-    if name == "local-sgd":
-        lr, momentum = float(options.get("outer_lr", 1)), float(options.get("outer_momentum", 0))
-        start = flat(toy_model("plain"))
-        return LocalSgdMixing(size, every=int(options.get("sync_every", 8)), start=start, lr=lr, momentum=momentum)
-    return StepwiseMixing(
-        size,
-        form=options.get("form", "chunks"),
-        rotate=options.get("rotate", "true") == "true",
-        exact_every=int(options.get("exact_every", 0)),
-        delayed=options.get("correct") == "delayed",
-    )
 
 
 def assert_follows(workers: list[dict[str, Any]], strategy: str, changes: dict[str, Any]) -> None:
@@ -82,6 +54,13 @@ OTHERS = [
 ]
 
 
+def test_every_strategy_that_averages_weights_has_an_oracle_and_follows_it() -> None:
+    names = {name for name, cls in strategies.classes.items() if issubclass(cls, WeightAveraging)}
+    assert names == set(ORACLES)
+    assert names == {words.partition(":")[0] for words in [*STEPWISE, *OTHERS]}
+
+
+@pytest.mark.each_choice
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("strategy", [*STEPWISE, *OTHERS])
@@ -90,6 +69,7 @@ def test_follows_the_oracle_after_every_step(strategy: str, world_size: int, opt
     assert_follows(on_threads(world_size, follow, strategy=strategy, changes=changes), strategy, changes)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize(
     "strategy",
@@ -102,7 +82,7 @@ def test_follows_the_oracle_after_every_step(strategy: str, world_size: int, opt
         "local-sgd:sync_every=2:outer_lr=0.7:outer_momentum=0.9",
     ],
 )
-def test_follows_the_oracle_over_gloo(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+def test_follows_the_oracle_over_gloo(pool: LocalPool, strategy: str, world_size: int) -> None:
     changes = {**OPTIMIZERS["sgd"], **LONG}
     assert_follows(on_pool(pool, world_size, follow, strategy=strategy, changes=changes), strategy, changes)
 
@@ -110,17 +90,11 @@ def test_follows_the_oracle_over_gloo(pool: LocalLauncher, strategy: str, world_
 @pytest.mark.parametrize("strategy", ["stepwise", "stepwise:form=whole:correct=delayed", "gossip", "local-sgd"])
 def test_frozen_parameters_and_channels_last(strategy: str) -> None:
     workers = on_threads(3, follow, strategy=strategy, changes={}, model="frozen")
-    *expected, _ = replica_steps({}, _for_frozen(strategy), "frozen")
+    *expected, _ = replica_steps({}, oracle_for(strategy, 3, "frozen"), "frozen")
     for rank, worker in enumerate(workers):
         assert relative_error(worker["steps"][-1], expected[-1][rank]) <= TOLERANCE
     changes = {"train.channels_last": True}
     assert_follows(on_threads(3, follow, strategy=strategy, changes=changes), strategy, changes)
-
-
-def _for_frozen(strategy: str) -> Mixing:
-    if strategy == "local-sgd":
-        return LocalSgdMixing(3, every=8, start=flat(toy_model("frozen")))
-    return oracle_for(strategy, 3)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,16 @@ def test_objects(tmp_path: Path) -> None:
     assert page.count("<tr>") == 3
 
 
+def test_objects_reach_servers_too(tmp_path: Path) -> None:
+    data = toy_data(samples=30).train
+    study = paceline.compare(
+        Plain().double(), (data.inputs, data.targets), strategies=["parameter-server", "ring"], out=tmp_path, **SHORT
+    )
+    assert [(row["strategy"], row["servers"]) for row in study["results"]] == [("parameter-server", 1), ("ring", 0)]
+    first, second = study.rows
+    assert first["test_loss"] == pytest.approx(second["test_loss"], rel=1e-9)
+
+
 def test_what_workers_could_not_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = type("Cell", (Plain,), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Cell", cell, raising=False)
@@ -101,6 +111,7 @@ def test_a_model_is_copied() -> None:
     assert torch.equal(built.weight, model.weight)
 
 
+@pytest.mark.slow
 def test_sweep_is_a_table_with_what_was_varied(tmp_path: Path) -> None:
     found = paceline.sweep("lenet5-mnist", vary={"batch_size": [20, 50], "lr": [0.001]}, out=tmp_path, **SHORT)
     assert [(row["train.batch_size"], row["optimizer.lr"]) for row in found.rows] == [(20, 0.001), (50, 0.001)]
@@ -109,6 +120,7 @@ def test_sweep_is_a_table_with_what_was_varied(tmp_path: Path) -> None:
     assert (Path(found["folder"]) / "study.json").exists()
 
 
+@pytest.mark.slow
 def test_scale_is_a_table_with_a_row_per_point(tmp_path: Path) -> None:
     found = paceline.scale("lenet5-mnist", workers=[1, 2], strategies="ring", out=tmp_path, train__iterations=4)
     assert [(row["strategy"], row["workers"], row["mode"]) for row in found.rows] == [
@@ -119,6 +131,7 @@ def test_scale_is_a_table_with_a_row_per_point(tmp_path: Path) -> None:
     assert found["failed"] == []
 
 
+@pytest.mark.slow
 def test_tune_ends_in_a_strategy_and_how_to_use_it(tmp_path: Path) -> None:
     found = paceline.tune(
         "lenet5-mnist", strategies=["ring", "all-reduce"], codecs=["fp32"], repeats=1, out=tmp_path, **SHORT

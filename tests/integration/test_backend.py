@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -13,26 +14,27 @@ import backend_jobs
 from helpers import REPOSITORY, free_port, on_pool, python_processes
 from paceline.comm.host import host_identity
 from paceline.comm.shm import ShmComm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
 pytestmark = pytest.mark.skipif(bool(ShmComm.unavailable()), reason=f"comm shm: {ShmComm.unavailable()}")
 BACKENDS = ("gloo", "paceline")
 
 
-def run(pool: LocalLauncher, world_size: int, backend: str, job: str, **arguments: Any) -> list[Any]:
+def run(pool: LocalPool, world_size: int, backend: str, job: str, **arguments: Any) -> list[Any]:
     where = {"backend": backend, "port": free_port()}
     return on_pool(pool, world_size, backend_jobs.on_backend, **where, job=job, **arguments)
 
 
-def on_both(pool: LocalLauncher, world_size: int, job: str, **arguments: Any) -> list[Any]:
+def on_both(pool: LocalPool, world_size: int, job: str, **arguments: Any) -> list[Any]:
     gloo, ours = (run(pool, world_size, backend, job, **arguments) for backend in BACKENDS)
     assert ours == gloo
     return ours
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("numel", [0, 1, 5, 3_000_000])  # the last takes several pieces of any length
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_collectives(pool: LocalLauncher, world_size: int, numel: int) -> None:
+def test_collectives(pool: LocalPool, world_size: int, numel: int) -> None:
     if numel > 1000:
         # So many numbers stay in the workers; a few of them in places that differ tell.
         workers = run(pool, world_size, "paceline", "long_vectors", numel=numel)
@@ -45,7 +47,7 @@ def test_collectives(pool: LocalLauncher, world_size: int, numel: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "uint8", "int8", "bool"])
-def test_types_of_numbers(pool: LocalLauncher, dtype: str) -> None:
+def test_types_of_numbers(pool: LocalPool, dtype: str) -> None:
     ours = run(pool, 2, "paceline", "collectives", numel=6, dtype=dtype, without_gloo=True)
     if dtype == "bool":
         assert ours[0]["broadcast"] == [bool(index % 5 + 1 > 1) for index in range(6)]
@@ -54,11 +56,17 @@ def test_types_of_numbers(pool: LocalLauncher, dtype: str) -> None:
     assert ours[1]["gather"] == ours[0]["all_gather"]
 
 
-def test_what_the_comm_lacks_is_gloos(pool: LocalLauncher) -> None:
-    on_both(pool, 3, "the_rest")
+def test_what_the_comm_lacks_is_gloos(pool: LocalPool) -> None:
+    workers = on_both(pool, 3, "the_rest")
+    numbers = [[float(index % 5 + rank + 1) for rank in range(3)] for index in range(7)]
+    for rank, found in enumerate(workers):
+        assert found["MIN"] == [min(row) for row in numbers]
+        assert found["MAX"] == [max(row) for row in numbers]
+        assert found["PRODUCT"] == [math.prod(row) for row in numbers]
+        assert found["all_to_all"] == [[10.0 * peer + rank] * 2 for peer in range(3)]
 
 
-def test_tensors_that_are_no_plain_vectors(pool: LocalLauncher) -> None:
+def test_tensors_that_are_no_plain_vectors(pool: LocalPool) -> None:
     def matrix(rank: int) -> torch.Tensor:
         return (torch.arange(12) % 5 + rank).float().view(3, 4)
 
@@ -78,14 +86,14 @@ def test_tensors_that_are_no_plain_vectors(pool: LocalLauncher) -> None:
         }
 
 
-def test_means(pool: LocalLauncher) -> None:
+def test_means(pool: LocalPool) -> None:
     # numbers(): index % 5 plus the rank, so the mean over ranks 0, 1, 2 is index % 5 + 1.
     whole = [index % 5 + 1.0 for index in range(6)]
     for rank, worker in enumerate(run(pool, 3, "paceline", "means")):
         assert worker == [whole, whole[2 * rank : 2 * rank + 2]]
 
 
-def test_operations_under_way(pool: LocalLauncher) -> None:
+def test_operations_under_way(pool: LocalPool) -> None:
     for worker in run(pool, 2, "paceline", "works"):
         assert worker["sums"] == [2.0 * index for index in range(30)]
         assert worker["done"]
@@ -94,23 +102,23 @@ def test_operations_under_way(pool: LocalLauncher) -> None:
         assert "modified by an inplace operation" in worker["complaint"]
 
 
-def test_a_callback_cannot_wait_for_what_comes_after_it(pool: LocalLauncher) -> None:
+def test_a_callback_cannot_wait_for_what_comes_after_it(pool: LocalPool) -> None:
     for complaint in run(pool, 2, "paceline", "wait_in_callback"):
         assert "all_reduce in a callback of another operation would wait for itself" in complaint
 
 
-def test_an_aborted_group_says_so(pool: LocalLauncher) -> None:
+def test_an_aborted_group_says_so(pool: LocalPool) -> None:
     for complaints in run(pool, 2, "paceline", "aborted"):
         assert len(complaints) == 2
         assert all("the process group was aborted" in complaint for complaint in complaints)
 
 
-def test_groups_of_some_workers(pool: LocalLauncher) -> None:
+def test_groups_of_some_workers(pool: LocalPool) -> None:
     assert on_both(pool, 4, "groups", members=[1, 3]) == [[], [4.0, 4.0], [], [4.0, 4.0]]
     assert on_both(pool, 2, "groups", members=[1]) == [[], [1.0, 1.0]]
 
 
-def test_a_world_after_another_at_one_store(pool: LocalLauncher) -> None:
+def test_a_world_after_another_at_one_store(pool: LocalPool) -> None:
     assert run(pool, 2, "paceline", "again", times=3) == [[0.0, 2.0, 4.0]] * 2
 
 
@@ -122,7 +130,7 @@ def test_a_world_after_another_at_one_store(pool: LocalLauncher) -> None:
         {"bucket_mb": 0.0001, "hook": True, "find_unused": False},
     ],
 )
-def test_stock_ddp(pool: LocalLauncher, options: dict[str, Any]) -> None:
+def test_stock_ddp(pool: LocalPool, options: dict[str, Any]) -> None:
     gloo, ours = (run(pool, 3, backend, "train", **options) for backend in BACKENDS)
     assert ours[0] == ours[1] == ours[2]
     for name, expected in gloo[0].items():
@@ -130,7 +138,7 @@ def test_stock_ddp(pool: LocalLauncher, options: dict[str, Any]) -> None:
         torch.testing.assert_close(torch.tensor(ours[0][name]), torch.tensor(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_one_that_does_not_come_is_named(pool: LocalLauncher) -> None:
+def test_one_that_does_not_come_is_named(pool: LocalPool) -> None:
     heard = run(pool, 3, "paceline", "wait_in_vain", timeout_s=5.0, silent=2)
     for rank in (0, 1):
         expected = f"all_reduce failed: worker {rank} heard nothing from worker 2 in 5 s (the time limit)"
@@ -141,12 +149,13 @@ def test_one_that_does_not_come_is_named(pool: LocalLauncher) -> None:
     ("hosts", "expected"),
     [("aaaa", "shm"), ("aabb", "hierarchical"), ("abba", "hierarchical"), ("abcd", "gloo"), ("a", "gloo")],
 )
-def test_the_hosts_decide_what_carries_it(pool: LocalLauncher, hosts: str, expected: str) -> None:
+def test_the_hosts_decide_what_carries_it(pool: LocalPool, hosts: str, expected: str) -> None:
     found = run(pool, len(hosts), "paceline", "comm_of_the_world", hosts=hosts)
     assert found == [f"{expected} {len(hosts)}"] * len(hosts)
 
 
-def test_collectives_on_several_hosts(pool: LocalLauncher) -> None:
+@pytest.mark.slow
+def test_collectives_on_several_hosts(pool: LocalPool) -> None:
     expected = run(pool, 4, "gloo", "collectives", numel=5)
     assert run(pool, 4, "paceline", "collectives", numel=5, hosts="abba") == expected
     assert run(pool, 3, "paceline", "long_vectors", numel=3_000_000, hosts="aba") == [True] * 3
@@ -189,7 +198,9 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", ["torch first", "paceline first", *(pytest.param(o, marks=pytest.mark.slow) for o in [*ORDERS][2:])]
+)
 def test_both_imports_in_any_order_make_it_known(order: str) -> None:
     check = "import torch.distributed as dist; print(dist.Backend.backend_list.count('paceline'))"
     command = [sys.executable, "-W", "error::ImportWarning", "-c", f"{ORDERS[order]}\n{check}"]
@@ -213,6 +224,7 @@ def losses(backend: str) -> list[float]:
     return [float(line.split()[-1]) for line in ended.stdout.splitlines() if line.startswith("step")]
 
 
+@pytest.mark.slow
 def test_the_example_learns_as_on_gloo() -> None:
     ours = losses("paceline")
     assert len(ours) == 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from command import run_in
 from helpers import TESTS
 from paceline.study.trials import OPS
 
@@ -21,15 +21,7 @@ LENDING, WRONG, ELSEWHERE = (f"{TESTS / 'bench_comms.py'}:{name}" for name in ("
 
 
 def bench(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "paceline", "bench", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_in(cwd, "bench", *arguments)
 
 
 def key(row: dict[str, Any]) -> tuple[str, int, str, str]:
@@ -62,6 +54,7 @@ def test_every_operation_on_two_comms(tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "p.html").read_text()[:100]
 
 
+@pytest.mark.slow
 def test_parts_are_equal_and_the_size_says_so(tmp_path: Path) -> None:
     size = ["--workers", "3", "--bytes", "4096", "--warmup", "0", "--iterations", "1"]
     done = bench(*size, "--op", "all_gather,broadcast", "--comm", "torch", "--json", "r.json", cwd=tmp_path)
@@ -70,6 +63,7 @@ def test_parts_are_equal_and_the_size_says_so(tmp_path: Path) -> None:
     assert [(row["op"], row["bytes"]) for row in rows] == [("all_gather", 4092), ("broadcast", 4096)]
 
 
+@pytest.mark.slow
 def test_a_wrong_sum_is_found_and_named(tmp_path: Path) -> None:
     request = [*TINY, "--comm", f"torch,{WRONG}", "--op", "all_reduce,broadcast", "--json", "-"]
     done = bench(*request, cwd=tmp_path)
@@ -118,6 +112,7 @@ def test_ctrl_c_is_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_command_is_the_same(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]

@@ -58,6 +58,7 @@ def test_from_up_to_down(kept: str) -> None:
     assert is_gone(kept)
 
 
+@pytest.mark.slow
 def test_a_kept_cluster_is_checked(kept: str, tmp_path: Path) -> None:
     target = tmp_path / "check.json"
     done = paceline("check", kept, "--seconds", "0.3", "--json", str(target))
@@ -69,6 +70,7 @@ def test_a_kept_cluster_is_checked(kept: str, tmp_path: Path) -> None:
     assert not is_gone(kept)
 
 
+@pytest.mark.slow
 def test_prune_leaves_a_kept_cluster_alone(kept: str) -> None:
     assert paceline("prune").returncode == 0
     assert not is_gone(kept)
@@ -106,6 +108,7 @@ def test_ctrl_c_during_a_check_takes_the_cluster_down() -> None:
         assert is_gone(keeper.plan.name)
 
 
+@pytest.mark.slow
 def test_the_proof_of_cleaning_up() -> None:
     need(nodes=2, cpus=0.5)
     command = [sys.executable, str(REPOSITORY / "benchmarks" / "cleanup.py"), "--kills", "3", "--seed", "1"]

@@ -20,7 +20,11 @@ from paceline.dataflow.network import analyse
 from paceline.dataflow.operands import make_operands
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import Timing
-from paceline.report.dataflow import write_animation, write_conv_charts, write_network_charts
+from paceline.present.animation import write_animation
+from paceline.present.html import write_page
+from paceline.present.studies.dataflow import conv_page, network_page
+
+pytestmark = pytest.mark.slow
 
 
 def simulated(model: str = "single-alu", array: tuple[int, int] | None = None) -> Simulation:
@@ -149,7 +153,7 @@ def test_large_whole_numbers_are_not_rounded(tmp_path: Path) -> None:
 
 
 def test_charts_of_a_convolution(tmp_path: Path) -> None:
-    with opened(write_conv_charts(simulated(), tmp_path / "c.html")) as page:
+    with opened(write_page(conv_page(simulated()), tmp_path / "c.html")) as page:
         assert [chart.get_attribute("id") for chart in page.locator(".chart").all()] == ["utilisation", "energy"]
         shares = page.evaluate("Array.from(document.querySelector('#utilisation').data[0].y)")
         assert shares == [100] * 6 + [50] * 2
@@ -187,16 +191,16 @@ def test_sums_of_an_earlier_fold_are_said_and_filters_named(tmp_path: Path) -> N
 
 def test_layers_with_numbers_for_names_are_all_drawn(tmp_path: Path) -> None:
     layers = [replace(layer, name=name) for layer, name in zip(alexnet(1), ("0", "2.a", "2.b", "5", "10"), strict=True)]
-    result = {"network": "mine", "batch": 1, **analyse(layers, load_chip("eyeriss"), with_others=False)}
-    with opened(write_network_charts(result, tmp_path / "n.html")) as page:
+    result = analyse(layers, load_chip("eyeriss"), network="mine", with_others=False)
+    with opened(write_page(network_page(result), tmp_path / "n.html")) as page:
         for chart in ("layer-utilisation", "layer-times", "energy"):
             ticks = page.locator(f"#{chart} .xtick text").all_text_contents()
             assert ticks == ["0", "2.a", "2.b", "5", "10"], chart
 
 
 def test_charts_of_a_network(tmp_path: Path) -> None:
-    result = {"network": "alexnet", "batch": 4, **analyse(alexnet(4), load_chip("eyeriss"))}
-    with opened(write_network_charts(result, tmp_path / "n.html"), width=390) as page:
+    result = analyse(alexnet(4), load_chip("eyeriss"), network="alexnet", batch=4)
+    with opened(write_page(network_page(result), tmp_path / "n.html"), width=390) as page:
         charts = ["layer-utilisation", "layer-times", "energy", "dataflows"]
         assert [chart.get_attribute("id") for chart in page.locator(".chart").all()] == charts
         height = "document.querySelector('#energy').data[1].y[0]"

@@ -9,7 +9,7 @@ import pytest
 
 from helpers import REPOSITORY, ignore_event, python_processes
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.study.preflight import preflight
 from paceline.train.job import train_job
@@ -27,7 +27,7 @@ def test_every_example_is_here() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_loss_falls(pool: LocalLauncher, name: str) -> None:
+def test_the_loss_falls(pool: LocalPool, name: str) -> None:
     file = REPOSITORY / "examples" / f"{name}.py"
     parts = {"model.name": f"{file}:model", "data.name": f"{file}:data", "train.loss": f"{file}:loss"}
     recipe = Recipe().replace({**parts, **EXAMPLES[name], "train.iterations": 24, "workers": 2})
@@ -63,6 +63,7 @@ def numbers(text: str, name: str) -> list[float]:
     return [float(found) for line in lines for found in re.findall(rf"{name} (\d+\.\d+)", line)]
 
 
+@pytest.mark.slow
 def test_a_loop_gives_the_same_on_one_worker_and_on_two() -> None:
     one = output_of("train_loop", "--epochs", "6")
     two = output_of("train_loop", "--epochs", "6", "--strategy", "ddp:bucket_mb=5", num_workers=2)
@@ -73,6 +74,7 @@ def test_a_loop_gives_the_same_on_one_worker_and_on_two() -> None:
     assert len(set(numbers(two, "weights"))) == 1
 
 
+@pytest.mark.slow
 def test_accumulation_learns() -> None:
     text = output_of("accumulate", num_workers=2)
     # Two workers write to one place: the end of a line may come after the next one's beginning.
@@ -81,6 +83,7 @@ def test_accumulation_learns() -> None:
     assert all(float(last) < 0.1 * float(first) for first, last in found)
 
 
+@pytest.mark.slow
 def test_scalers_agree() -> None:
     text = output_of("amp", num_workers=2)
     scales = re.findall(r"scale 2\^(\d+)", text)
@@ -90,6 +93,7 @@ def test_scalers_agree() -> None:
     assert all(accuracy > 0.85 for accuracy in numbers(text, "accuracy"))
 
 
+@pytest.mark.slow
 def test_workers_that_a_program_spawns() -> None:
     text = output_of("spawn")
     weights = numbers(text, "weights")
@@ -98,6 +102,7 @@ def test_workers_that_a_program_spawns() -> None:
     assert all(loss < 0.01 for loss in numbers(text, "loss"))
 
 
+@pytest.mark.slow
 def test_finish_brings_weights_together() -> None:
     text = output_of("stepwise", num_workers=2)
     (before_0, after_0), (before_1, after_1) = re.findall(r"length (\d+\.\d{9}) -> (\d+\.\d{9})", text)

@@ -157,16 +157,16 @@ def test_clusters_are_listed(tmp_path: Path) -> None:
 
 
 def test_json_of_a_run_keeps_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeps_its_keys(LIVE[0], tmp_path, monkeypatch)
+    assert_keeps_its_keys(LIVE[0], tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", LIVE[1:], ids=lambda command: command.json_name)
 def test_json_keeps_its_keys(command: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeps_its_keys(command, tmp_path, monkeypatch)
+    assert_keeps_its_keys(command, tmp_path, monkeypatch)
 
 
-def keeps_its_keys(command: Recorded, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_keeps_its_keys(command: Recorded, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the command as it was run for the golden file: every path is there and holds the same type."""
     prepare(folder)
     monkeypatch.chdir(folder)

@@ -6,8 +6,10 @@ The shell here is a program that takes a host and a command, and runs the comman
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,25 +23,41 @@ import node_jobs
 from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.errors import RunError, UsageError, WorkerError
-from paceline.launch.base import Task
-from paceline.launch.hosts import Hosts, HostsLauncher
+from paceline.launch import messages
+from paceline.launch.base import Request, Task
+from paceline.launch.pool import ProcessPool
+from paceline.launch.registry import choose_launcher
 
 # A login that says something first.
 AGENT = """#!/bin/sh
 echo "Welcome to $1"
 exec sh -c "$2"
 """
+# A worker that also runs functions of the tests.
+PERMISSIVE = f"""#!/bin/sh
+exec {sys.executable} -c '
+from paceline.launch import messages, remote
+messages.TASK_PACKAGES += ["jobs", "node_jobs"]
+remote.main()
+'
+"""
+
+OpenHosts = Callable[..., ProcessPool]
 
 
 @pytest.fixture
-def make_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hosts]:
+def open_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenHosts:
     agent = executable(tmp_path / "agent", AGENT)
+    python = executable(tmp_path / "permissive", PERMISSIVE)
     monkeypatch.setenv("PYTHONPATH", node_jobs.environment_for_workers()["PYTHONPATH"])
+    monkeypatch.setattr(messages, "TASK_PACKAGES", ["paceline", "jobs", "node_jobs"])
 
-    def make(*names: str, **changes: Any) -> Hosts:
-        return Hosts(names or ("alpha", "beta"), **{"ssh": str(agent), "master_addr": "127.0.0.1", **changes})
+    def open_them(num_processes: int, *names: str, **changes: Any) -> Any:
+        usual = {"ssh": str(agent), "remote_python": str(python), "master_addr": "127.0.0.1"}
+        request = Request(hosts=names or ("alpha", "beta"), **{**usual, **changes})
+        return choose_launcher(request).open(num_processes)
 
-    return make
+    return open_them
 
 
 def executable(path: Path, text: str) -> Path:
@@ -48,10 +66,9 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def test_workers_answer_in_order_and_are_used_again(
-    make_hosts: Callable[..., Hosts], capfd: pytest.CaptureFixture[str]
-) -> None:
-    with HostsLauncher(3, make_hosts()) as launcher:
+@pytest.mark.slow
+def test_workers_answer_in_order_and_are_used_again(open_hosts: OpenHosts, capfd: pytest.CaptureFixture[str]) -> None:
+    with open_hosts(3) as launcher:
         first = on_pool(launcher, 3, jobs.pid_of)
         assert on_pool(launcher, 3, jobs.pid_of) == first
         assert on_pool(launcher, 2, jobs.place_of, note="x") == [[0, 2, "x"], [1, 2, "x"]]
@@ -68,14 +85,15 @@ def test_workers_answer_in_order_and_are_used_again(
     assert "beta: worker 2 says hello" in said
 
 
-def test_hosts_are_nodes(make_hosts: Callable[..., Hosts]) -> None:
-    with HostsLauncher(2, make_hosts()) as launcher, pytest.raises(WorkerError, match="joins workers of one host"):
+def test_hosts_are_nodes(open_hosts: OpenHosts) -> None:
+    with open_hosts(2) as launcher, pytest.raises(WorkerError, match="joins workers of one host"):
         on_pool(launcher, 2, jobs.rank_of, comm="shm")
 
 
-def test_a_worker_that_dies_is_named_with_its_host(make_hosts: Callable[..., Hosts]) -> None:
+@pytest.mark.slow
+def test_a_worker_that_dies_is_named_with_its_host(open_hosts: OpenHosts) -> None:
     with (
-        HostsLauncher(2, make_hosts()) as launcher,
+        open_hosts(2) as launcher,
         pytest.raises(WorkerError, match=r"^worker 1 died: .* signal 9 on host beta"),
     ):
         on_pool(launcher, 2, jobs.kill_itself, rank=1)
@@ -84,16 +102,21 @@ def test_a_worker_that_dies_is_named_with_its_host(make_hosts: Callable[..., Hos
 PARENT = """
 import sys
 import jobs
-from paceline.launch.base import Task
-from paceline.launch.hosts import Hosts, HostsLauncher
+from paceline.launch import messages
+from paceline.launch.base import Request, Task
+from paceline.launch.ssh import Ssh
 
-with HostsLauncher(2, Hosts(("alpha", "beta"), ssh=sys.argv[1], master_addr="127.0.0.1")) as launcher:
+messages.TASK_PACKAGES += ["jobs"]
+request = Request(hosts=("alpha", "beta"), ssh=sys.argv[1], remote_python=sys.argv[2], master_addr="127.0.0.1")
+with Ssh(request).open(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
 
 
-def test_killing_the_parent_ends_workers_on_hosts(make_hosts: Callable[..., Hosts]) -> None:
-    with python_processes(["-c", PARENT, make_hosts().ssh]) as [parent]:
+@pytest.mark.slow
+@pytest.mark.usefixtures("open_hosts")
+def test_killing_the_parent_ends_workers_on_hosts(tmp_path: Path) -> None:
+    with python_processes(["-c", PARENT, str(tmp_path / "agent"), str(tmp_path / "permissive")]) as [parent]:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
         assert all(is_alive(pid) for pid in workers)
         parent.send_signal(signal.SIGKILL)
@@ -125,52 +148,153 @@ cat > /dev/null
     ],
 )
 def test_a_host_that_is_not_fit_is_said(
-    make_hosts: Callable[..., Hosts], tmp_path: Path, script: str, kind: type[Exception], sentence: str
+    open_hosts: OpenHosts, tmp_path: Path, script: str, kind: type[Exception], sentence: str
 ) -> None:
     python = executable(tmp_path / "python", script.replace("{python}", sys.executable))
-    with HostsLauncher(2, make_hosts(python=str(python))) as launcher:
+    with open_hosts(2, remote_python=str(python)) as launcher:
         with pytest.raises(kind, match=sentence):
             launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)
         assert child_processes() == {}
 
 
 def test_who_does_not_know_the_token_is_not_heard(
-    make_hosts: Callable[..., Hosts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_hosts: OpenHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.launch.hosts.START_S", 3.0)
+    monkeypatch.setattr("paceline.launch.ssh.START_S", 3.0)
     python = executable(tmp_path / "python", IMPOSTOR)
     with (
-        HostsLauncher(1, make_hosts("alpha", python=str(python))) as launcher,
+        open_hosts(1, "alpha", remote_python=str(python)) as launcher,
         pytest.raises(RunError, match="host alpha did not answer within 3 s"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=1), ignore_event)
 
 
+# A host that answers as a worker does, and then sends whatever it was told to.
+HOSTILE = """
+import json, os, sys
+from paceline.launch.remote import MARK, _read_line
+from paceline.launch.sameness import own_facts
+
+token = _read_line(0)
+os.write(1, f"{MARK} {token} {json.dumps(own_facts())}\\n".encode())
+os.write(1, bytes.fromhex(sys.argv[1]))
+os.read(0, 1 << 16)
+os.read(0, 1 << 16)
+"""
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._file,)
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("!i", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("pickle", r"^worker 0 could not start: sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("late pickle", r"^worker 0 sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("oversized", r"^worker 0 could not start: sent a message of more than 256 MiB \(on host alpha\)$"),
+        ("malformed", r"^worker 0 could not start: sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("out of turn", r"^worker 0 could not start: it sent a message out of turn \(on host alpha\)$"),
+        ("outside", r"wants to write outside the run's folder: '\.\./proof'$"),
+    ],
+)
+def test_a_hostile_host_cannot_run_code_here(open_hosts: OpenHosts, tmp_path: Path, what: str, sentence: str) -> None:
+    bomb = framed(pickle.dumps(Bomb(tmp_path / "proof")))
+    begin = framed(messages.encode(messages.Ready())) + framed(messages.encode(messages.StoreKept(1)))
+    piece = messages.FilePiece("../proof", b"", is_first=True)
+    data = {
+        "pickle": bomb,
+        "late pickle": begin + bomb,
+        "oversized": struct.pack("!iQ", -1, 1 << 40),
+        "malformed": framed(b"\xdd\xff\xff\xff\xff"),
+        "out of turn": framed(messages.encode(messages.Done(1))),
+        "outside": begin + framed(messages.encode(piece)),
+    }[what]
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    script = f"#!/bin/sh\nexec {sys.executable} {tmp_path}/hostile.py {data.hex()}\n"
+    python = executable(tmp_path / "python", script)
+    (tmp_path / "run").mkdir()
+    task = Task(jobs.rank_of, {"folder": str(tmp_path / "run")}, num_workers=1)
+    with (
+        open_hosts(1, "alpha", remote_python=str(python)) as launcher,
+        pytest.raises(RunError, match=sentence),
+    ):
+        launcher.run(task, ignore_event)
+    assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("order", ["pickle", "task"])
+def test_a_worker_loads_no_pickle_and_runs_no_foreign_function(tmp_path: Path, order: str) -> None:
+    proof = tmp_path / "proof"
+    enter = framed(messages.encode(messages.Enter(str(tmp_path), [])))
+    foreign = {"type": "task", "function": "pathlib:Path.touch", "serve": None, "arguments": {}, "comm": "torch"}
+    foreign |= {"num_workers": 1, "num_servers": 0, "device": "cpu", "threads": 1, "timeout_s": 1.0, "rank": 0}
+    foreign |= {"local_rank": 0, "node": "0", "job": 1, "master": ["127.0.0.1", 1], "address": ""}
+    bomb = framed(pickle.dumps(Bomb(proof)))
+    sent = bomb if order == "pickle" else enter + framed(messages.encode(foreign))
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "paceline.launch.remote"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=node_jobs.environment_for_workers(),
+    )
+    with worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        worker.stdin.write(b"token\n" + sent)
+        worker.stdin.flush()  # and stays open: a worker whose pipe is closed leaves without a word
+        said = worker.stdout.read()
+        err = worker.stderr.read().decode()
+    assert worker.returncode == 1
+    if order == "pickle":
+        assert "the launcher sent a message that cannot be read" in err
+    else:
+        assert b"received an order to run 'pathlib:Path.touch', which is no function of paceline" in said
+    assert not proof.exists()
+
+
+def test_objects_are_not_sent_to_hosts(open_hosts: OpenHosts) -> None:
+    with pytest.raises(UsageError, match="given as objects cannot be sent to workers on other hosts"):
+        open_hosts(1, "alpha").give(b"pickled")
+
+
 def test_a_working_directory_that_is_not_there_is_said(
-    make_hosts: Callable[..., Hosts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_hosts: OpenHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.setattr("os.getcwd", lambda: str(folder))
     folder.rmdir()
     with (
-        HostsLauncher(1, make_hosts("alpha")) as launcher,
+        open_hosts(1, "alpha") as launcher,
         pytest.raises(WorkerError, match=r"working directory '.*gone' cannot be entered there.* \(on host alpha\)"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=1), ignore_event)
 
 
-def test_a_client_that_is_not_there_is_said(make_hosts: Callable[..., Hosts]) -> None:
+def test_a_client_that_is_not_there_is_said(open_hosts: OpenHosts) -> None:
     with (
-        HostsLauncher(1, make_hosts("alpha", ssh="no-such-client")) as launcher,
+        open_hosts(1, "alpha", ssh="no-such-client") as launcher,
         pytest.raises(UsageError, match="--ssh: 'no-such-client' cannot be started"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=1), ignore_event)
 
 
-def test_an_address_that_others_cannot_reach_is_said(make_hosts: Callable[..., Hosts]) -> None:
+def test_an_address_that_others_cannot_reach_is_said(open_hosts: OpenHosts) -> None:
     with (
-        HostsLauncher(2, make_hosts("localhost", "beta", master_addr="")) as launcher,
+        open_hosts(2, "localhost", "beta", master_addr="") as launcher,
         pytest.raises(UsageError, match="host localhost is reached at localhost from here, which other hosts cannot"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)

@@ -10,7 +10,7 @@ import pytest
 
 from helpers import ignore_event, on_threads
 from paceline.errors import UsageError, WorkerError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.split import PARTS, PHASES
 from paceline.recipe import Recipe
 from paceline.runs import Folder
@@ -36,7 +36,7 @@ def recipe_of(strategy: str = "all-reduce", *injections: str, **changes: Any) ->
     return Recipe().replace({**few, **{key.replace("__", "."): value for key, value in changes.items()}})
 
 
-def run_on(launcher: LocalLauncher, recipe: Recipe, out: Path) -> dict[str, Any]:
+def run_on(launcher: LocalPool, recipe: Recipe, out: Path) -> dict[str, Any]:
     result = execute(
         launcher, recipe, make_entry(recipe.strategy, recipe), folder=Folder(out, "run"), on_event=ignore_event
     )
@@ -68,7 +68,7 @@ def check_links(result: dict[str, Any]) -> None:
 def test_a_slow_worker_among_threads_is_named(phase: str, tmp_path: Path) -> None:
     recipe = recipe_of("ring", f"slow:rank=1,ms={SLEEP_MS},phase={phase}", comm="threads")
     workers = on_threads(2, train_job, recipe=recipe, strategy="ring", checkpoint="", folder=str(tmp_path))
-    found = measure_run(recipe, workers, tmp_path / "workers")
+    found = measure_run(recipe, workers, tmp_path).analysis
     assert [(one["rank"], one["phase"], one["steps"]) for one in found["stragglers"]] == [(1, phase, 55)]
     slept_s = found["split"]["per_worker"][1]["phases_s"][phase]
     assert slept_s >= 0.9 * SLEEP_MS / 1000  # a sleep that lasted too long shortens the next one
@@ -77,7 +77,7 @@ def test_a_slow_worker_among_threads_is_named(phase: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "ddp", "overlap", "gather-scatter", "parameter-server"])
-def test_a_slow_worker_is_named_whatever_the_strategy(strategy: str, pool: LocalLauncher, tmp_path: Path) -> None:
+def test_a_slow_worker_is_named_whatever_the_strategy(strategy: str, pool: LocalPool, tmp_path: Path) -> None:
     result = run_on(pool, recipe_of(strategy, f"slow:rank=1,ms={SLEEP_MS},phase=backward"), tmp_path)
     assert [(one["rank"], one["phase"]) for one in result["stragglers"]] == [(1, "backward")]
     assert result["split"]["per_worker"][1]["phases_s"]["backward"] >= 0.9 * SLEEP_MS / 1000
@@ -90,7 +90,7 @@ def test_a_slow_worker_is_named_whatever_the_strategy(strategy: str, pool: Local
     assert any(kind == "op" for kind, _ in names)
 
 
-def test_a_factor_slows_every_phase(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_a_factor_slows_every_phase(pool: LocalPool, tmp_path: Path) -> None:
     """Six times as long: no machine is so busy that one of two equal workers takes so much longer all the time."""
     result = run_on(pool, recipe_of("all-reduce", "slow:rank=0,factor=6", train__batch_size=32), tmp_path)
     assert [one["rank"] for one in result["stragglers"]] == [0]
@@ -98,13 +98,13 @@ def test_a_factor_slows_every_phase(pool: LocalLauncher, tmp_path: Path) -> None
     assert all(slow[phase] > other[phase] for phase in ("forward", "backward", "optimizer"))
 
 
-def test_fewer_than_fifty_timed_steps_cannot_tell(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_fewer_than_fifty_timed_steps_cannot_tell(pool: LocalPool, tmp_path: Path) -> None:
     recipe = recipe_of("all-reduce", f"slow:rank=1,ms={SLEEP_MS}", train__iterations=50)
     result = run_on(pool, recipe, tmp_path)
     assert (result["timed_steps"], result["stragglers"]) == (49, None)
 
 
-def test_micro_batches_sleep_once_a_step(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_micro_batches_sleep_once_a_step(pool: LocalPool, tmp_path: Path) -> None:
     changes = {"train__micro_batch_size": 2, "train__iterations": 5}
     result = run_on(pool, recipe_of("overlap", f"slow:rank=1,ms={SLEEP_MS},phase=forward", **changes), tmp_path)
     check_sums(result)
@@ -114,25 +114,26 @@ def test_micro_batches_sleep_once_a_step(pool: LocalLauncher, tmp_path: Path) ->
     assert len(long) >= 3
 
 
-def test_without_measuring_nothing_is_said(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_without_measuring_nothing_is_said(pool: LocalPool, tmp_path: Path) -> None:
     result = run_on(pool, recipe_of(measure__spans=False, train__iterations=3), tmp_path)
     assert (result["split"], result["stragglers"], result["timeline"]) == (None, None, None)
     check_links(result)
 
 
-@pytest.mark.parametrize("comm", ["torch", "shm"])
+@pytest.mark.parametrize("comm", ["torch", pytest.param("shm", marks=pytest.mark.slow)])
 def test_a_worker_that_kills_itself_is_named(comm: str, tmp_path: Path) -> None:
-    with LocalLauncher(2) as launcher, pytest.raises(WorkerError, match=r"worker 1 died: .* signal 9") as caught:
+    with LocalPool(2) as launcher, pytest.raises(WorkerError, match=r"worker 1 died: .* signal 9") as caught:
         run_on(launcher, recipe_of("all-reduce", "kill:rank=1,step=3", comm=comm), tmp_path)
     assert caught.value.rank == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], "worker 1 died" in summary["error"]) == ("failed", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "comm"), [("all-reduce", "torch"), ("ring", "shm")])
 def test_a_worker_that_hangs_is_named_when_the_time_is_up(strategy: str, comm: str, tmp_path: Path) -> None:
     recipe = recipe_of(strategy, "hang:rank=1,step=3", comm=comm, workers=3, train__batch_size=9, timeout_s=8)
-    with LocalLauncher(3) as launcher, pytest.raises(WorkerError, match="worker 1 did not answer in time") as caught:
+    with LocalPool(3) as launcher, pytest.raises(WorkerError, match="worker 1 did not answer in time") as caught:
         run_on(launcher, recipe, tmp_path)
     assert caught.value.rank == 1
 

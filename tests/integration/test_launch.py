@@ -12,15 +12,16 @@ import jobs
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
-from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher, Nodes
+from paceline.launch.base import Request, Task
+from paceline.launch.local import LocalPool
+from paceline.launch.registry import choose_launcher
 
 
-def pids_of(launcher: LocalLauncher) -> list[int]:
+def pids_of(launcher: LocalPool) -> list[int]:
     return [process.popen.pid for process in launcher._processes]
 
 
-def test_results_come_in_order_from_workers_that_are_used_again(pool: LocalLauncher) -> None:
+def test_results_come_in_order_from_workers_that_are_used_again(pool: LocalPool) -> None:
     assert on_pool(pool, 4, jobs.rank_of) == [0, 1, 2, 3]
     first = on_pool(pool, 4, jobs.pid_of)
     assert len(set(first)) == 4
@@ -28,15 +29,16 @@ def test_results_come_in_order_from_workers_that_are_used_again(pool: LocalLaunc
     assert on_pool(pool, 4, jobs.pid_of) == first
 
 
-def test_fewer_workers_than_the_pool_has(pool: LocalLauncher) -> None:
+def test_fewer_workers_than_the_pool_has(pool: LocalPool) -> None:
     everybody = on_pool(pool, 4, jobs.pid_of)
     assert on_pool(pool, 2, jobs.pid_of) == everybody[:2]
     assert on_pool(pool, 1, jobs.place_of, note="alone") == [[0, 1, "alone"]]
     assert on_pool(pool, 3, jobs.place_of) == [[rank, 3, ""] for rank in range(3)]
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> None:
-    with LocalLauncher(2) as launcher:
+    with LocalPool(2) as launcher:
         with pytest.raises(WorkerError) as caught:
             on_pool(launcher, 2, jobs.raise_on, rank=1)
         assert caught.value.rank == 1
@@ -55,28 +57,31 @@ def test_a_function_that_raises_names_its_rank_and_the_pool_starts_again() -> No
     assert child_processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_an_all_reduce_is_named() -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:
             on_pool(launcher, 3, jobs.kill_itself, rank=1)
         assert caught.value.rank == 1
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_named_by_those_who_wait() -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 2 did not answer in time; waiting for it: worker ") as caught:
             launcher.run(Task(jobs.hang_on, {"rank": 2}, num_workers=3, timeout_s=8.0), ignore_event)
         assert caught.value.rank == 2
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["torch", "shm"])
 def test_a_worker_that_hangs_in_torchs_own_training_is_named(comm: str) -> None:
     # There the wait for a peer is inside backward, where no comm can translate the error.
     if comms.get(comm).unavailable():
         pytest.skip(f"comm {comm}: {comms.get(comm).unavailable()}")
-    with LocalLauncher(2) as launcher:
+    with LocalPool(2) as launcher:
         task = Task(jobs.hang_in_training, {"rank": 0, "strategy": "ddp"}, num_workers=2, comm=comm, timeout_s=8.0)
         with pytest.raises(WorkerError, match="worker 0 did not answer in time; waiting for it: worker 1"):
             launcher.run(task, ignore_event)
@@ -89,7 +94,7 @@ def test_ctrl_c_ends_all_workers() -> None:
         seen.append(event["pid"])
         raise KeyboardInterrupt
 
-    with LocalLauncher(2) as launcher:
+    with LocalPool(2) as launcher:
         with pytest.raises(KeyboardInterrupt):
             launcher.run(Task(jobs.emit_and_wait, num_workers=2), interrupt)
         assert child_processes() == {}
@@ -100,9 +105,9 @@ def test_ctrl_c_ends_all_workers() -> None:
 PARENT = """
 import jobs, helpers
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
-with LocalLauncher(2) as launcher:
+with LocalPool(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
 
@@ -117,13 +122,14 @@ def test_killing_the_parent_leaves_no_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("asked", "sentence"),
     [
-        (lambda: Nodes(num_nodes=2, node_rank=2, master_port=1), r"node rank 2 is not one of 0 to 1 \(--nnodes\)"),
-        (lambda: Nodes(num_nodes=2), "several nodes need a --master-port from 1 to 65535, not 0"),
-        (lambda: LocalLauncher(3, Nodes(num_nodes=2, master_port=1)), "3 workers cannot be split evenly over 2 nodes"),
+        ({"num_nodes": 2, "node_rank": 2}, r"node rank 2 is not one of 0 to 1 \(--nnodes\)"),
+        ({"node_rank": 1}, r"node rank 1 is not one of 0 to 0 \(--nnodes\)"),
+        ({"num_nodes": 2, "master_port": -1}, "several nodes need a --master-port from 1 to 65535, not -1"),
+        ({"num_nodes": 2, "master_port": 1}, "3 workers cannot be split evenly over 2 nodes"),
     ],
 )
-def test_places_that_cannot_be(make: Any, sentence: str) -> None:
+def test_places_that_cannot_be(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        make()
+        choose_launcher(Request(**asked)).open(3)

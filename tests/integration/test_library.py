@@ -15,9 +15,9 @@ from helpers import TESTS, build, exact_without_servers, on_pool
 from library_cases import alone, on, sentence
 from library_uses import USES, in_session
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.library.world import World
-from paceline.strategies import strategies
+from paceline.strategies import CarriesReach, strategies
 from toys import toy_model
 
 TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps amplify that by orders, not by seven
@@ -35,7 +35,7 @@ def assert_close(found: list[float], expected: list[float], tolerance: float = T
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_strategy_that_starts_during_backward(pool: LocalLauncher, use: str) -> None:
+def test_a_strategy_that_starts_during_backward(pool: LocalPool, use: str) -> None:
     expected = in_session(World(), USES[use], "all-reduce")
     workers = on_pool(pool, 2, library_uses.run_use, use=use, strategy=f"{MADE_UP}:Early")
     assert workers[0] == workers[1]
@@ -44,18 +44,18 @@ def test_a_strategy_that_starts_during_backward(pool: LocalLauncher, use: str) -
 
 
 @pytest.mark.parametrize("strategy", exact_without_servers())
-def test_what_is_held_back_is_not_sent(pool: LocalLauncher, strategy: str) -> None:
+def test_what_is_held_back_is_not_sent(pool: LocalPool, strategy: str) -> None:
     for counted, predicted, num_parameters in on(pool, 2, "traffic", strategy=strategy):
         assert counted
         # A strategy that carries along whether anybody reached a parameter sends one number more for each.
-        more = 8 * num_parameters if strategies.get(strategy).carries_reach else 0
+        more = 8 * num_parameters if issubclass(strategies.get(strategy), CarriesReach) else 0
         for (op, nbytes), (expected_op, expected) in zip(counted, sorted(predicted), strict=True):
             # A user's loop may look at all gradients, so there sharded gives every worker every sum.
             assert op in (expected_op, ("all_reduce", None) if strategy == "sharded" else expected_op)
             assert expected <= nbytes <= expected + more
 
 
-def test_weights_are_averaged_after_steps_and_at_the_end(pool: LocalLauncher) -> None:
+def test_weights_are_averaged_after_steps_and_at_the_end(pool: LocalPool) -> None:
     workers = on(pool, 3, "weights_averaged", steps=3)
     first, second, third = zip(*(worker["digests"] for worker in workers), strict=True)
     assert len(set(first)) == len(set(third)) == 3
@@ -64,7 +64,7 @@ def test_weights_are_averaged_after_steps_and_at_the_end(pool: LocalLauncher) ->
     assert all(worker["state"] == {"0.num_steps": 3} and worker["loaded"] == 7 for worker in workers)
 
 
-def test_a_strategy_that_takes_the_step(pool: LocalLauncher) -> None:
+def test_a_strategy_that_takes_the_step(pool: LocalPool) -> None:
     workers = on(pool, 2, "own_step")
     expected = alone_own_step()
     for worker in workers:
@@ -89,7 +89,7 @@ def alone_own_step() -> list[float]:
 
 
 @pytest.mark.parametrize("strategy", SOME)
-def test_finish_leaves_no_hook(pool: LocalLauncher, strategy: str) -> None:
+def test_finish_leaves_no_hook(pool: LocalPool, strategy: str) -> None:
     for during, after in on(pool, 2, "no_hook_is_left", strategy=strategy):
         assert during > 0
         assert after == 0
@@ -108,13 +108,13 @@ def test_one_worker_has_no_hook_at_all() -> None:
 
 @pytest.mark.parametrize("case", ["reentrant", "failed_backward", "all_held"])
 @pytest.mark.parametrize("strategy", ["all-reduce", "ring"])
-def test_unusual_backwards(pool: LocalLauncher, strategy: str, case: str) -> None:
+def test_unusual_backwards(pool: LocalPool, strategy: str, case: str) -> None:
     expected = alone(case, strategy="all-reduce")
     for found in on(pool, 2, case, strategy=strategy):
         assert_close(found, expected)
 
 
-def test_two_models_do_not_meet(pool: LocalLauncher) -> None:
+def test_two_models_do_not_meet(pool: LocalPool) -> None:
     expected = alone("two_models")
     for found in on(pool, 2, "two_models"):
         assert_close(found, expected)
@@ -126,14 +126,14 @@ PRECISION = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 @pytest.mark.parametrize("kinds", [["float32"], ["float16"], ["bfloat16"], ["bfloat16", "float32", "float16"]])
 @pytest.mark.parametrize("strategy", SOME)
-def test_number_types(pool: LocalLauncher, strategy: str, kinds: list[str]) -> None:
+def test_number_types(pool: LocalPool, strategy: str, kinds: list[str]) -> None:
     expected = alone("dtypes", strategy=strategy, kinds=kinds)
     workers = on(pool, 2, "dtypes", strategy=strategy, kinds=kinds)
     assert workers[0] == workers[1]
     assert_close(workers[0], expected, max(PRECISION[kind] for kind in kinds))
 
 
-def test_batchnorm_statistics_are_averaged_at_the_end(pool: LocalLauncher) -> None:
+def test_batchnorm_statistics_are_averaged_at_the_end(pool: LocalPool) -> None:
     workers = on(pool, 2, "batchnorm")
     befores, afters, digests = zip(*workers, strict=True)
     assert befores[0] != befores[1]
@@ -145,7 +145,7 @@ def test_batchnorm_statistics_are_averaged_at_the_end(pool: LocalLauncher) -> No
 # A user's mistakes.
 
 
-def test_identical_batches(pool: LocalLauncher) -> None:
+def test_identical_batches(pool: LocalPool) -> None:
     assert sentence(on(pool, 2, "identical")).startswith(
         "workers 0 and 1 see identical batches, so that more workers would learn nothing more: use paceline.shard"
     )
@@ -154,40 +154,40 @@ def test_identical_batches(pool: LocalLauncher) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "ring", f"{MADE_UP}:Early"])
-def test_a_worker_whose_loss_reaches_nothing_joins_with_its_step(pool: LocalLauncher, strategy: str) -> None:
+def test_a_worker_whose_loss_reaches_nothing_joins_with_its_step(pool: LocalPool, strategy: str) -> None:
     workers = on(pool, 2, "reaches_nothing", strategy=strategy)
     assert workers[0] == workers[1]
     assert workers[0] != library_uses.values(toy_model("plain"))
 
 
-def test_workers_out_of_step(pool: LocalLauncher) -> None:
+def test_workers_out_of_step(pool: LocalPool) -> None:
     workers = on(pool, 2, "out_of_step")
     assert "workers are out of step: worker 0 is in backward 2 of step 0" in sentence(workers)
     assert "worker 1 is in backward 1 of step 1" in workers[1]["error"]
 
 
-def test_ddp_with_every_backward_held_back(pool: LocalLauncher) -> None:
+def test_ddp_with_every_backward_held_back(pool: LocalPool) -> None:
     assert "every backward of this step ran inside no_sync()" in sentence(on(pool, 2, "all_held", strategy="ddp"))
 
 
-def test_the_model_inside_of_what_ddp_wraps(pool: LocalLauncher) -> None:
+def test_the_model_inside_of_what_ddp_wraps(pool: LocalPool) -> None:
     assert sentence(on(pool, 2, "wrong_model")).endswith("call what parallel() returned")
 
 
-def test_parameters_unfrozen_too_late(pool: LocalLauncher) -> None:
+def test_parameters_unfrozen_too_late(pool: LocalPool) -> None:
     assert sentence(on(pool, 2, "unfrozen_later")).startswith("2 parameters have a gradient but were frozen")
 
 
 @pytest.mark.parametrize("what", ["models", "strategies", "buffers"])
-def test_workers_that_were_given_different_things(pool: LocalLauncher, what: str) -> None:
+def test_workers_that_were_given_different_things(pool: LocalPool, what: str) -> None:
     assert sentence(on(pool, 3, "different", what=what)) == f"workers 0 and 1 called parallel() with different {what}"
 
 
-def test_sparse_gradients(pool: LocalLauncher) -> None:
+def test_sparse_gradients(pool: LocalPool) -> None:
     assert "sparse gradients cannot be averaged" in sentence(on(pool, 2, "sparse"))
 
 
-def test_what_a_strategy_refuses(pool: LocalLauncher) -> None:
+def test_what_a_strategy_refuses(pool: LocalPool) -> None:
     served = sentence(on(pool, 2, "refused", text=f"{MADE_UP}:Served"))
     assert "has servers, which are processes of their own: use `paceline run`" in served
     refused = sentence(on(pool, 2, "refused", text=f"{MADE_UP}:OwnStep", adam=True))

@@ -11,12 +11,12 @@ import paceline
 from helpers import on_pool
 from library_cases import alone, on, sentence
 from paceline.errors import UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("num_loaders", [0, 1])
-def test_shards_are_disjoint_and_cover_the_epoch(pool: LocalLauncher, shuffle: bool, num_loaders: int) -> None:
+def test_shards_are_disjoint_and_cover_the_epoch(pool: LocalPool, shuffle: bool, num_loaders: int) -> None:
     # 17 samples, 3 workers, 2 each: two global batches of 6, and 5 left: 2, 2 and 1.
     workers = on(pool, 3, "shards", num_samples=17, batch_size=2, shuffle=shuffle, num_workers=num_loaders)
     for epoch in range(2):
@@ -28,35 +28,35 @@ def test_shards_are_disjoint_and_cover_the_epoch(pool: LocalLauncher, shuffle: b
     assert shuffle == (workers[0][0] != workers[0][1])
 
 
-def test_an_epoch_can_be_gone_on_with(pool: LocalLauncher) -> None:
+def test_an_epoch_can_be_gone_on_with(pool: LocalPool) -> None:
     whole = on(pool, 2, "shards", num_samples=20, batch_size=3, shuffle=True, epochs=4)
     later = on(pool, 2, "shards", num_samples=20, batch_size=3, shuffle=True, epochs=2, start=2)
     assert [worker[2:] for worker in whole] == later
 
 
-def test_every_global_batch_is_what_one_worker_sees(pool: LocalLauncher) -> None:
+def test_every_global_batch_is_what_one_worker_sees(pool: LocalPool) -> None:
     two = on(pool, 2, "shards", num_samples=20, batch_size=3, shuffle=True)
     one = alone("shards", num_samples=20, batch_size=6, shuffle=True)
     for epoch in range(2):
         assert [a + b for a, b in zip(*(worker[epoch] for worker in two), strict=True)] == one[epoch]
 
 
-def test_what_is_left_over_can_be_dropped(pool: LocalLauncher) -> None:
+def test_what_is_left_over_can_be_dropped(pool: LocalPool) -> None:
     workers = on(pool, 2, "shards", num_samples=11, batch_size=2, epochs=1, drop_last=True)
     assert workers == [[[[0, 1], [4, 5]]], [[[2, 3], [6, 7]]]]
 
 
-def test_a_stream_gives_every_worker_as_many(pool: LocalLauncher) -> None:
+def test_a_stream_gives_every_worker_as_many(pool: LocalPool) -> None:
     # 11 samples over 3 workers: three whole rounds; the last two samples are left out.
     workers = on(pool, 3, "shards", num_samples=0, batch_size=2, epochs=1)
     assert workers == [[[[0, 3], [6]]], [[[1, 4], [7]]], [[[2, 5], [8]]]]
 
 
-def test_data_sets_of_different_lengths(pool: LocalLauncher) -> None:
+def test_data_sets_of_different_lengths(pool: LocalPool) -> None:
     assert sentence(on(pool, 2, "shard_lengths")).startswith("worker 0 has 8 samples and worker 1 has 9: give shard()")
 
 
-def test_what_is_left_out_is_said(pool: LocalLauncher) -> None:
+def test_what_is_left_out_is_said(pool: LocalPool) -> None:
     workers = on_pool(pool, 3, library_cases.warned_shard)
     assert workers == ["the last 2 samples of every epoch are left out: they are fewer than 3 workers"] * 3
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from helpers import TESTS, free_port, python_processes
 
 SCRIPT = str(TESTS / "one_library_worker.py")
@@ -29,6 +31,7 @@ def assert_done(found: list[dict[str, Any]]) -> None:
         assert "result" in worker, worker
 
 
+@pytest.mark.slow
 def test_two_sessions_one_after_the_other() -> None:
     found = workers("sessions", 3)
     assert_done(found)
@@ -45,12 +48,14 @@ def test_torch_distributed_was_there_first() -> None:
     assert found[0]["result"][3] == 2
 
 
+@pytest.mark.slow
 def test_a_place_given_in_words() -> None:
     found = workers("by_hand")
     assert_done(found)
     assert found[0]["result"] == found[1]["result"]
 
 
+@pytest.mark.slow
 def test_a_peer_that_dies_is_an_error_of_backward() -> None:
     first, second = workers("died")
     assert second["code"] == 3
@@ -64,12 +69,14 @@ def test_a_peer_that_does_not_come_is_named() -> None:
     assert first["error"] == "worker 0 waited 1.5 s at init for worker 1 in vain"
 
 
+@pytest.mark.slow
 def test_workers_that_made_different_numbers_of_steps() -> None:
     for worker in workers("uneven"):
         assert worker["kind"] == "RunError"
         assert "worker 0 made 2 steps and worker 1 made 3" in worker["error"]
 
 
+@pytest.mark.slow
 def test_a_forgotten_finish_is_said_where_replicas_may_differ() -> None:
     for rank, worker in enumerate(workers("forgotten")):
         assert worker["code"] == 0, worker["err"]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -16,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from command import run_command
 from helpers import ignore_event, python_processes
 from paceline.comm.shm import ShmComm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure.network import Connections
 from paceline.recipe import load_recipe
 from paceline.runs import Folder
@@ -59,20 +57,13 @@ def test_figures_of_every_worker_are_served_while_a_run_lasts(tmp_path: Path) ->
 def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "paceline", name, "--metrics-port", str(port), "--out", str(tmp_path)],
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-            env={**os.environ, "COLUMNS": "100"},
-        )
-    assert done.returncode == 2
-    assert f"metrics cannot be served on 127.0.0.1, port {port}" in done.stderr
+        said = run_command(name, "--metrics-port", str(port), "--out", str(tmp_path))
+    assert said.code == 2
+    assert f"metrics cannot be served on 127.0.0.1, port {port}" in said.err
     assert list(tmp_path.iterdir()) == []
 
 
-def finished(pool: LocalLauncher, out: Path, **changes: Any) -> tuple[dict[str, Any], Path]:
+def finished(pool: LocalPool, out: Path, **changes: Any) -> tuple[dict[str, Any], Path]:
     """The result of a short run with two workers, and its folder."""
     given = {"comm": "torch", "workers": 2, **{key.replace("__", "."): value for key, value in changes.items()}}
     recipe = load_recipe("lenet5-mnist").replace(given)
@@ -82,7 +73,7 @@ def finished(pool: LocalLauncher, out: Path, **changes: Any) -> tuple[dict[str, 
     return result, folder.path
 
 
-def test_a_run_has_resources_and_network(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_a_run_has_resources_and_network(pool: LocalPool, tmp_path: Path) -> None:
     result, folder = finished(pool, tmp_path, train__epochs=30, measure__sample_hz=50.0)
     for rank, worker in enumerate(result["resources"]["per_worker"]):
         assert worker["rank"] == rank
@@ -102,7 +93,7 @@ def test_a_run_has_resources_and_network(pool: LocalLauncher, tmp_path: Path) ->
         assert row["memory_bytes"] == 0
 
 
-def test_shared_memory_is_counted_apart(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_shared_memory_is_counted_apart(pool: LocalPool, tmp_path: Path) -> None:
     if ShmComm.unavailable():
         pytest.skip(ShmComm.unavailable())
     result, _ = finished(pool, tmp_path, train__epochs=5, comm="shm")
@@ -112,7 +103,7 @@ def test_shared_memory_is_counted_apart(pool: LocalLauncher, tmp_path: Path) -> 
         assert row["kernel_sent_bytes"] < 10_000
 
 
-def test_without_sampling_there_are_no_resources(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_without_sampling_there_are_no_resources(pool: LocalPool, tmp_path: Path) -> None:
     result, _ = finished(pool, tmp_path, train__epochs=2, measure__sample_hz=0.0)
     assert result["resources"] is None
     assert result["network"] is None

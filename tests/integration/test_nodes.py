@@ -23,8 +23,10 @@ from paceline.cluster.living import living_keepers
 from paceline.cluster.plan import USER
 from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
-from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher, Nodes
+from paceline.launch.base import Request, Task
+from paceline.launch.emulated import Emulated
+from paceline.launch.pool import ProcessPool
+from paceline.launch.registry import choose_launcher
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.entries import settle_comm
 
@@ -37,6 +39,10 @@ def nodes_are_possible() -> None:
     need(nodes=2)
 
 
+def open_nodes(num_processes: int) -> ProcessPool:
+    return Emulated(Request(cluster=TWO)).open(num_processes)
+
+
 def own_clusters() -> list[str]:
     """Clusters that this process, or a child of it, has opened and that are still there."""
     pids = {os.getpid(), *child_processes()}
@@ -44,7 +50,7 @@ def own_clusters() -> list[str]:
 
 
 def test_every_worker_is_in_its_nodes_network_and_reuses_it() -> None:
-    with LocalLauncher(2, cluster=TWO) as launcher:
+    with open_nodes(2) as launcher:
         assert len(own_clusters()) == 1
         first = on_pool(launcher, 2, node_jobs.place_of)
         assert [place["sum"] for place in first] == [2.0, 2.0]
@@ -59,11 +65,12 @@ def test_every_worker_is_in_its_nodes_network_and_reuses_it() -> None:
     assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comm", ["torch", "hierarchical"])
 def test_memory_is_shared_within_a_node_alone(comm: str) -> None:
     if comms.get(comm).unavailable():
         pytest.skip(f"comm {comm}: {comms.get(comm).unavailable()}")
-    with LocalLauncher(4, cluster=TWO) as launcher:
+    with open_nodes(4) as launcher:
         places = on_pool(launcher, 4, node_jobs.place_of, comm=comm)
     networks = [place["network"] for place in places]
     assert networks[0] == networks[1] != networks[2] == networks[3]
@@ -72,18 +79,20 @@ def test_memory_is_shared_within_a_node_alone(comm: str) -> None:
     assert [place["medium"] for place in places[:2]] == expected
 
 
+@pytest.mark.slow
 def test_shared_memory_between_nodes_is_refused_and_never_chosen() -> None:
     recipe = Recipe(workers=4, cluster=TWO)
     with pytest.raises(UsageError, match="it does not connect hosts, and there are 2"):
         settle_comm(recipe.replace({"comm": "shm"}))
     assert settle_comm(recipe.replace({"comm": "auto", "workers": 2})).comm == "torch"
     assert settle_comm(recipe.replace({"comm": "auto"})).comm in ("hierarchical", "torch")
-    with LocalLauncher(2, cluster=TWO) as launcher, pytest.raises(WorkerError, match="one host"):
+    with open_nodes(2) as launcher, pytest.raises(WorkerError, match="one host"):
         on_pool(launcher, 2, jobs.rank_of, comm="shm")
 
 
+@pytest.mark.slow
 def test_a_dead_worker_takes_the_cluster_along_and_the_next_task_has_a_new_one() -> None:
-    with LocalLauncher(2, cluster=TWO) as launcher:
+    with open_nodes(2) as launcher:
         name = own_clusters()
         with pytest.raises(WorkerError, match=r"^worker 0 died: its process was ended by signal 9 on emulated node 0$"):
             on_pool(launcher, 2, jobs.kill_itself, rank=0)  # the one that keeps the store
@@ -94,6 +103,7 @@ def test_a_dead_worker_takes_the_cluster_along_and_the_next_task_has_a_new_one()
     assert own_clusters() == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_takes_everything_down() -> None:
     seen: list[int] = []
 
@@ -101,7 +111,7 @@ def test_ctrl_c_takes_everything_down() -> None:
         seen.append(event["pid"])
         raise KeyboardInterrupt
 
-    with LocalLauncher(2, cluster=TWO) as launcher:
+    with open_nodes(2) as launcher:
         with pytest.raises(KeyboardInterrupt):
             launcher.run(Task(jobs.emit_and_wait, num_workers=2), interrupt)
         assert child_processes() == {}
@@ -111,15 +121,16 @@ def test_ctrl_c_takes_everything_down() -> None:
 
 PARENT = """
 import jobs
-from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.base import Request, Task
+from paceline.launch.emulated import Emulated
 from paceline.recipe import ClusterConfig
 
-with LocalLauncher(2, cluster=ClusterConfig(nodes=2)) as launcher:
+with Emulated(Request(cluster=ClusterConfig(nodes=2))).open(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
 
 
+@pytest.mark.slow
 def test_killing_the_parent_leaves_neither_worker_nor_cluster() -> None:
     with python_processes(["-c", PARENT]) as [parent]:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
@@ -142,6 +153,7 @@ def paceline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_run_counts_what_a_nodes_interface_carries(tmp_path: Path) -> None:
     words = ["run", "--workers", "2", "--iterations", "6", "--strategy", "ring", "--cluster", "nodes=2", "--json", "-"]
     done = paceline(*words, cwd=tmp_path)
@@ -158,6 +170,7 @@ def test_run_counts_what_a_nodes_interface_carries(tmp_path: Path) -> None:
     assert "nodes = 2" in (run / "recipe.toml").read_text()
 
 
+@pytest.mark.slow
 def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     words = ["--workers", "2", "--iterations", "3", "--strategies", "none,ring,parameter-server"]
     done = paceline("compare", *words, "--no-report", "--cluster", "nodes=2", "--json", "s.json", cwd=tmp_path)
@@ -170,6 +183,7 @@ def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     assert "All 2 meet their guarantee on comm torch." in judged.stdout
 
 
+@pytest.mark.slow
 def test_workers_run_in_a_user_namespace_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(opening, "examine", lambda: entered_as(USER))
     found = run("lenet5-mnist", workers=2, train__iterations=3, strategy="ring", cluster__nodes=2, out=tmp_path)
@@ -202,11 +216,11 @@ def test_a_cluster_and_torchrun_do_not_go_together(monkeypatch: pytest.MonkeyPat
 
 def test_by_hand_on_several_hosts_takes_no_cluster() -> None:
     with pytest.raises(UsageError, match="cannot be used with --nnodes"):
-        LocalLauncher(2, Nodes(num_nodes=2, master_port=1), TWO)
+        choose_launcher(Request(num_nodes=2, master_port=1, cluster=TWO))
 
 
 def test_a_cluster_that_cannot_be_is_said_before_anything_starts() -> None:
-    launcher = LocalLauncher(2, cluster=ClusterConfig(nodes=100_000))
+    launcher = choose_launcher(Request(cluster=ClusterConfig(nodes=100_000))).open(2)
     with pytest.raises(UsageError, match="nodes"):
         launcher.__enter__()
     with pytest.raises(UsageError, match="nodes"):

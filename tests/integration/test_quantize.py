@@ -13,7 +13,15 @@ from command import run_command
 from trained_samples import trained_run
 
 
-@pytest.mark.parametrize("strategy, workers", [("ring", 2), ("none", 1), ("parameter-server", 2), ("overlap+int8", 2)])
+@pytest.mark.parametrize(
+    "strategy, workers",
+    [
+        pytest.param("ring", 2, marks=pytest.mark.slow),
+        ("none", 1),
+        pytest.param("parameter-server", 2, marks=pytest.mark.slow),
+        pytest.param("overlap+int8", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_model_is_trained_on_in_any_way_of_agreeing(strategy: str, workers: int, tmp_path: Path) -> None:
     run, file = trained_run(tmp_path / "run"), tmp_path / "study.json"
     said = run_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from helpers import ignore_event, on_threads
 from paceline.comm import Comm
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.study.entries import make_entry
 from paceline.study.run import execute, run_folder
@@ -29,7 +30,7 @@ def recipe_for(workers: int, changes: dict[str, Any] | None = None) -> Recipe:
     return Recipe().replace({**SMALL, "workers": workers, **(changes or {})})
 
 
-def record(pool: LocalLauncher, folder: Path, strategy: str, comm: str, changes: dict[str, Any] | None = None) -> Any:
+def record(pool: LocalPool, folder: Path, strategy: str, comm: str, changes: dict[str, Any] | None = None) -> Any:
     recipe = recipe_for(3, changes)
     arguments = {"recipe": recipe, "strategy": strategy, "checkpoint": "", "folder": str(folder)}
     if comm == "threads":
@@ -41,11 +42,16 @@ def payload(lines: list[dict[str, Any]], op: str) -> int:
     return sum(line["bytes"] for line in of_kind(lines, "op") if line["op"] == op)
 
 
-@pytest.mark.parametrize("comm", ["torch", "shm", "threads", "hierarchical"])
-@pytest.mark.parametrize("strategy", ["ring", "ddp", "overlap", "gather-scatter", "sharded", "overlap:bucket_mb=0.02"])
-def test_every_worker_tells_the_same_story(pool: LocalLauncher, tmp_path: Path, strategy: str, comm: str) -> None:
-    if (strategy, comm) == ("ddp", "threads"):
-        pytest.skip("threads have no process group for ddp")
+STRATEGIES = ["ring", "ddp", "overlap", "gather-scatter", "sharded", "overlap:bucket_mb=0.02"]
+COMMS = ["torch", "shm", "threads", "hierarchical"]
+
+
+# Threads have no process group for ddp.
+@pytest.mark.each_choice
+@pytest.mark.parametrize(
+    ("strategy", "comm"), [pair for pair in itertools.product(STRATEGIES, COMMS) if pair != ("ddp", "threads")]
+)
+def test_every_worker_tells_the_same_story(pool: LocalPool, tmp_path: Path, strategy: str, comm: str) -> None:
     results = record(pool, tmp_path, strategy, comm)
     workers = read_workers(tmp_path)
     for rank, lines in enumerate(workers):
@@ -65,13 +71,13 @@ def test_every_worker_tells_the_same_story(pool: LocalLauncher, tmp_path: Path, 
 
 @pytest.mark.parametrize("comm", ["torch", "shm"])
 @pytest.mark.parametrize("strategy", ["ddp", "overlap", "all-reduce"])
-def test_all_bytes_of_all_steps_are_there(pool: LocalLauncher, tmp_path: Path, strategy: str, comm: str) -> None:
+def test_all_bytes_of_all_steps_are_there(pool: LocalPool, tmp_path: Path, strategy: str, comm: str) -> None:
     record(pool, tmp_path, strategy, comm)
     for lines in read_workers(tmp_path):
         assert payload(lines, "all_reduce") == STEPS * NBYTES
 
 
-def test_large_buckets_begin_within_backward(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_large_buckets_begin_within_backward(pool: LocalPool, tmp_path: Path) -> None:
     """Of vgg11's buckets the first begins long before backward ends, and torch says when each is complete."""
     changes = {"model.name": "vgg11", "data.name": "synthetic:3x32x32x10", "train.iterations": 2}
     for strategy in ("ddp", "overlap"):
@@ -88,7 +94,7 @@ def test_large_buckets_begin_within_backward(pool: LocalLauncher, tmp_path: Path
         assert_matching(workers)
 
 
-def test_micro_batches_have_phases_of_their_own(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_micro_batches_have_phases_of_their_own(pool: LocalPool, tmp_path: Path) -> None:
     record(pool, tmp_path, "all-reduce", "torch", {"train.micro_batch_size": 4})
     for lines in read_workers(tmp_path):
         assert_nested(lines)
@@ -96,7 +102,7 @@ def test_micro_batches_have_phases_of_their_own(pool: LocalLauncher, tmp_path: P
         assert phases == ["data", *["forward", "backward"] * 3, "communication", "optimizer", "communication"]
 
 
-def test_evaluations_amid_the_run_and_after_it(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_evaluations_amid_the_run_and_after_it(pool: LocalPool, tmp_path: Path) -> None:
     record(pool, tmp_path, "ring", "torch", {"train.eval_every": 1})
     for lines in read_workers(tmp_path):
         assert_nested(lines)
@@ -104,14 +110,14 @@ def test_evaluations_amid_the_run_and_after_it(pool: LocalLauncher, tmp_path: Pa
         assert evaluations == [1, 3, STEPS - 1]
 
 
-def test_without_measuring_only_steps_are_written(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_without_measuring_only_steps_are_written(pool: LocalPool, tmp_path: Path) -> None:
     record(pool, tmp_path, "ring", "torch", {"measure.spans": False, "measure.sample_hz": 0.0})
     for rank, lines in enumerate(read_workers(tmp_path)):
         assert_complete(lines, rank, STEPS)
         assert {line["kind"] for line in lines} == {"head", "step", "end"}
 
 
-def test_servers_are_peers(pool: LocalLauncher, tmp_path: Path) -> None:
+def test_servers_are_peers(pool: LocalPool, tmp_path: Path) -> None:
     entry = make_entry("parameter-server", recipe_for(2))
     folder = run_folder(tmp_path, "run", pool)
     execute(pool, recipe_for(2), entry, folder=folder, on_event=ignore_event)
@@ -173,7 +179,7 @@ def fail_late(context: Context, **arguments: Any) -> Any:
 def test_a_failed_run_keeps_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.study.run.train_job", fail_late)
     recipe = recipe_for(2)
-    with LocalLauncher(2) as own:
+    with LocalPool(2) as own:
         folder = run_folder(tmp_path, "run", own)
         with pytest.raises(WorkerError):
             execute(own, recipe, make_entry("all-reduce", recipe), folder=folder, on_event=ignore_event)

@@ -12,12 +12,16 @@ from browser import opened, playwright
 from command import run_command
 from made_up import made_up_bench
 from measured_samples import KINDS, measured, measured_study
+from paceline.present import collect, page_of
+from paceline.present.html import write_page
+from paceline.present.pictures import write_figures
+from paceline.present.studies.bench import bench_page
 from paceline.quantize.runtime import missing_packages
-from paceline.report import write_figures, write_report
-from paceline.report.bench import write_bench_page
-from report_samples import result, usual_study, write_run, write_study
+from report_samples import result, usual_study, write_report, write_run, write_study
 from scale_samples import scale_study
 from trained_samples import trained_run
+
+pytestmark = pytest.mark.slow
 
 CHARTS = ["iteration-time", "time-steps", "train-time", "split", "timeline", "loss", "accuracy", "accuracy-workers"]
 CHARTS += ["target", "trade-off", "links", "bytes-workers", "resources-time", "measuring-cost"]
@@ -179,7 +183,7 @@ def test_figures(tmp_path: Path) -> None:
     """Pictures of every view, as the page shows them, with a title and the names of strategies."""
     kinds = {name: KINDS[name] for name in ("ring", "overlap")}
     study = write_study(tmp_path / "study", measured_study(kinds=kinds))
-    written = write_figures([study], tmp_path / "figures")
+    written = write_figures(page_of(collect([study])), tmp_path / "figures")
     names = {file.name for file in written}
     some = ("iteration-time", "loss-bytes", "links-ring", "split-each-worker-percent-of-the-step")
     assert {f"{name}.{kind}" for name in some for kind in ("png", "svg")} <= names
@@ -192,7 +196,7 @@ def test_figures(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_bench(tmp_path: Path) -> None:
-    page = write_bench_page(made_up_bench(), tmp_path / "bench.html")
+    page = write_page(bench_page(made_up_bench()), tmp_path / "bench.html")
     chart = "#busbw-all_reduce"
     with opened(page, width=390, ready=f"{chart} .scatterlayer .trace") as seen:
         lines = seen.page.locator(f"{chart} .scatterlayer .trace")
@@ -273,5 +277,5 @@ def test_on_a_wide_screen_the_chart_has_its_legend(report: Path) -> None:
     with opened(report, width=1280) as seen:
         assert seen.page.locator("#timeline .legend").count() == 1
         assert seen.page.locator("ul.legend").count() == 0
-        table = seen.page.locator("[aria-label='Table of strategies']")
+        table = seen.page.locator("[aria-label='Table: Strategies']")
         assert table.evaluate("element => element.scrollWidth <= element.clientWidth")

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusters import need
-from command import run_command
+from command import run_command, run_in
 
 SHORT = ["--epochs", "3", "--sample-hz", "0"]
 
 
 def paceline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "paceline", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    return run_in(cwd, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +71,7 @@ def test_it_is_stored_as_studies_are(study: Any) -> None:
     assert 'id="time-workers"' in (study[0] / "again.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_point_that_fails_loses_no_other(tmp_path: Path) -> None:
     options = ["--workers", "2,3", "--strategies", "ring", "--repeats", "2", "--inject", "kill:rank=2,step=1"]
     done = paceline("scale", *SHORT, *options, "--json", "s.json", "--no-report", cwd=tmp_path)
@@ -114,6 +105,7 @@ def test_wrong_requests_start_nothing(tmp_path: Path, options: list[str], senten
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_points_on_emulated_nodes(tmp_path: Path) -> None:
     need(nodes=2)
     options = ["--cluster", "nodes=2,bandwidth=100mbit", "--workers", "1,2", "--strategies", "ring,parameter-server"]

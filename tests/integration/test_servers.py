@@ -13,17 +13,17 @@ from safetensors.torch import load_file
 
 from helpers import child_processes, free_port, ignore_event, python_processes
 from paceline.errors import WorkerError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
+from paceline.results import RunResult
 from paceline.runs import Folder, read
 from paceline.study.entries import make_entry
-from paceline.study.results import Result
 from paceline.study.run import execute
 
 SMALL = {"data.train_samples": 64, "data.test_samples": 50, "train.batch_size": 32, "workers": 2}
 
 
-def run(launcher: LocalLauncher, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> Result:
+def run(launcher: LocalPool, out: Path, strategy: str, on_event: Any = ignore_event, **changes: Any) -> RunResult:
     recipe = Recipe().replace({**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}})
     entry = make_entry(strategy, recipe)
     result = execute(launcher, recipe, entry, folder=Folder(out, "run"), on_event=on_event)
@@ -32,22 +32,22 @@ def run(launcher: LocalLauncher, out: Path, strategy: str, on_event: Any = ignor
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalLauncher, tmp_path: Path, mode: str) -> None:
+def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalPool, tmp_path: Path, mode: str) -> None:
     strategy = f"parameter-server:servers=2:mode={mode}"
     changes = {"train__epochs": 4, "train__checkpoint_every": 2, "train__eval_every": 2}
     result = run(pool, tmp_path, strategy, **changes)
-    assert (result["workers"], result["servers"]) == (2, 2)
-    assert result["replicas_equal"]
-    assert len(result["evaluations"]) == 2
+    assert (result.workers, result.servers) == (2, 2)
+    assert result.replicas_equal
+    assert len(result.evaluations) == 2
     # Note and gradient; 61,706 numbers in ten tensors, over two servers, in each of eight steps.
-    assert {w["sent_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
-    assert {w["received_bytes"] for w in result["per_worker"]} == {8 * (4 * 61_706 + 8 * 2 * 4)}
-    late = result["staleness_updates"]
+    assert {w.sent_bytes for w in result.per_worker} == {8 * (4 * 61_706 + 8 * (2 * 3 + 10))}
+    assert {w.received_bytes for w in result.per_worker} == {8 * (4 * 61_706 + 8 * 2 * 4)}
+    late = result.staleness_updates
     if mode == "sync":
         assert late is None
     else:
-        assert sum(late["counts"].values()) == 2 * 2 * 8  # workers x servers x steps
-        assert late["max"] >= late["mean"] > 0  # two workers cannot both be first every time
+        assert sum(late.counts.values()) == 2 * 2 * 8  # workers x servers x steps
+        assert late.max >= late.mean > 0  # two workers cannot both be first every time
     folder = tmp_path / "run" / "checkpoints"
     assert sorted(file.name for file in folder.iterdir()) == [
         "epoch-2.safetensors",
@@ -61,9 +61,10 @@ def test_a_run_with_servers_is_stored_with_what_was_measured(pool: LocalLauncher
         assert all(last[name].equal(final[name]) for name in final)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_path: Path, mode: str) -> None:
-    with LocalLauncher(4) as launcher:
+    with LocalPool(4) as launcher:
 
         def kill_a_server(event: dict[str, Any]) -> None:
             if event["kind"] == "progress" and event["rank"] == 0 and event["epoch"] >= 3 and not killed:
@@ -79,16 +80,17 @@ def test_a_server_that_is_killed_is_named_and_the_last_checkpoint_stands(tmp_pat
         assert caught.value.rank == 3
         assert child_processes() == {}
     stored = read(tmp_path / "run")
-    assert stored["status"] == "failed"
-    assert stored["error"] == str(caught.value)
+    assert stored.status == "failed"
+    assert stored.error == str(caught.value)
     checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("epoch-*.safetensors"))
     assert {"epoch-1.safetensors", "epoch-2.safetensors"} <= {file.name for file in checkpoints}
     for file in checkpoints[:3]:
         assert load_file(file)["conv1.weight"].shape == (6, 1, 5, 5)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
 
         def stop_the_server(event: dict[str, Any]) -> None:
             if event["kind"] == "progress":
@@ -100,9 +102,10 @@ def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
         assert child_processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_worker_that_is_killed_is_named_and_takes_the_servers_along(tmp_path: Path, mode: str) -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
 
         def kill_a_worker(event: dict[str, Any]) -> None:
             if event["kind"] == "progress" and not killed:
@@ -129,6 +132,7 @@ def outcomes(commands: list[list[str]], environments: list[dict[str, str]]) -> l
     return found
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_last_rank_serves(tmp_path: Path) -> None:
     place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "COLUMNS": "150"}
     environments = [{**place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(3)]
@@ -163,6 +167,7 @@ def nodes_by_hand(port: int, tmp_path: Path, *more: str) -> list[list[str]]:
     return [[*COMMAND, *place, "--node-rank", rank] for rank in ("0", "1")]
 
 
+@pytest.mark.slow
 def test_servers_on_a_node_of_their_own(tmp_path: Path) -> None:
     target = tmp_path / "result.json"
     commands = nodes_by_hand(free_port(), tmp_path, "--json", str(target))
@@ -173,6 +178,7 @@ def test_servers_on_a_node_of_their_own(tmp_path: Path) -> None:
     assert (result["workers"], result["servers"], result["replicas_equal"]) == (2, 2, True)
 
 
+@pytest.mark.slow
 def test_servers_on_a_node_of_their_own_end_with_the_workers_node(tmp_path: Path) -> None:
     [first, second] = nodes_by_hand(free_port(), tmp_path, "--iterations", "1000000", "--log-every", "1")
     with python_processes(first, second, environments=[{"COLUMNS": "150"}] * 2) as (workers, servers):

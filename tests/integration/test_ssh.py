@@ -26,6 +26,8 @@ from clusters import need
 from helpers import wait_until_gone
 from paceline.cluster import Cluster, open_cluster
 
+pytestmark = pytest.mark.slow
+
 PORT = 2222
 SERVER = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 SEPARATION = Path("/run/sshd")  # an empty folder that a server of root's insists on

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,25 +11,23 @@ from typing import Any
 
 import pytest
 
+from command import run_in
 from trace_format import read_strictly, tracks
 
 WORKERS = 3
 
 
 def paceline(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "paceline", *arguments]
-    environment = {**os.environ, "COLUMNS": "100"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return run_in(cwd, *arguments)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study with two runs, of each of which steps 3 and 4 were profiled."""
     folder = tmp_path_factory.mktemp("profiled")
-    done = paceline(
-        "compare", "--workers", str(WORKERS), "--iterations", "8", "--strategies", "ring,overlap", "--profile", "3:5",
-        "--no-report", cwd=folder,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "paceline", "compare", "--workers", str(WORKERS), "--iterations", "8"]
+    command += ["--strategies", "ring,overlap", "--profile", "3:5", "--no-report"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "profiler" not in done.stderr  # torch's own chatter
     return next((folder / "runs").iterdir())

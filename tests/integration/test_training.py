@@ -16,7 +16,7 @@ from helpers import TESTS, ignore_event, on_threads
 from paceline.data import load_data
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
@@ -30,13 +30,13 @@ USER = TESTS / "user_code.py"
 SMALL = {"data.train_samples": 64, "data.test_samples": 500, "train.batch_size": 32, "train.iterations": 3}
 
 
-def train(pool: LocalLauncher, recipe: Recipe, strategy: str, checkpoint: str = "") -> list[dict[str, Any]]:
+def train(pool: LocalPool, recipe: Recipe, strategy: str, checkpoint: str = "") -> list[dict[str, Any]]:
     arguments = {"recipe": recipe, "strategy": strategy, "checkpoint": checkpoint}
     return pool.run(Task(train_job, arguments, num_workers=recipe.workers, timeout_s=20.0), ignore_event)
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "ddp"])
-def test_the_same_recipe_and_seed_give_the_same_bits(pool: LocalLauncher, strategy: str) -> None:
+def test_the_same_recipe_and_seed_give_the_same_bits(pool: LocalPool, strategy: str) -> None:
     recipe = Recipe().replace({**SMALL, "workers": 2})
     first, second = train(pool, recipe, strategy), train(pool, recipe, strategy)
     assert len({worker["parameter_digest"] for worker in first + second}) == 1
@@ -45,7 +45,7 @@ def test_the_same_recipe_and_seed_give_the_same_bits(pool: LocalLauncher, strate
     assert other[0]["parameter_digest"] != first[0]["parameter_digest"]
 
 
-def test_what_a_worker_says_of_a_run(pool: LocalLauncher) -> None:
+def test_what_a_worker_says_of_a_run(pool: LocalPool) -> None:
     changes = {"workers": 3, "train.batch_size": 25, "train.iterations": None, "train.epochs": 2, "train.eval_every": 1}
     recipe = Recipe().replace({**SMALL, **changes})
     workers = train(pool, recipe, "gather-scatter")
@@ -103,7 +103,7 @@ def test_replicas_that_differ_are_judged_one_by_one() -> None:
     assert workers[0][0] != workers[1][0]
 
 
-def test_weights_that_no_seed_decides_still_start_equal(pool: LocalLauncher) -> None:
+def test_weights_that_no_seed_decides_still_start_equal(pool: LocalPool) -> None:
     changes = {"model.name": f"{USER}:unseeded", "data.name": f"{USER}:data", "train.batch_size": 10}
     recipe = Recipe().replace({**changes, "train.iterations": 2, "workers": 3})
     workers = train(pool, recipe, "ring")
@@ -115,7 +115,7 @@ def test_weights_that_no_seed_decides_still_start_equal(pool: LocalLauncher) -> 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "none"])
 @pytest.mark.parametrize("model", ["lenet5", f"{USER}:tied"], ids=["lenet5", "tied"])
-def test_a_checkpoint_loads_into_the_model(pool: LocalLauncher, tmp_path: Path, strategy: str, model: str) -> None:
+def test_a_checkpoint_loads_into_the_model(pool: LocalPool, tmp_path: Path, strategy: str, model: str) -> None:
     changes = {"model.name": model, "data.name": "mnist-mini" if model == "lenet5" else f"{USER}:data"}
     recipe = Recipe().replace({**changes, "data.train_samples": 40, "train.batch_size": 20, "workers": 2})
     file = tmp_path / "final.safetensors"
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> 
     recipe = Recipe().replace({**SMALL, "workers": 1})
     missing = tmp_path / "missing" / "final.safetensors"
     with (
-        LocalLauncher(1) as launcher,
+        LocalPool(1) as launcher,
         pytest.raises(WorkerError, match=r"worker 0 stopped: .*checkpoint.* cannot be written"),
     ):
         train(launcher, recipe, "all-reduce", str(missing))

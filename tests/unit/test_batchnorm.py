@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import jobs
 from helpers import on_pool, on_threads
 from paceline.comm.threads import ThreadsComm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import StrategySpec
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, bring_together, prepare_batchnorm
 from paceline.train.context import Context
@@ -87,7 +87,7 @@ def test_sync_survives_a_large_mean() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("strategy", ["all-reduce", "ddp"])
-def test_training_with_sync_equals_one_process(pool: LocalLauncher, strategy: str, world_size: int) -> None:
+def test_training_with_sync_equals_one_process(pool: LocalPool, strategy: str, world_size: int) -> None:
     arguments: dict[str, Any] = {"changes": {"train.batchnorm": "sync"}, "model": "normalised"}
     if strategy == "ddp":  # the one that scales the loss
         workers = on_pool(pool, world_size, jobs.certify, strategy=strategy, **arguments)

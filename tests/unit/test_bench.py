@@ -11,20 +11,19 @@ import jobs
 from bench_comms import Elsewhere, Lending
 from helpers import TESTS, on_pool, on_threads
 from made_up import made_up_bench_rows
-from paceline.cli import make_app
-from paceline.cli.parts import session
+from paceline.cli import make_app, session
 from paceline.comm import comms
 from paceline.comm.choose import choose_comm
 from paceline.comm.threads import ThreadsComm
 from paceline.errors import RunError, UsageError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
+from paceline.present.numbers import binary_bytes
 from paceline.study.bench import (
     Plan,
+    bandwidth,
     bus_factor,
-    figures,
     find_comms,
     find_ops,
-    human_bytes,
     parse_bytes,
     sizes_between,
 )
@@ -55,14 +54,14 @@ def test_every_operation_has_a_bus_factor() -> None:
     assert all(bus_factor(op, 2) > 0 for op in OPS)
 
 
-def test_figures_by_hand() -> None:
-    found = figures("all_reduce", 8_000_000, 4, [0.001, 0.002, 0.009], [0.0005, 0.0004, 0.0006])
-    assert found["time_s"]["p50"] == 0.002
-    assert found["time_s"]["p95"] == pytest.approx(0.0083)  # nine tenths of the way from the second to the third
-    assert found["algbw_bytes_per_s"] == pytest.approx(4e9)
-    assert found["busbw_bytes_per_s"] == pytest.approx(6e9)
-    assert found["copy_limit_bytes_per_s"] == pytest.approx(16e9)
-    assert found["percent_of_copy_limit"] == pytest.approx(37.5)
+def test_bandwidth_by_hand() -> None:
+    found = bandwidth("all_reduce", 8_000_000, 4, [0.001, 0.002, 0.009], [0.0005, 0.0004, 0.0006])
+    assert found.time_s.p50 == 0.002
+    assert found.time_s.p95 == pytest.approx(0.0083)  # nine tenths of the way from the second to the third
+    assert found.algbw_bytes_per_s == pytest.approx(4e9)
+    assert found.busbw_bytes_per_s == pytest.approx(6e9)
+    assert found.copy_limit_bytes_per_s == pytest.approx(16e9)
+    assert found.percent_of_copy_limit == pytest.approx(37.5)
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_worker() -> None:
@@ -103,13 +102,13 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("num_bytes", [1, 1000, 1023, 4096, 37 << 20, 1 << 30, 512 << 10])
 def test_round_sizes_are_shown_as_they_are_read(num_bytes: int) -> None:
-    assert parse_bytes(human_bytes(num_bytes)) == num_bytes
+    assert parse_bytes(binary_bytes(num_bytes)) == num_bytes
 
 
 def test_other_sizes_are_shown_to_three_digits() -> None:
-    assert human_bytes(4092) == "4K"
-    assert human_bytes(1_000_000) == "977K"
-    assert human_bytes(3 << 19) == "1.5M"
+    assert binary_bytes(4092) == "4K"
+    assert binary_bytes(1_000_000) == "977K"
+    assert binary_bytes(3 << 19) == "1.5M"
 
 
 def test_sizes_grow_by_the_factor_and_stop_at_the_largest() -> None:
@@ -215,7 +214,7 @@ def test_a_number_in_the_wrong_place_is_found() -> None:
     ("comm", "expected"),
     [("torch", ["private"]), (LENDING, ["shared", "private", "plain"]), (IN_PLACE, ["private", "plain"])],
 )
-def test_an_all_reduce_is_done_in_every_way_that_differs(pool: LocalLauncher, comm: str, expected: list[str]) -> None:
+def test_an_all_reduce_is_done_in_every_way_that_differs(pool: LocalPool, comm: str, expected: list[str]) -> None:
     cases = [("all_reduce", 500), ("broadcast", 500)]
     request = {"dtype": "float32", "warmup": 0, "iterations": 1, "check": True}
     for found in on_pool(pool, 2, trial_job, comms=[comm, OTHER], cases=cases, **request):
@@ -226,7 +225,7 @@ def test_an_all_reduce_is_done_in_every_way_that_differs(pool: LocalLauncher, co
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_number_type_on_processes(pool: LocalLauncher, dtype: str) -> None:
+def test_every_number_type_on_processes(pool: LocalPool, dtype: str) -> None:
     request = {"dtype": dtype, "warmup": 1, "iterations": 2, "check": True}
     cases = [(op, 3 * 70) for op in OPS]
     workers = on_pool(pool, 3, trial_job, comms=["torch"], cases=cases, **request)
@@ -237,7 +236,7 @@ def test_every_number_type_on_processes(pool: LocalLauncher, dtype: str) -> None
             assert all(trial["is_right"] and len(trial["times_s"]) == 2 for trial in trials)
 
 
-def test_a_task_may_open_further_comms(pool: LocalLauncher) -> None:
+def test_a_task_may_open_further_comms(pool: LocalPool) -> None:
     assert on_pool(pool, 3, jobs.three_sums) == [[[3.0, 3.0], [6.0, 6.0], [9.0, 9.0]]] * 3
 
 

@@ -12,10 +12,12 @@ from helpers import REPOSITORY
 SHORT = {
     "measuring.py": ("--models", ""),
     "kept_memory.py": ("--models", "lenet5", "--repeats", "1", "--steps", "2"),
+    "startup.py": ("--before", str(REPOSITORY), "--repeats", "1", "--command=--help"),
     "dataflow.py": ("--side", "6", "--repeats", "1"),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_benchmark_prints_its_lines(name: str) -> None:
     command = [sys.executable, str(REPOSITORY / "benchmarks" / name), *SHORT[name]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 from typing import Any
 
@@ -13,6 +14,8 @@ from paceline.cli.parts.options import recipe_options
 from paceline.codecs import TensorSpec
 from paceline.errors import UsageError
 from paceline.recipe import Recipe, builtin_recipes, load_recipe
+from paceline.results import changed
+from paceline.results.study import Best
 from paceline.study.advice import command_for, command_in, library_call
 from paceline.study.candidates import Candidates, Space, bucket_sizes, make_candidates, sync_period
 
@@ -143,9 +146,28 @@ def test_a_recipe_that_options_cannot_say_is_a_file() -> None:
     odd = Recipe().replace({"optimizer.lr": 0.3, "train.precision": "bf16", "train.compile": True, "threads": 3})
     odd = odd.replace({"seed": 9, "timeout_s": 5.0, "train.warmup_iterations": 0, "data.image_size": 64})
     assert command_for(odd) is None
-    assert command_in({"command": None}, "runs/a b") == "paceline run 'runs/a b/best.toml'"
-    assert command_in({"command": "paceline run x"}, "runs/a") == "paceline run x"
+    best = Best(
+        label="ring",
+        strategy="ring",
+        options={},
+        codec="fp32",
+        guarantee="EXACT",
+        iteration_s=1.0,
+        versus_reference=1.0,
+        versus_reference_interval95=None,
+        lost=0.0,
+        lost_interval95=None,
+        judged_by="accuracy",
+        margin=0.5,
+        command=None,
+        library="",
+    )
+    assert command_in(best, "runs/a b") == "paceline run 'runs/a b/best.toml'"
+    assert command_in(changed(best, command="paceline run x"), "runs/a") == "paceline run x"
 
 
 def test_the_library_call_is_python() -> None:
-    compile(library_call("overlap:bucket_mb=4+bf16", "shm"), "call", "exec")
+    init, wrap = ast.parse(library_call("overlap:bucket_mb=4+bf16", "shm")).body
+    assert ast.unparse(init) == "paceline.init(comm='shm')"
+    call = "paceline.parallel(model, optimizer, strategy='overlap:bucket_mb=4+bf16')"
+    assert ast.unparse(wrap).endswith(call)

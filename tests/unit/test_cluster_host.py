@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.parts.nodes import busy_machine, more_than_there_is
 from paceline.cluster import opening
 from paceline.cluster.host import Host, check_host
 from paceline.cluster.places import find_controllers
 from paceline.cluster.plan import USER, Controller, NodePlan, Plan
 from paceline.errors import UsageError
+from paceline.present.studies.cluster import busy_machine, more_than_there_is
 from paceline.recipe import ClusterConfig
 
 WHOLE = Host(

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from paceline.codecs import Codec, TensorSpec, build_codec, codecs
 from paceline.comm import Counter, Operation
 from paceline.errors import UsageError
 from paceline.train.context import Context
+from properties import examples
 
 COMPRESSING = ["int8", "int8:chunk=3", "topk", "topk:ratio=0.3", "topk:ratio=1", "powersgd:min_vector=1"]
 COMPRESSING += ["powersgd:rank=1:min_vector=1"]
@@ -42,7 +43,7 @@ def randoms(shape: tuple[int, ...], world_size: int, dtype: torch.dtype, seed: i
     return [(size * torch.randn(shape, generator=generator)).to(dtype) for size in sizes]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     codec=st.sampled_from(COMPRESSING),
     shape=st.one_of(st.tuples(st.integers(1, 300)), st.tuples(st.integers(1, 25), st.integers(1, 25))),

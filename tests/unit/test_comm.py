@@ -13,12 +13,12 @@ from paceline.codecs import TensorSpec
 from paceline.comm import CommError, Counter, Operation, comms
 from paceline.comm.threads import ThreadsComm
 from paceline.comm.torch import TorchComm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.strategies import StrategySpec
 from paceline.train.context import Context
 
 
-def run_everywhere(pool: LocalLauncher, comm: str, world_size: int, function: Any, **arguments: Any) -> list[Any]:
+def run_everywhere(pool: LocalPool, comm: str, world_size: int, function: Any, **arguments: Any) -> list[Any]:
     if comm == "threads":
         return on_threads(world_size, function, **arguments)
     return on_pool(pool, world_size, function, comm=comm, **arguments)
@@ -31,10 +31,11 @@ def test_the_comms_are_known() -> None:
     assert set(comms.classes) == {"hierarchical", "shm", "threads", "torch"}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("comm", list(comms.classes))
-def test_operation(pool: LocalLauncher, comm: str, name: str, world_size: int) -> None:
+def test_operation(pool: LocalPool, comm: str, name: str, world_size: int) -> None:
     if world_size == 1 and name not in ALONE:
         world_size = 2  # a message needs somebody to go to
     workers = run_everywhere(pool, comm, world_size, run_row, name=name)

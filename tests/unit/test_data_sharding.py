@@ -6,12 +6,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data import ShardPlan, epoch_generator, make_plan
 from paceline.data.tensors import First, Tensors
 from paceline.errors import UsageError
+from properties import examples
 
 plans = st.builds(
     ShardPlan,
@@ -27,14 +28,14 @@ def shards(plan: ShardPlan, epoch: int, step: int) -> list[torch.Tensor]:
     return [plan.shard(epoch, step, rank) for rank in range(plan.num_workers)]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(plans, epochs)
 def test_an_epoch_is_every_sample_exactly_once(plan: ShardPlan, epoch: int) -> None:
     taken = torch.cat([shard for step in range(plan.steps_per_epoch) for shard in shards(plan, epoch, step)])
     assert sorted(taken.tolist()) == list(range(plan.num_samples))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(plans, epochs)
 def test_counts_are_the_sizes_of_the_shards_and_as_even_as_they_can_be(plan: ShardPlan, epoch: int) -> None:
     for step in range(plan.steps_per_epoch):
@@ -45,7 +46,7 @@ def test_counts_are_the_sizes_of_the_shards_and_as_even_as_they_can_be(plan: Sha
         assert counts == sorted(counts, reverse=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(plans, epochs)
 def test_the_global_batch_does_not_depend_on_the_number_of_workers(plan: ShardPlan, epoch: int) -> None:
     alone = ShardPlan(plan.num_samples, plan.batch_size, 1, plan.seed)
@@ -53,7 +54,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_workers(plan: ShardPl
         assert torch.equal(torch.cat(shards(plan, epoch, step)), alone.shard(epoch, step, 0))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(plans, epochs)
 def test_sorted_shards_are_disjoint_cover_and_count_as_ever(plan: ShardPlan, epoch: int) -> None:
     labels = torch.arange(plan.num_samples) % 5

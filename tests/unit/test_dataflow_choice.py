@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import axes, shaped
@@ -21,6 +21,7 @@ from paceline.dataflow.others import best_accesses
 from paceline.dataflow.rowstationary import Mapping, accesses, cycles
 from paceline.dataflow.shape import Shape
 from paceline.errors import UsageError
+from properties import examples
 
 EYERISS = load_chip("eyeriss")
 SCARCE = replace(EYERISS, rows=3, columns=5, buffer=replace(EYERISS.buffer, banks=1, bank_bytes=256, filter_bytes=144))
@@ -106,7 +107,7 @@ def costs(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Any]:
     return {"dram-delay": dram * time, "energy-delay": energy * time, "energy": energy, "time": time}
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(layers(num_images=3, num_filters=8, num_channels=6), chips())
 def test_no_mapping_is_better_than_the_chosen(shape: Shape, chip: Chip) -> None:
     """It fits, and none that fits costs less by its objective, nor as much with less energy."""
@@ -182,14 +183,14 @@ def check_weight_stationary(shape: Shape, chip: Chip) -> None:
             best_accesses("weight-stationary", shape, chip)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(layers(num_images=3, num_filters=6, num_channels=6))
 def test_no_way_is_better_than_the_one_found_for_weight_stationary(shape: Shape) -> None:
     """A buffer of 200 words and 15 PEs, fewer than the 16 weights of the largest plane."""
     check_weight_stationary(shape, SCARCE)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     layers(num_images=2, num_filters=10, num_channels=3),
     st.integers(1, 8),

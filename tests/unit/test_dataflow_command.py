@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from command import run_command
-from paceline.report.dataflow import MAX_EVENTS
+from paceline.present.animation import MAX_EVENTS
 
 WORKED = ("dataflow", "conv", "--input", "1 3 9; 4 5 6; 7 4 9", "--kernel", "-1 2; 2 -1")
 
@@ -158,9 +157,12 @@ def test_utilisation_is_of_the_set_and_of_the_array() -> None:
 def test_other_models_and_passes_are_shown() -> None:
     said = run_command(*WORKED, "--pes", "1x1").out
     assert "Other models: serial 28, pipelined 22, mac 16 cycles" in said
-    lines = said.partition(" cycle ")[2].partition("An empty line is between passes")[0].splitlines()[2:]
-    first = [after.split()[0] for line, after in itertools.pairwise(lines) if not line.strip() and after.strip()]
-    assert first == ["7", "15", "21"]  # 6 cycles of the first kernel row, 8 with the sums of the second
+    lines = [line.split() for line in said.partition(" cycle ")[2].partition("\noutput\n")[0].splitlines()[2:]]
+    begins: dict[str, str] = {}
+    for cycle, number, *_ in (words for words in lines if words and words[0].isdigit()):
+        begins.setdefault(number, cycle)
+    # 6 cycles of the first kernel row, 8 with the sums of the second
+    assert begins == {"1": "1", "2": "7", "3": "15", "4": "21"}
 
 
 def test_small_figures_are_shown_with_their_digits() -> None:
@@ -193,7 +195,11 @@ def test_a_network_is_shown() -> None:
 def test_only_columns_that_are_shown_are_explained(width: int) -> None:
     said = run_command("dataflow", "network", "alexnet", width=width)
     head = next(line for line in said.out.splitlines() if "mapping" in line)
-    for column, words in {"zeros": "zeros: in what", "buffer MB": "buffer: between", "DRAM MB": "DRAM: with"}.items():
+    for column, words in {
+        "zeros": "zeros: in what",
+        "buffer MB": "buffer MB: between",
+        "DRAM MB": "DRAM MB: with",
+    }.items():
         assert (column in head) == (words in " ".join(said.out.split())), (column, said.out)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import arrays, axes, convolutions, shaped, timings
@@ -21,6 +21,7 @@ from paceline.dataflow.rowstationary import Mapping, accesses, cycles, total_cyc
 from paceline.dataflow.shape import Shape
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import Timing
+from properties import examples
 
 EYERISS = load_chip("eyeriss")
 
@@ -43,7 +44,7 @@ def real(axis: Axis, places: set[int]) -> int:
     return sum(axis.padding <= place < axis.padding + axis.size for place in places)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(axes())
 def test_pixels_of_strips(axis: Axis) -> None:
     parts = np.arange(1, axis.outputs + 1)
@@ -54,7 +55,7 @@ def test_pixels_of_strips(axis: Axis) -> None:
     assert axis.read(axis.outputs) == len(strips[-1][0])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(axes())
 def test_blocks_of_pixels_in_strips(axis: Axis) -> None:
     """How many there are, and how many outputs of their own strip each of them goes into."""
@@ -140,7 +141,7 @@ class Walk:
         count["compute"] += max(own) * max(depths) * shape.kernel_width * shape.output_width * num_images
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(mapped())
 def test_closed_forms_equal_walking_through_the_passes(case: tuple[Shape, Mapping]) -> None:
     shape, mapping = case
@@ -185,7 +186,7 @@ def read_by(simulation: Simulation) -> Iterator[tuple[set[Any], set[Any]]]:
         yield weights, inputs
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(convolutions(), arrays(), timings())
 def test_the_buffer_gives_each_word_of_a_pass_once(
     case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing
@@ -217,7 +218,7 @@ def test_sets_side_by_side_share_their_image() -> None:
     assert alone.buffer["filter"] == together.buffer["filter"]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(axes(), axes(), st.integers(1, 4))
 def test_a_set_of_its_own_is_counted_alike_by_both(rows: Axis, columns: Axis, num_channels: int) -> None:
     """One image, one filter, no fold. `conv` adds a column in its first PE, which reads and writes its register."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import axes, shaped
@@ -16,13 +16,14 @@ from paceline.dataflow.chips import Chip, load_chip
 from paceline.dataflow.levels import Accesses
 from paceline.dataflow.others import OTHERS, Allowed, any_block, best_accesses
 from paceline.dataflow.shape import Shape
+from properties import examples
 
 EYERISS = load_chip("eyeriss")
 AMPLE = replace(EYERISS, rows=1000, columns=1000, buffer=replace(EYERISS.buffer, banks=10**6))
 SCARCE = replace(EYERISS, rows=3, columns=5, buffer=replace(EYERISS.buffer, banks=1, bank_bytes=256, filter_bytes=144))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(axes(), axes(), st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)))
 def test_other_dataflows_with_room_for_everything(rows: Axis, columns: Axis, counts: tuple[int, int, int]) -> None:
     """Nothing is fetched twice where the array and the buffer hold the whole layer."""
@@ -158,7 +159,7 @@ def chunks(pixels: list[int], size: int) -> list[list[int]]:
     return [pixels[start : start + size] for start in range(0, len(pixels), size)]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(axes(), axes(), st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)))
 def test_input_stationary_is_that_of_a_walk(rows: Axis, columns: Axis, counts: tuple[int, int, int]) -> None:
     """On 15 PEs with a buffer of 200 words: strips overlap, blocks do not fill them, sums come back."""

@@ -19,13 +19,13 @@ from paceline.dataflow.network import analyse
 from paceline.dataflow.reading import UNKNOWN, layers_of, read_layers
 from paceline.errors import UsageError
 from paceline.models import build_model
+from paceline.present.charts.registry import make_section
 from paceline.quantize.grid import stored_grid
 from paceline.quantize.ops import Conv
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe, load_recipe
-from paceline.report.dataflow_charts import network_charts
-from paceline.runs import Folder, find, write_run
+from paceline.runs import find
 from trained_samples import trained_run, trained_state
 
 MODEL = """
@@ -154,7 +154,7 @@ def test_a_layer_that_is_passed_twice_has_two_rows() -> None:
     layers = layers_of(nn.Sequential(conv, nn.ReLU(), conv), torch.zeros(1, 2, 9, 9), num_images=1)
     result = analyse(layers, load_chip("eyeriss"))
     assert [row["name"] for row in result["layers"]] == ["0", "0 (2)"]
-    for chart in network_charts({"network": "twice", **result}):
+    for chart in make_section("network", "", result).charts:
         if chart.id != "dataflows":
             assert [len(trace["x"]) for trace in chart.views[-1].traces] == [2] * len(chart.views[-1].traces)
 
@@ -165,7 +165,7 @@ def test_parts_of_a_layers_time_are_its_time() -> None:
     layers = layers_of(model, torch.zeros(1, 64, 16, 16), num_images=4, with_linear=True)
     result = analyse(layers, load_chip("eyeriss"))
     assert {row["bound"] for row in result["layers"]} > {"dram"}
-    times = next(chart for chart in network_charts({"network": "n", **result}) if chart.id == "layer-times")
+    times = next(chart for chart in make_section("network", "", result).charts if chart.id == "layer-times")
     parts = [trace["y"] for trace in times.views[0].traces]
     assert [sum(layer) for layer in zip(*parts, strict=True)] == pytest.approx(
         [1e3 * row["time_s"] for row in result["layers"]]
@@ -177,12 +177,9 @@ def test_every_vector_of_a_linear_layer_counts() -> None:
     assert (layer.shape.num_images, layer.shape.num_channels, layer.num_macs) == (30, 6, 30 * 24)
 
 
-def stored(recipe: Recipe, model: nn.Module, out: Path) -> None:
-    """A run that ended with a model's weights."""
-    folder = Folder(out, "mine")
-    save_file(model.state_dict(), folder.make_inner("checkpoints") / "final.safetensors")
-    write_run(folder, recipe, {}, {"name": "mine", "started": "2026-01-31T12:00:00+0000", "status": "done"}, [])
-    folder.commit()
+def stored(recipe: Recipe, model: nn.Module, runs: Path) -> None:
+    """A run of the name `mine`, with its weights."""
+    trained_run(runs / "mine", model.state_dict(), of=recipe)
 
 
 def test_a_run_counts_its_own_zeros(tmp_path: Path) -> None:
@@ -233,18 +230,16 @@ def test_a_run_in_integers_counts_the_zeros_of_its_integers(quantized: Path) -> 
     plain = read("lenet5", input_shape=(1, 28, 28), num_images=20, with_linear=True)
     assert [layer.shape for layer in layers] == [layer.shape for layer in plain]
     study = find("last", quantized)
-    weights = load_file(Path(study["folder"]) / "integers.safetensors")
+    weights = load_file(study.folder / "integers.safetensors")
     zeros = [float((weights[f"{layer.name}.weight"] == 0).double().mean()) for layer in layers]
     assert [layer.filter_zeros for layer in layers] == pytest.approx(zeros)
     # The same network in floats that are rounded as the integers are: a sum next to a half may fall to either side.
-    recipe = Recipe.from_dict(study["recipe"])
+    recipe = Recipe.from_dict(study.recipe_values)
     data = load_data(recipe.data, seed=recipe.seed)
     images, _ = data.test.batch(torch.arange(20), 0)
     model = build_model(recipe.model.name, data)
     model.load_state_dict(trained_state())
-    grids = {
-        row["tensor"]: stored_grid(row["scale"], row["zero_point"], symmetric=False) for row in study["activations"]
-    }
+    grids = {row.tensor: stored_grid(row.scale, row.zero_point, symmetric=False) for row in study.content.activations}
     graph = trace(model, images)
     values: dict[str, torch.Tensor] = {}
     with torch.no_grad():
@@ -332,7 +327,7 @@ def test_the_command_says_what_zeros_save(quantized: Path) -> None:
 
 
 def test_integers_of_another_model_are_refused(quantized: Path, tmp_path: Path) -> None:
-    copied = Path(shutil.copytree(find("last", quantized)["folder"], tmp_path / "copied"))
+    copied = Path(shutil.copytree(find("last", quantized).folder, tmp_path / "copied"))
     tensors = load_file(copied / "integers.safetensors")
     save_file({name: value for name, value in tensors.items() if "conv2" not in name}, copied / "integers.safetensors")
     with pytest.raises(UsageError, match="of another model: nothing fits its layer 'conv2'"):

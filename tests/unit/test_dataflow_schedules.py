@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, timings
 from paceline.dataflow.operands import Operands
 from paceline.dataflow.shape import Shape
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import MODELS, Timing, make_schedule
+from properties import examples
 
 Starts = list[list[int]]  # by output
 
@@ -166,7 +167,7 @@ def whole_length(shape: Shape, timing: Timing, array: tuple[int, int]) -> int:
     return clock
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(convolutions(), arrays(), timings())
 def test_a_whole_convolution_is_as_long_as_its_passes(
     case: tuple[Any, Any, Operands], array: tuple[int, int] | None, timing: Timing

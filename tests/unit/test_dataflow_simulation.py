@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, convolve, timings
 from paceline.dataflow.matrices import read_matrix
@@ -16,6 +16,7 @@ from paceline.dataflow.operands import make_operands
 from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import MODELS, Timing
 from paceline.errors import UsageError
+from properties import examples
 
 IMAGE = read_matrix("1 3 9; 4 5 6; 7 4 9", "--input")
 KERNEL = read_matrix("-1 2; 2 -1", "--kernel")
@@ -44,7 +45,7 @@ def test_cycles_of_the_worked_example(model: str, cycles: int, utilisation: floa
     assert simulation.utilisation == pytest.approx(utilisation)
 
 
-@settings(max_examples=2500, deadline=None)
+@examples(2500)
 @given(convolutions(), arrays(), timings())
 def test_any_convolution_is_right(case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing) -> None:
     images, filters, operands = case
@@ -56,7 +57,7 @@ def test_any_convolution_is_right(case: tuple[Any, Any, Any], array: tuple[int, 
     assert (simulation.output == expected.numpy()).all()
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(convolutions(), arrays())
 def test_operations_mapped_are_those_of_the_layer(case: tuple[Any, Any, Any], array: tuple[int, int] | None) -> None:
     """Under single-alu a PE that works does exactly one operation per cycle: busy cycles are operations."""
@@ -71,7 +72,7 @@ def test_operations_mapped_are_those_of_the_layer(case: tuple[Any, Any, Any], ar
     assert serial.cycles == shape.num_multiplications + shape.num_additions
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(convolutions(), arrays(), timings())
 def test_utilisation_is_that_of_the_cycles(
     case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing
@@ -102,7 +103,7 @@ def test_the_places_of_a_plan() -> None:
     assert (alone.places, alone.num_passes) == ([(0, 0)], 13)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(convolutions(), timings())
 def test_the_general_rule_of_cycles(case: tuple[Any, Any, Any], timing: Timing) -> None:
     """A set at a time: F outputs of K = C S products per PE, then R - 1 additions per output and column."""
@@ -134,7 +135,7 @@ def test_a_pipelined_pair_of_rows_hides_its_sums(width: int, outputs: int, multi
     assert Simulation.of(operands, timing).cycles == outputs * width * multiply + 2 * add
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(convolutions(), arrays(), timings())
 def test_models_are_ordered(case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing) -> None:
     """More can happen at once from one model to the next, so it never takes longer."""

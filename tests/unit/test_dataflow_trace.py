@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, timings
 from paceline.dataflow.counting import conv_accesses
@@ -23,6 +23,7 @@ from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.timing import MODELS, Timing
 from paceline.dataflow.trace import write_trace
 from paceline.errors import UsageError
+from properties import examples
 
 
 def simulated(model: str = "single-alu", array: tuple[int, int] | None = None, **timing: int) -> Simulation:
@@ -30,7 +31,7 @@ def simulated(model: str = "single-alu", array: tuple[int, int] | None = None, *
     return Simulation.of(make_operands(image, kernel), Timing(model=model, **timing), array)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(convolutions(), arrays(), timings())
 def test_events_tell_the_whole_story(case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing) -> None:
     """Played back by somebody who knows nothing but addition and multiplication, they give the output."""
@@ -73,7 +74,7 @@ def test_events_tell_the_whole_story(case: tuple[Any, Any, Any], array: tuple[in
     assert (output == simulation.output).all()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(convolutions(), arrays(), timings())
 def test_a_unit_does_one_thing_at_a_time(
     case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing
@@ -92,7 +93,7 @@ def test_a_unit_does_one_thing_at_a_time(
             assert start > end
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(convolutions(), arrays(), timings())
 def test_accesses_are_those_of_the_events(
     case: tuple[Any, Any, Any], array: tuple[int, int] | None, timing: Timing

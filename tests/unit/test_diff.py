@@ -11,12 +11,18 @@ import pytest
 
 from command import run_command
 from paceline.errors import UsageError
+from paceline.results import Split, SplitMean, changed, to_json
 from paceline.runs import read
 from paceline.study.diff import diff
 from report_samples import ENVIRONMENT, recipe, result, study_of, write_run, write_study
 
 PARTS = {"step_s": 0.02, "compute_s": 0.01, "communication_s": 0.004, "overlap_s": 0.001}
 PARTS |= {"waiting_s": 0.003, "data_s": 0.001, "rest_s": 0.001}
+
+
+def split_of(parts: dict[str, float]) -> Split:
+    facts = {"overlap_fraction": 0.2, "bandwidth_bytes_per_s": None, "phases_s": {}, "caused_waiting_s": 0.0}
+    return Split(mean=SplitMean(**parts, **facts), per_worker=[])
 
 
 def study(folder: Path, times: dict[str, list[float]], **changes: Any) -> Path:
@@ -28,7 +34,7 @@ def run_of(folder: Path, label: str, steps: list[float], **changes: Any) -> Path
     """A stored run whose two workers took those times; the first step is warm-up."""
     mean = sum(steps[1:]) / (len(steps) - 1)
     row = result(label, 0.01, warmup_steps=1, timed_steps=len(steps) - 1, **changes)
-    row["iteration_s"] = {**row["iteration_s"], "mean": mean}
+    row = changed(row, iteration_s=changed(row.iteration_s, mean=mean))
     path = write_run(folder, row)
     (path / "workers").mkdir()
     for rank in range(2):
@@ -40,7 +46,7 @@ def run_of(folder: Path, label: str, steps: list[float], **changes: Any) -> Path
 
 
 def compared(a: Path, b: Path, **options: Any) -> dict[str, Any]:
-    return diff(read(a), read(b), **options)
+    return to_json(diff(read(a), read(b), **options))
 
 
 def around(value: float, *, num_steps: int = 200, seed: int = 0) -> list[float]:
@@ -139,8 +145,8 @@ def test_recipes_and_machines_that_differ(tmp_path: Path) -> None:
 
 def test_splits_are_compared_part_by_part(tmp_path: Path) -> None:
     double = {part: 2 * value for part, value in PARTS.items()}
-    a = run_of(tmp_path / "a", "ring", around(0.01), split={"mean": PARTS})
-    b = run_of(tmp_path / "b", "ring", around(0.02), split={"mean": double})
+    a = run_of(tmp_path / "a", "ring", around(0.01), split=split_of(PARTS))
+    b = run_of(tmp_path / "b", "ring", around(0.02), split=split_of(double))
     (row,) = compared(a, b)["rows"]
     assert row["split"]["communication_s"] == [0.004, 0.008]
     assert list(row["split"]) == list(PARTS)

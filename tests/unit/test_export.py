@@ -19,7 +19,8 @@ from paceline.export.scalars import OPEN_STEPS, scalars
 from paceline.export.tables import TABLES
 from paceline.measure.sampler import Probe
 from paceline.measure.spans import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
-from paceline.runs import find, read, worker_lines
+from paceline.runs import find, read
+from paceline.worker_files import worker_lines
 from report_samples import result, study_of, write_run, write_study
 
 FILES = ["blocked", "ops", "samples", "spans", "steps", "workers"]
@@ -216,7 +217,7 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
     )
     forward = events.Scalars("phase/forward_s")
     assert [(event.step, event.value) for event in forward] == [(0, 0.5), (1, 0.5), (2, 0.5)]
-    started = find(str(tmp_path / "run"), tmp_path)["started"]
+    started = find(str(tmp_path / "run"), tmp_path).started
     assert forward[1].wall_time - forward[0].wall_time == pytest.approx(1.0)
     assert started.startswith("2026-01-02")
     assert 0 < forward[0].wall_time - 1_767_323_045 < 2  # 2026-01-02T03:04:05+0000 and a second

@@ -72,13 +72,13 @@ def test_a_model_is_measured_without_being_told_of(batchnorm: str) -> None:
     recipe = Recipe().replace({**changes, "data.train_samples": 8, "data.test_samples": 4, "workers": 1})
     optimizers = [OptimizerConfig(name=name) for name in ("sgd", "adam")]
     found = footprint_job(Context(ThreadsComm.world(1)[0]), recipe, optimizers)
-    numbers = sum(numel for numel, _ in found["tensors"])
+    numbers = sum(numel for numel, _ in found.tensors)
     assert numbers == 11_173_962
-    assert found["parameter_bytes"] > 4 * numbers  # BatchNorm's statistics too
-    assert found["state_bytes"][0] == 0
-    assert found["state_bytes"][1] == pytest.approx(8 * numbers, rel=0.01)
-    assert found["batch_line"][1] == 3 * 8 * 8 * 4 + 8
-    few, many = (replay(found["step_changes"], samples) for samples in (2, 400))
+    assert found.parameter_bytes > 4 * numbers  # BatchNorm's statistics too
+    assert found.state_bytes[optimizers[0]] == 0
+    assert found.state_bytes[optimizers[1]] == pytest.approx(8 * numbers, rel=0.01)
+    assert found.batch_line[1] == 3 * 8 * 8 * 4 + 8
+    few, many = (replay(found.step_changes, samples) for samples in (2, 400))
     assert few.heap_bytes >= 4 * numbers  # every gradient
     assert many.heap_bytes > 400 * 64 * 8 * 8 * 4 * 10  # the first stage alone keeps ten maps of 64 channels
-    assert replay(found["judge_changes"], 400).heap_bytes < many.heap_bytes / 2  # nothing is kept for a backward
+    assert replay(found.judge_changes, 400).heap_bytes < many.heap_bytes / 2  # nothing is kept for a backward

@@ -1,4 +1,4 @@
-"""Where processes stand: which node each is on, what a run on another host sends home, what must be the same there."""
+"""Placement of processes, files that a run on another host sends, and versions that must be equal there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Task
+from paceline.launch.base import Request, Task
 from paceline.launch.delivery import PIECE_BYTES, Receiver, delivered
 from paceline.launch.ground import spread
-from paceline.launch.hosts import SSH_OPTIONS, Hosts
+from paceline.launch.messages import FilePiece
 from paceline.launch.sameness import difference, own_facts
+from paceline.launch.ssh import SSH_OPTIONS, Ssh, remote_command
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_a_folder_that_is_there_is_used(tmp_path: Path) -> None:
 def test_files_of_a_folder_that_is_elsewhere_are_sent_home(tmp_path: Path, fails: bool) -> None:
     home, away = tmp_path / "home", tmp_path / "away"
     home.mkdir()
-    sent: list[dict[str, Any]] = []
+    sent: list[FilePiece] = []
     own = ""
     try:
         with delivered(make_task(away), sent.append) as placed:
@@ -73,7 +74,6 @@ def test_files_of_a_folder_that_is_elsewhere_are_sent_home(tmp_path: Path, fails
     assert not away.exists()
     receiver = Receiver(make_task(home))
     for message in sent:
-        assert message["kind"] == "file"
         receiver.take(message)
     assert (home / "workers" / "0.jsonl").read_bytes() == b"x" * (PIECE_BYTES + 5)
     assert (home / "workers" / "empty").read_bytes() == b""
@@ -84,7 +84,7 @@ def test_files_of_a_folder_that_is_elsewhere_are_sent_home(tmp_path: Path, fails
 def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
     receiver = Receiver(Task(write, {"folder": str(tmp_path)}))
     with pytest.raises(RunError, match="outside the run's folder"):
-        receiver.take({"kind": "file", "name": name, "data": b"", "is_first": True})
+        receiver.take(FilePiece(name, b"", is_first=True))
 
 
 def test_what_must_be_the_same() -> None:
@@ -101,24 +101,24 @@ def test_what_must_be_the_same() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"names": ("",)}, "'' is not the name of a host"),
-        ({"names": ()}, "--hosts is empty"),
-        ({"names": ("a", "-oProxyCommand=x")}, "'-oProxyCommand=x' is not the name of a host"),
-        ({"names": ("a b",)}, "'a b' is not the name of a host"),
-        ({"names": ("a", "b", "a")}, "--hosts names a twice"),
-        ({"names": ("a",), "ssh": " "}, "--ssh is empty"),
-        ({"names": ("a",), "ssh": "ssh 'x"}, "cannot be read"),
-        ({"names": ("a",), "master_port": 70000}, "--master-port must be from 1 to 65535, not 70000"),
+        ({"hosts": ("",)}, "'' is not the name of a host"),
+        ({"hosts": ()}, "--hosts is empty"),
+        ({"hosts": ("a", "-oProxyCommand=x")}, "'-oProxyCommand=x' is not the name of a host"),
+        ({"hosts": ("a b",)}, "'a b' is not the name of a host"),
+        ({"hosts": ("a", "b", "a")}, "--hosts names a twice"),
+        ({"hosts": ("a",), "ssh": " "}, "--ssh is empty"),
+        ({"hosts": ("a",), "ssh": "ssh 'x"}, "cannot be read"),
+        ({"hosts": ("a",), "master_port": 70000}, "--master-port must be from 1 to 65535, not 70000"),
     ],
 )
 def test_hosts_that_cannot_be(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        Hosts(**arguments)
+        Ssh(Request(**arguments)).check()
 
 
 def test_the_command_that_starts_a_worker() -> None:
-    hosts = Hosts(("a",), ssh="ssh -p 22", python="/opt/my python")
-    command = hosts.command("user@a", {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/with space"})
+    request = Request(hosts=("a",), ssh="ssh -p 22", remote_python="/opt/my python")
+    command = remote_command(request, "user@a", {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/with space"})
     assert command == [
         "ssh",
         "-p",
@@ -127,4 +127,4 @@ def test_the_command_that_starts_a_worker() -> None:
         "user@a",
         "exec env OMP_NUM_THREADS=1 'PYTHONPATH=/with space' '/opt/my python' -m paceline.launch.remote",
     ]
-    assert Hosts(("a",), ssh="agent").command("a", {})[:2] == ["agent", "a"]
+    assert remote_command(Request(hosts=("a",), ssh="agent"), "a", {})[:2] == ["agent", "a"]

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+import report_samples as samples
+from paceline.results import RunResult, changed
+from paceline.results.study import Candidate, RungResult
 from paceline.study.halving import (
     FINALISTS,
     Guessing,
@@ -24,26 +27,28 @@ LAST = Rung(number=1, steps=100, repeats=2, num_kept=1, leniency=1.0)
 
 def run(
     label: str, time_s: float, accuracy: float | None = 0.9, loss: float | None = 0.5, guarantee: str = "EXACT"
-) -> dict[str, Any]:
-    return {
-        "label": label,
-        "strategy": label,
-        "options": {},
-        "codec": "fp32",
-        "guarantee": guarantee,
-        "final": {"test_accuracy": accuracy, "test_loss": loss},
-        "per_worker": [{"iteration_s": time_s, "sent_bytes": 10}, {"iteration_s": time_s / 2, "sent_bytes": 20}],
-    }
+) -> RunResult:
+    made = samples.result(label, time_s)
+    first, second = made.per_worker[:2]
+    return changed(
+        made,
+        guarantee=guarantee,
+        final=changed(made.final, test_accuracy=accuracy, test_loss=loss),
+        per_worker=[
+            changed(first, iteration_s=time_s, sent_bytes=10),
+            changed(second, iteration_s=time_s / 2, sent_bytes=20),
+        ],
+    )
 
 
-def judged(*repeats: list[dict[str, Any]], rung: Rung = LAST, **changes: Any) -> dict[str, Any]:
-    measured = {runs[0]["label"]: runs for runs in repeats}
+def judged(*repeats: list[RunResult], rung: Rung = LAST, **changes: Any) -> RungResult:
+    measured = {runs[0].label: runs for runs in repeats}
     arguments = {"reference": "exact", "margins": Margins(), "guessing": TEN_CLASSES, **changes}
     return judge_rung(rung, measured, {}, **arguments)
 
 
-def ends(table: dict[str, Any]) -> dict[str, str]:
-    return {row["label"]: row["end"] for row in table["rows"]}
+def ends(table: RungResult) -> dict[str, str]:
+    return {row.label: row.end for row in table.rows}
 
 
 @pytest.mark.parametrize("num_candidates", [1, 3, 5, 13, 40, 200])
@@ -74,24 +79,24 @@ def test_who_is_less_accurate_is_out_however_fast() -> None:
         [run("good", 0.5, 0.896, guarantee="LOSSY"), run("good", 0.5, 0.9, guarantee="LOSSY")],
         [run("slow", 0.9, 0.9), run("slow", 0.9, 0.9)],
     )
-    assert table["judged_by"] == "accuracy"
+    assert table.judged_by == "accuracy"
     assert ends(table) == {"exact": "reference", "fast": "less accurate", "good": "kept", "slow": "slower"}
-    lost = {row["label"]: row["lost"] for row in table["rows"]}
+    lost = {row.label: row.lost for row in table.rows}
     assert lost["fast"] == pytest.approx(3.0)
     assert lost["good"] == pytest.approx(0.2)
-    assert best_of(table)["label"] == "good"
+    assert best_of(table).label == "good"
 
 
 def test_time_is_that_of_the_slowest_worker() -> None:
     table = judged([run("exact", 1.0)])
-    assert table["rows"][0]["iteration_s"] == 1.0
-    assert table["rows"][0]["sent_bytes"] == 20
+    assert table.rows[0].iteration_s == 1.0
+    assert table.rows[0].sent_bytes == 20
 
 
 def test_exact_strategies_lose_nothing_but_rounding() -> None:
     table = judged([run("exact", 1.0, 0.9)], [run("also-exact", 0.9, 0.85)])
     assert ends(table)["also-exact"] == "kept"
-    assert table["rows"][1]["lost"] == 0
+    assert table.rows[1].lost == 0
 
 
 def test_margins_are_wider_in_early_rungs() -> None:
@@ -110,9 +115,9 @@ def test_the_loss_judges_where_accuracy_says_nothing(accuracy: float | None) -> 
         [run("near", 0.5, accuracy, 0.505, "LOSSY")],
         [run("far", 0.4, accuracy, 0.6, "LOSSY")],
     )
-    assert table["judged_by"] == "loss"
+    assert table.judged_by == "loss"
     assert ends(table) == {"exact": "reference", "near": "kept", "far": "less accurate"}
-    assert table["rows"][1]["lost"] == pytest.approx(1.0)
+    assert table.rows[1].lost == pytest.approx(1.0)
 
 
 def test_guessing_is_beaten_by_more_than_its_own_spread() -> None:
@@ -137,7 +142,7 @@ def test_failures_are_rows_and_do_not_go_on() -> None:
         margins=Margins(),
         guessing=TEN_CLASSES,
     )
-    assert table["rows"][1] == {"label": "broken", "end": "failed", "reason": "worker 1 died"}
+    assert table.rows[1] == Candidate(label="broken", end="failed", reason="worker 1 died")
     assert survivors(table) == ["exact"]
 
 
@@ -150,6 +155,6 @@ def test_the_reference_goes_on_however_slow() -> None:
 def test_of_those_that_cannot_be_told_apart_the_strongest_guarantee_is_best() -> None:
     exact = [run("exact", 1.00), run("exact", 1.06)]
     lossy = [run("lossy", 1.01, guarantee="LOSSY"), run("lossy", 1.00, guarantee="LOSSY")]
-    assert best_of(judged(exact, lossy))["label"] == "exact"
+    assert best_of(judged(exact, lossy)).label == "exact"
     clearly = [run("lossy", 0.50, guarantee="LOSSY"), run("lossy", 0.53, guarantee="LOSSY")]
-    assert best_of(judged(exact, clearly))["label"] == "lossy"
+    assert best_of(judged(exact, clearly)).label == "lossy"

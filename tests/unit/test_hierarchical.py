@@ -18,7 +18,7 @@ from paceline.comm.shm import ShmComm
 from paceline.comm.torch import make_store
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.train.context import Context
 
 # The node of each worker. Uneven ones, ranks of one node that are not neighbours, one node, one worker per node.
@@ -39,7 +39,7 @@ def connect(context: Context, layout: str, port: int, timeout_s: float = 20.0) -
     return HierarchicalComm.connect(place)
 
 
-def on_nodes(pool: LocalLauncher, layout: str, function: Any, **arguments: Any) -> list[Any]:
+def on_nodes(pool: LocalPool, layout: str, function: Any, **arguments: Any) -> list[Any]:
     """`function(comm, **arguments)` on workers that believe to be where the layout says."""
     return on_pool(pool, len(layout), in_layout, layout=layout, port=free_port(), job=function, inner=arguments)
 
@@ -58,7 +58,7 @@ def every_row(comm: Comm, names: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_operation(pool: LocalLauncher, layout: str) -> None:
+def test_every_operation(pool: LocalPool, layout: str) -> None:
     world_size = len(layout)
     for rank, worker in enumerate(on_nodes(pool, layout, every_row, names=list(OPERATIONS))):
         assert set(worker) == set(OPERATIONS) >= set(ALONE)
@@ -90,9 +90,10 @@ def factor(world_size: int) -> float:
     return world_size * (world_size + 1) / 2
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("numel", [0, 1, 7, 300_000])  # the last is longer than one piece of shared memory
 @pytest.mark.parametrize("layout", ["aabb", "abba", "aaab", "abc"])
-def test_sums(pool: LocalLauncher, layout: str, numel: int) -> None:
+def test_sums(pool: LocalPool, layout: str, numel: int) -> None:
     world_size = len(layout)
     workers = on_nodes(pool, layout, sums, numel=numel)
     whole = torch.arange(numel * world_size, dtype=torch.float64) * factor(world_size)
@@ -121,13 +122,35 @@ def named_and_any(comm: Comm) -> Any:
 
 
 @pytest.mark.parametrize("layout", ACROSS)
-def test_what_was_asked_for_by_name_is_nobody_elses(pool: LocalLauncher, layout: str) -> None:
+def test_what_was_asked_for_by_name_is_nobody_elses(pool: LocalPool, layout: str) -> None:
     named, found = on_nodes(pool, layout, named_and_any)[0]
     last = len(layout) - 1
     assert named == mine(last, 1).tolist()
     for peer in range(1, len(layout)):
         turns = [2, 3] if peer == last else [1, 2, 3]
         assert [values for who, values in found if who == peer] == [mine(peer, turn).tolist() for turn in turns]
+
+
+def most_announcements_kept(comm: HierarchicalComm, rounds: int) -> tuple[int, int]:
+    """Exchange messages by name with the worker on the other node; the most entries that the listener held."""
+    listener, peer = comm._listener, 1 - comm.rank
+    most_arrived = most_claimed = 0
+    for number in range(rounds):
+        received = torch.zeros(1)
+        sent = comm.isend(torch.tensor([float(number)]), peer, 9)
+        comm.recv(received, peer, 9)
+        sent.wait()
+        assert received.item() == number
+        most_arrived = max(most_arrived, len(listener._arrived))
+        most_claimed = max(most_claimed, len(listener._claimed))
+    return most_arrived, most_claimed
+
+
+def test_announcements_that_were_claimed_are_not_kept(pool: LocalPool) -> None:
+    # A peer runs at most two messages ahead of a claim, because it waits for an answer to each.
+    for arrived, claimed in on_nodes(pool, "ab", most_announcements_kept, rounds=100):
+        assert arrived <= 2
+        assert claimed <= 1
 
 
 def limit_waits(comm: HierarchicalComm, timeout_s: float) -> None:
@@ -154,7 +177,7 @@ def wait_in_vain(context: Context, layout: str, port: int, how: str) -> str:
     return message
 
 
-def test_silence_names_ranks_of_the_world(pool: LocalLauncher) -> None:
+def test_silence_names_ranks_of_the_world(pool: LocalPool) -> None:
     def hear(how: str, layout: str = "abba") -> str:
         return on_pool(pool, 4, wait_in_vain, layout=layout, port=free_port(), how=how)[0]
 
@@ -174,11 +197,12 @@ def die(context: Context, layout: str, port: int, rank: int) -> None:
     comm.all_reduce(torch.zeros(1 << 18))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_dead_worker_is_named(rank: int) -> None:
     arguments = {"layout": "aabb", "port": free_port(), "rank": rank}
     task = Task(die, arguments, num_workers=4, timeout_s=20.0)
-    with LocalLauncher(4) as launcher, pytest.raises(WorkerError, match=f"worker {rank} died") as caught:
+    with LocalPool(4) as launcher, pytest.raises(WorkerError, match=f"worker {rank} died") as caught:
         launcher.run(task, ignore_event)
     assert caught.value.rank == rank
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ SOURCE = REPOSITORY / "src" / "paceline"
 
 # Low to high: a part may import what stands before its own line, and its own line's parts where it says so.
 LAYERS: list[set[str]] = [
-    {"errors", "files"},
+    {"errors", "files", "text"},
+    {"results"},
+    {"worker_files", "parsing"},
     {"plugins"},
     {"recipe"},
     {"data", "measure", "comm", "cluster"},
@@ -28,21 +31,26 @@ LAYERS: list[set[str]] = [
     {"launch"},
     {"runs"},
     {"study", "dataflow"},
-    {"report", "export"},
+    {"present", "export"},
     {"api", "library"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "errors"}}
+ONLY: dict[str, set[str]] = {"runs": {"runs", "recipe", "results", "errors", "text", "worker_files", "parsing"}}
 # What may import a foreign package, by the package.
-HOMES = {"torch.distributed": "comm", "plotly": "report", "jinja2": "report", "playwright": "report", "typer": "cli"}
+HOMES = {"torch.distributed": "comm", "plotly": "present", "jinja2": "present", "playwright": "present", "typer": "cli"}
 HOMES |= {"onnx": "quantize", "onnxruntime": "quantize"}
 HOMES |= {"pyarrow": "export", "torch.utils.tensorboard": "export", "mlflow": "export"}
 ENTRANCES = {"__init__", "__main__"}  # the public names and the command: they look everything up, nobody needs them
 
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports(file: Path) -> list[tuple[int, str]]:
     """Every module that a file imports, at its top or inside a function, with the line."""
+    return list(find_imports(file))
+
+
+def find_imports(file: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

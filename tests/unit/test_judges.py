@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
 from helpers import build
-from paceline.strategies import Guarantee, strategies
+from paceline.results import changed
+from paceline.results.verify import Divergence, ReplicaReport, ReplicaStep
+from paceline.strategies import Guarantee
 from paceline.study.judges import JUDGES, Seen, judge
 
 
-def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> dict[str, Any]:
+def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> ReplicaReport:
     steps = [
-        {"step": step, "digest": digest, "tensor": "t", "relative_error": 0.5, "relative_to_path": 0.5}
+        ReplicaStep(step=step, digest=digest, tensor="t", relative_error=0.5, relative_to_path=0.5)
         for step, digest in enumerate(digests)
     ]
     metrics = {"staleness_updates": {"max": latest}}
-    return {"rank": rank, "steps": steps, "start_digest": "0", "final_digest": final, "metrics": metrics}
+    return ReplicaReport(rank=rank, steps=steps, start_digest="0", final_digest=final, metrics=metrics)
 
 
-def seen(*workers: dict[str, Any]) -> Seen:
+def seen(*workers: ReplicaReport) -> Seen:
     return {"sgd": list(workers)}
 
 
 PERIODIC = "ring:average=weights"
+PARTIAL = "stepwise"  # two workers: at most one length of the longest update apart
 BOUNDED = "parameter-server:mode=bounded:max_staleness=1"  # two workers: at most 3 updates late
 
 
-def test_every_guarantee_that_a_strategy_gives_has_a_judge() -> None:
-    for name in [*strategies.classes, PERIODIC, BOUNDED, "ring+fp16"]:
-        # What lets replicas differ within a bound is judged over more steps, in study/partial.py.
-        assert build(name).guarantee in {*JUDGES, Guarantee.PARTIAL}
+def test_every_guarantee_has_a_judge() -> None:
+    assert set(JUDGES) == set(Guarantee)
     assert build(PERIODIC).guarantee is Guarantee.PERIODIC
+    assert build(PARTIAL).guarantee is Guarantee.PARTIAL
     assert build(BOUNDED).guarantee is Guarantee.STALE
 
 
@@ -42,7 +43,35 @@ def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
     assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 0.0, None)
     verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "axc")))
     assert not verdict.kept
-    assert verdict.first_divergence == {"optimizer": "sgd", "rank": 1, "step": 1, "tensor": "t", "error": math.inf}
+    assert verdict.first_divergence == Divergence(optimizer="sgd", rank=1, step=1, tensor="t", error=math.inf)
+
+
+def drifting(rank: int, distances: list[float], updates: list[float], final: str = "z") -> ReplicaReport:
+    found = worker(rank, "abc"[: len(distances)], final)
+    steps = [
+        changed(row, distance=distance, longest_update=update)
+        for row, distance, update in zip(found.steps, distances, updates, strict=True)
+    ]
+    return changed(found, steps=steps)
+
+
+def test_partial_wants_no_replica_further_from_the_mean_than_stated() -> None:
+    near, updates = drifting(0, [1.0, 2.0], [1.0, 2.0]), [1.0, 1.0]
+    # The longest update of any worker so far is the length that counts.
+    verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.0], updates)))
+    assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 1.0, None)
+    assert verdict.tolerance == pytest.approx(1.0)
+    verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.1], updates)))
+    assert not verdict.kept
+    first = verdict.first_divergence
+    assert first is not None
+    assert (first.optimizer, first.rank, first.step, first.tensor) == ("sgd", 1, 1, "t")
+    assert first.error == pytest.approx(1.05)
+    for wrong in (drifting(1, [1.0, math.nan], updates), drifting(1, [0.0, 0.0], updates, final="y")):
+        assert not judge(build(PARTIAL), 2, seen(near, wrong)).kept
+    assert not judge(build(PARTIAL), 2, seen(drifting(0, [0.0], [0.0]), drifting(1, [0.0], [0.0]))).kept
+    idle = [drifting(rank, [0.0], [1.0], final="0") for rank in range(2)]
+    assert not judge(build(PARTIAL), 2, seen(*idle)).kept
 
 
 def test_stale_wants_no_later_update_than_stated() -> None:
@@ -51,8 +80,8 @@ def test_stale_wants_no_later_update_than_stated() -> None:
     verdict = judge(build(BOUNDED), 2, seen(on_time, late))
     assert not verdict.kept
     assert verdict.first_divergence is not None
-    assert verdict.first_divergence["rank"] == 1
-    assert verdict.first_divergence["tensor"] == "an update 4 late, of 3 allowed"
+    assert verdict.first_divergence.rank == 1
+    assert verdict.first_divergence.tensor == "an update 4 late, of 3 allowed"
     assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).kept
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import on_pool
 from kernel import can_count_loopback, can_count_sockets, traffic_of
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
 OPERATIONS = ["all_reduce", "ring", "broadcast", "gather and scatter"]
 # Headers, acknowledgements and the barriers around an operation come on top of the payload: well below this.
@@ -16,7 +16,7 @@ Workers = list[dict[str, int]]
 
 
 @pytest.fixture(scope="module", params=[(name, size) for name in OPERATIONS for size in (3, 4)], ids=str)
-def workers(request: pytest.FixtureRequest, pool: LocalLauncher) -> Workers:
+def workers(request: pytest.FixtureRequest, pool: LocalPool) -> Workers:
     operation, world_size = request.param
     return on_pool(pool, world_size, traffic_of, operation=operation)
 

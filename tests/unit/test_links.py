@@ -11,7 +11,7 @@ from kernel import bytes_by_connection, can_count_sockets
 from paceline.comm import Counter, Operation, comms
 from paceline.comm.links import Link, bytes_by_link
 from paceline.comm.threads import ThreadsComm
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 
 COLLECTIVES = ["all_reduce", "reduce_scatter", "broadcast", "gather", "scatter", "all_gather"]
 
@@ -42,7 +42,7 @@ def test_messages_and_servers() -> None:
 
 @pytest.mark.skipif(not can_count_sockets(), reason="this kernel gives no byte counts per TCP connection (TCP_INFO)")
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "broadcast", "gather"])
-def test_the_kernel_sees_the_same_links(op: str, pool: LocalLauncher) -> None:
+def test_the_kernel_sees_the_same_links(op: str, pool: LocalPool) -> None:
     """Each connection is known to both of its ends by its two ports."""
     workers: list[dict[str, Any]] = on_pool(pool, 4, bytes_by_connection, operation=op)
     ends = {ports: rank for rank, worker in enumerate(workers) for ports in worker["sent"]}

@@ -12,12 +12,18 @@ from rich.console import Console
 
 from made_up import made_up_worker
 from made_up_lines import even_steps
-from paceline.cli.parts.stored import show_run, show_study
-from paceline.cli.parts.view import comparison_table, run_lines, straggler_lines, unjudged_lines, worker_table
+from paceline.present import page_in_memory
+from paceline.present.measured import stragglers
+from paceline.present.model import Page
+from paceline.present.studies.run import run_facts
+from paceline.present.terminal import show
 from paceline.recipe import Recipe
+from paceline.results import RunResult, Straggler, changed, convert, encode, to_json
+from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import make_entry
 from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
-from paceline.study.results import add_comparisons, combine, run_result
+from paceline.study.results import combine, run_result
+from report_samples import study_of
 
 NUM_STEPS = 60
 USUAL = {"data": 0.5, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
@@ -26,10 +32,10 @@ RECIPE = Recipe().replace({"workers": 2})
 
 def write_lines(folder: Path, *own: dict[str, float]) -> Path:
     """Files of workers that differ in their own work alone."""
-    folder.mkdir()
+    (folder / "workers").mkdir(parents=True)
     for rank, seconds in enumerate(own):
         lines = [{"kind": "head", "rank": rank}, *even_steps(NUM_STEPS, seconds), {"kind": "end", "dropped": 0}]
-        (folder / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "workers" / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
@@ -38,18 +44,18 @@ def made_up_workers(count: int = 2) -> list[dict[str, Any]]:
     return [made_up_worker(rank, [10.0] * NUM_STEPS, links=[{"from": rank, **link}]) for rank in range(count)]
 
 
-def result_of(files: Path | None, label: str = "ring") -> dict[str, Any]:
-    workers = made_up_workers()
+def result_of(files: Path | None, label: str = "ring") -> RunResult:
+    workers = [convert(worker, WorkerReport) for worker in made_up_workers()]
     measured = measure_run(RECIPE, workers, files)
-    return {**run_result(RECIPE, make_entry("ring", RECIPE), workers, 9.0, measured), "label": label}
+    return changed(run_result(RECIPE, make_entry("ring", RECIPE), workers, 9.0, measured), label=label)
 
 
 @pytest.fixture
-def result(tmp_path: Path) -> dict[str, Any]:
-    return result_of(write_lines(tmp_path / "workers", USUAL, USUAL | {"forward": 3.0}))
+def result(tmp_path: Path) -> RunResult:
+    return result_of(write_lines(tmp_path / "run", USUAL, USUAL | {"forward": 3.0}))
 
 
-def test_a_result_holds_what_the_files_say(result: dict[str, Any]) -> None:
+def test_a_result_holds_what_the_files_say(result: RunResult) -> None:
     mean = result["split"]["mean"]
     assert (mean["step_s"], mean["data_s"], mean["compute_s"]) == pytest.approx((10.0, 0.5, (3.5 + 5.5) / 2))
     assert [row["waiting_s"] for row in result["split"]["per_worker"]] == pytest.approx([2.0, 0.0])
@@ -58,7 +64,7 @@ def test_a_result_holds_what_the_files_say(result: dict[str, Any]) -> None:
     assert [(link["from"], link["bytes"]) for link in result["links"]] == [(0, 5), (1, 5)]
     # As a ring would, 1000 bytes of an all-reduce between two go over the wire once, in the four seconds that are left.
     assert result["split"]["per_worker"][1]["bandwidth_bytes_per_s"] == pytest.approx(1000 / 4.0)
-    json.dumps(result)
+    assert json.loads(encode(result)) == to_json(result)
 
 
 def test_without_files_nothing_is_said() -> None:
@@ -80,79 +86,94 @@ def test_steps_that_count(warmup: int, limit: int | None, expected: tuple[int, i
     assert timed_steps(recipe, 10) == expected
 
 
-def straggler(rank: int, percent: float, phase: str = "forward") -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "phase": phase,
-        "excess_s": percent / 1000,
-        "excess_percent": percent,
-        "interval95_percent": [percent - 1, percent + 1],
-        "steps": 60,
-    }
+def straggler(rank: int, percent: float, phase: str = "forward") -> Straggler:
+    return Straggler(
+        rank=rank,
+        phase=phase,
+        excess_s=percent / 1000,
+        excess_percent=percent,
+        interval95_percent=(percent - 1, percent + 1),
+        steps=60,
+    )
+
+
+def slowed(*stragglers: Straggler) -> RunResult:
+    return changed(result_of(None), stragglers=list(stragglers))
 
 
 def test_repeats_agree_by_majority() -> None:
     repeats = [
-        {"stragglers": [straggler(1, 20.0), straggler(0, 11.0)]},
-        {"stragglers": [straggler(1, 30.0)]},
-        {"stragglers": [straggler(1, 50.0), straggler(2, 90.0, "data")]},
-        {"stragglers": None},  # not measured: it has no say
+        slowed(straggler(1, 20.0), straggler(0, 11.0)),
+        slowed(straggler(1, 30.0)),
+        slowed(straggler(1, 50.0), straggler(2, 90.0, "data")),
+        result_of(None),  # not measured: it does not count
     ]
     (found,) = agreed_stragglers(repeats) or []
-    assert (found["rank"], found["excess_percent"], found["interval95_percent"]) == (1, 30.0, [29.0, 31.0])
+    assert (found["rank"], found["excess_percent"], found["interval95_percent"]) == (1, 30.0, (29.0, 31.0))
     assert found["steps"] == 180
-    assert agreed_stragglers([{"stragglers": []}, {"stragglers": [straggler(1, 20.0)]}]) == []
-    assert agreed_stragglers([{}, {"stragglers": None}]) is None
+    assert agreed_stragglers([slowed(), slowed(straggler(1, 20.0))]) == []
+    assert agreed_stragglers([result_of(None), result_of(None)]) is None
 
 
-def printed(table: Any, width: int) -> list[str]:
+def shown(page: Page, width: int) -> list[str]:
     console = Console(width=width, file=io.StringIO(), highlight=False)
-    console.print(table)
+    show(console, page)
     return [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 @pytest.mark.parametrize("label", ["ring", "parameter-server:mode=bounded:bound=4+topk:ratio=0.05"])
-def test_tables_fit_and_say_who_waits(result: dict[str, Any], width: int, label: str) -> None:
-    study = {"results": [combine([{**result, "label": label}] * 3), combine([result_of(None, "all-reduce")] * 3)]}
-    add_comparisons(study["results"])
-    for table in (comparison_table(study, width), worker_table(result, width)):
-        lines = printed(table, width)
+def test_tables_fit_and_show_the_waiting(result: RunResult, width: int, label: str) -> None:
+    study = study_of([[changed(result, label=label)] * 3, [result_of(None, "all-reduce")] * 3])
+    for page in (page_in_memory(study, Path("x")), page_in_memory(result, Path("x"))):
+        lines = shown(page, width)
         assert max(map(len, lines)) <= width
         assert "waiting" in lines[0]
         assert "\N{HORIZONTAL ELLIPSIS}" not in "".join(lines)
     if width == 140:
-        assert "train s" in printed(comparison_table(study, width), width)[0]
+        assert "train s" in shown(page_in_memory(study, Path("x")), width)[0]
     if width >= 100:
         assert "overlap" in lines[0]
 
 
-def test_sentences_about_slow_workers(result: dict[str, Any]) -> None:
-    (line,) = straggler_lines(result)
-    assert line == ("Worker 1 is slow in forward by 2000.00 ms a step, 50 % of the others' own work (95 %: 50 to 50).")
-    assert straggler_lines({**result, "stragglers": [straggler(3, 30.0, "all")]}, "ddp") == [
-        "ddp: worker 3 is slow in all phases by 30.00 ms a step, 30 % of the others' own work (95 %: 29 to 31)."
-    ]
-    assert straggler_lines({"stragglers": None}) == straggler_lines({}) == []
+def test_sentences_about_stragglers(result: RunResult) -> None:
+    (finding, _) = stragglers([combine([result])])
+    assert finding.kind == "problem"
+    assert finding.text == (
+        "Straggler: worker 1 is slow in forward by 2000.00 ms per step, 50 % of the others' own work (95 % interval 50 "
+        "to 50 %)."
+    )
+    slow = changed(result, label="ddp", stragglers=[straggler(3, 30.0, "all")])
+    fine = changed(result, label="ring", stragglers=[])
+    (finding, _) = stragglers([combine([slow]), combine([fine])])
+    assert finding.text == (
+        "Straggler: worker 3 is slow in all phases by 30.00 ms per step, 30 % of the others' own work (95 % interval "
+        "29 to 31 %) under ddp, not under ring."
+    )
+    (finding,) = stragglers([combine([fine])])
+    assert finding.text == "No straggler: no worker's own work takes over 10 % longer than that of the others."
+    assert stragglers([combine([result_of(None)])]) == []
 
 
-def test_too_few_steps_to_tell_are_said(result: dict[str, Any]) -> None:
-    short = {**result, "label": "short", "stragglers": None, "timed_steps": 19}
-    assert unjudged_lines([short]) == ["Too few timed steps (19) to tell whether a worker is slow: it takes 50."]
-    assert unjudged_lines([result, short]) == [
-        "Too few timed steps under short (19) to tell whether a worker is slow: it takes 50."
-    ]
-    assert unjudged_lines([result]) == unjudged_lines([{**short, "workers": 1}]) == []
-    assert unjudged_lines([{**short, "split": None}]) == []
-    study = {"results": [combine([short])], "repeats": 1}
-    add_comparisons(study["results"])
-    for show, item in ((show_run, short), (show_study, study)):
-        console = Console(width=120, file=io.StringIO(), highlight=False)
-        show(console, item)
-        assert "Too few timed steps (19)" in console.file.getvalue()
+def test_too_few_steps_are_said_with_the_remedy(result: RunResult) -> None:
+    short = combine([changed(result, label="short", stragglers=None, timed_steps=19, steps=20)])
+    recipe = RECIPE.replace({"train.epochs": 2})
+    (finding,) = stragglers([short], recipe)
+    assert finding.text == "Straggler detection needs 50 timed steps; this run has 19 (use --epochs 6)."
+    (finding,) = stragglers([short], RECIPE.replace({"train.iterations": 20}))
+    assert finding.text.endswith("this run has 19 (use --iterations 51).")
+    long = changed(short, steps=100)
+    (finding,) = stragglers([long], RECIPE.replace({"train.timed_iterations": 20}))
+    assert finding.text.endswith("this run has 19 (use --timed-iterations 51).")
+    texts = [one.text for one in stragglers([combine([result]), short])]
+    assert texts[-1] == "Straggler detection needs 50 timed steps; short has 19."
+    assert stragglers([changed(short, workers=1)]) == stragglers([changed(short, split=None)]) == []
+    study = study_of([[changed(result, stragglers=None, timed_steps=19)]])
+    for page in (page_in_memory(study, Path("x")), page_in_memory(study.results[0], Path("x"))):
+        assert any("Straggler detection needs 50 timed steps; this run has 19" in line for line in shown(page, 120))
 
 
-def test_a_run_says_where_its_steps_went(result: dict[str, Any]) -> None:
-    (line,) = [line for line in run_lines(result) if line.startswith("step ")]
-    assert line == "step            compute 45 %, communication 40 %, overlap 0 %, waiting 10 %, data 5 %, rest 0 %"
-    assert not [line for line in run_lines(result_of(None)) if line.startswith("step ")]
+def test_a_run_says_where_its_steps_went(result: RunResult) -> None:
+    facts = dict(run_facts(result))
+    assert facts["step"] == "compute 45 %, communication 40 %, overlap 0 %, waiting 10 %, data 5 %, rest 0 %"
+    assert "step" not in dict(run_facts(result_of(None)))

@@ -16,7 +16,6 @@ from paceline.study.entries import make_entry
 from paceline.study.memory import (
     HOLES,
     TRAINING_BYTES,
-    Footprint,
     Room,
     amount,
     available_bytes,
@@ -27,6 +26,7 @@ from paceline.study.memory import (
     reason_against,
     rooms,
 )
+from paceline.train.footprint import Footprint
 
 MB = 1_000_000
 SGD = OptimizerConfig(momentum=0.9)

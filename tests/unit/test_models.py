@@ -250,17 +250,17 @@ def test_examples_learn(example: str, lr: float, fraction: float) -> None:
     objective = build_objective(f"{file}:loss")
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 
-    def test_loss() -> float:
+    def loss_on_test_set() -> float:
         with torch.no_grad():
             return float(objective.loss(call_model(model, test_inputs), test_targets))
 
-    before = test_loss()
+    before = loss_on_test_set()
     for start in range(0, 30 * 32, 32):
         batch, target = slice_tree((inputs, targets), start, start + 32)
         optimizer.zero_grad()
         objective.loss(call_model(model, batch), target).backward()
         optimizer.step()
-    assert test_loss() < fraction * before
+    assert loss_on_test_set() < fraction * before
     counted = objective.correct(call_model(model, test_inputs), test_targets)
     assert (counted is None) == (example == "regression")
 

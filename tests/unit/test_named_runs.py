@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.parts.options import unbroken
+from paceline.cli.parts.console import unbroken
+from paceline.cli.trace import trace_lines
 from paceline.measure.merged import Written
 from paceline.measure.steps import StepRange
 from paceline.runs import folder_of
-from paceline.study.trace import trace_lines
 from report_samples import result, usual_study, write_run, write_study
 
 

@@ -12,7 +12,8 @@ import pytest
 from paceline.codecs import Codec, codecs
 from paceline.comm import comms
 from paceline.errors import PacelineError, RunError, UsageError, WorkerError, unknown
-from paceline.plugins import accepted_arguments, call_factory, is_reference, load_reference
+from paceline.launch.registry import launchers
+from paceline.plugins import accepted_arguments, call_factory, digests_of_files, is_reference, load_reference
 from paceline.strategies import Strategy, strategies
 
 
@@ -104,7 +105,7 @@ def test_a_factory_gets_the_arguments_that_it_has() -> None:
     assert accepted_arguments(lambda: None, offered) == {}
 
 
-@pytest.mark.parametrize("registry", [strategies, codecs, comms], ids=lambda registry: registry.kind)
+@pytest.mark.parametrize("registry", [strategies, codecs, comms, launchers], ids=lambda registry: registry.kind)
 def test_a_registry_finds_one_class_for_each_name(registry: Any) -> None:
     assert list(registry.classes) == sorted(registry.classes)
     assert all(cls.name == name for name, cls in registry.classes.items())
@@ -138,3 +139,13 @@ def test_the_tree_of_errors() -> None:
     assert issubclass(WorkerError, RunError)
     error = WorkerError(3, "died", "Traceback ...")
     assert (str(error), error.rank, error.traceback) == ("worker 3 died", 3, "Traceback ...")
+
+
+def test_files_that_words_refer_to_have_digests(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("x = 1\n")
+    words = ["ring", f"{file}:Mine:k=2+bf16", f"{tmp_path / 'missing.py'}:f", "package.module:name"]
+    first = digests_of_files(words)
+    assert list(first) == [str(file)]
+    file.write_text("x = 2\n")
+    assert digests_of_files(words) != first

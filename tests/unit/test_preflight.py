@@ -10,7 +10,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.study.compare import prepare
+from paceline.study.compare import Compare
 from paceline.study.preflight import Facts, preflight
 
 SMALL = {"data.name": "synthetic:1x28x28x10", "data.train_samples": 50, "data.test_samples": 10, "workers": 2}
@@ -58,10 +58,10 @@ def test_what_is_learnt_on_the_way() -> None:
 
 def test_more_servers_than_tensors() -> None:
     recipe = Recipe().replace({**SMALL, "strategies": ["ring", "parameter-server:servers=10"]})
-    entries, _ = prepare(recipe)  # lenet5: five layers, each with weights and biases
+    entries = Compare.prepare(recipe).entries  # lenet5: five layers, each with weights and biases
     assert [entry.num_servers for entry in entries] == [0, 10]
     with pytest.raises(UsageError, match=r"11 servers cannot share a model of 10 trained tensors.*at most servers=10"):
-        prepare(recipe.replace({"strategies": ["ring", "parameter-server:servers=11"]}))
+        Compare.prepare(recipe.replace({"strategies": ["ring", "parameter-server:servers=11"]}))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,10 @@ def test_a_loss_that_is_no_mean(user: str) -> None:
 def test_a_study_finds_mistakes_in_any_row() -> None:
     recipe = Recipe().replace({**SMALL, "strategies": ["ring", "all-redcue"]})
     with pytest.raises(UsageError, match="unknown strategy 'all-redcue'; did you mean 'all-reduce'"):
-        prepare(recipe)
+        Compare.prepare(recipe)
     with pytest.raises(UsageError, match="names no strategies to compare"):
-        prepare(Recipe().replace(SMALL))
-    entries, facts = prepare(Recipe().replace({**SMALL, "strategies": ["ring"]}))
+        Compare.prepare(Recipe().replace(SMALL))
+    study = Compare.prepare(Recipe().replace({**SMALL, "strategies": ["ring"]}))
+    entries, facts = study.entries, study.facts
     assert [entry.label for entry in entries] == ["ring"]
     assert facts.steps_per_epoch == 3

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import report_samples as samples
 from paceline.cli.parts import progress
 from paceline.cli.parts.progress import Bars
 from paceline.cli.parts.workers import Workers
@@ -16,6 +17,7 @@ from paceline.measure import live
 from paceline.measure.live import Live
 from paceline.measure.observer import RunFacts
 from paceline.recipe import Recipe
+from paceline.results import Final, changed
 from paceline.study.entries import Entry, make_entry
 
 WIDTH = 100
@@ -32,7 +34,12 @@ def event(rank: int, step: int = 5, **changes: Any) -> dict[str, Any]:
     return {**plain, **changes}
 
 
-RESULT = {"steps": 100000, "train_s": 12.34, "final": {"train_loss": 0.5, "test_accuracy": 0.75}}
+RESULT = changed(
+    samples.result("ring", 0.1),
+    steps=100000,
+    train_s=12.34,
+    final=Final(train_loss=0.5, train_accuracy=None, test_loss=None, test_accuracy=0.75),
+)
 
 
 def facts(rank: int = 0) -> RunFacts:
@@ -108,7 +115,7 @@ def shown(entries: list[Entry], *, workers: int, is_terminal: bool) -> list[str]
     """All lines that a study puts on a console of 100 columns."""
     output = io.StringIO()
     console = Console(file=output, width=WIDTH, force_terminal=is_terminal, legacy_windows=False)
-    with Bars(entries, repeats=2, total_steps=100000, console=console) as bars:
+    with Bars(entries, repeats=2, console=console) as bars:
         for entry in entries:
             bars.started(entry, 0)
             for rank in range(workers):

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from integer_reference import run_reference, times
@@ -19,7 +19,8 @@ from paceline.quantize.integer_ops import Convolve, Multiply, multiply
 from paceline.quantize.ops import FloatOp
 from paceline.quantize.quantized import quantized, restored, tensors_of
 from paceline.quantize.simulate import Rounding, Simulated
-from quantize_samples import RandomNetwork, Walker
+from properties import examples
+from quantize_samples import RandomNetwork, Walker, dequantize
 
 INTEGERS = {torch.int8, torch.int32}
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -64,7 +65,7 @@ def test_a_ratio_beyond_all_reason_is_refused() -> None:
         fixed_point(Fraction(2**15))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(ratios=st.lists(RATIOS, min_size=1, max_size=4), data=st.data())
 def test_rescaling_is_exact_for_every_int32(ratios: list[Fraction], data: st.DataObject) -> None:
     edges = st.sampled_from([0, 1, -1, 2**31 - 1, -(2**31), 2**16, -(2**16), 0xFFFF, 2**15])
@@ -86,7 +87,7 @@ def test_what_makes_numbers_larger_is_exact_as_well(value: int, ratio: Fraction)
     assert abs(int(rescaled[0]) - ratio * value) <= Fraction(1, 2) + Fraction(1000 * 2**13, 2**29)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**31), symmetric=st.booleans(), per_channel=st.booleans(), length=st.integers(0, 4))
 def test_random_networks_equal_the_scalar_reference_bit_for_bit(
     seed: int, symmetric: bool, per_channel: bool, length: int
@@ -97,7 +98,7 @@ def test_random_networks_equal_the_scalar_reference_bit_for_bit(
     assert found.tolist() == [run_reference(network.model, image) for image in images.tolist()]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=st.integers(0, 2**31), symmetric=st.booleans())
 def test_no_tensor_is_anything_but_int8_or_int32(seed: int, symmetric: bool) -> None:
     network = RandomNetwork(seed, symmetric=symmetric, per_channel=True, length=4)
@@ -159,8 +160,8 @@ def test_integers_and_their_simulation_differ_by_rounding_alone(seed: int) -> No
     grids = network.model.grids
     simulated = Simulated(network.model.graph, Rounding(grids=grids, biases=True))
     with torch.no_grad():
-        expected = simulated(grids["input"].dequantize(images))
-    found = executor.scores(grids["input"].dequantize(images))
+        expected = simulated(dequantize(grids["input"], images))
+    found = executor.scores(dequantize(grids["input"], images))
     # The layer before the last may round to the neighbour where a number lies half-way: one step there.
     hidden, last = network.model.graph.layers[-2:]
     most = network.model.grid(hidden.name).scale * last.weight.abs().sum(1).max()

@@ -16,11 +16,13 @@ from safetensors.torch import load_file, save_file
 from command import Said, run_command
 from paceline.errors import UsageError
 from paceline.plugins import load_reference
+from paceline.present.studies.quantize import headline, last_integer
 from paceline.quantize.ranges import METHODS
+from paceline.results.files import convert
+from paceline.results.quantize import Quantization
 from paceline.study.quantize import Request, find_source, load_source, quantize
 from paceline.study.quantize.scoring import Score, calibration_batches, confusion
 from paceline.study.quantize.stages import Listener
-from paceline.study.quantize.words import headline, last_integer
 from trained_samples import LENET, trained_run, trained_state
 
 QUICK = ("--samples", "128", "--test-samples", "200", "--no-onnx")
@@ -38,6 +40,10 @@ def done(run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Said, dic
     said = run_command("quantize", str(run), "--out", str(out), "--json", str(out / "study.json"), "--no-onnx")
     assert said.code == 0, said.err
     return said, json.loads((out / "study.json").read_text()), out
+
+
+def typed(study: dict[str, Any]) -> Quantization:
+    return convert(study, Quantization)
 
 
 def test_stages_are_judged_from_float_to_integers(done: tuple[Said, dict[str, Any], Path]) -> None:
@@ -75,7 +81,7 @@ def test_what_was_stored_is_listed_shown_and_reported(done: tuple[Said, dict[str
     for text in (said.out, shown.out):
         assert "fully integer" in text
         assert "Most noise" in text
-        assert headline(study) in " ".join(text.split())
+        assert headline(typed(study)).text in " ".join(text.split())
     differing = run_command("runs", "diff", "last", "last", "--out", str(out))
     assert differing.code == 2
     assert "no steps to compare" in differing.err
@@ -126,9 +132,10 @@ def test_options_lead_to_integers_as_well(options: tuple[str, ...], run: Path, t
     said = run_command("quantize", str(run), *QUICK, *options, *arguments)
     assert said.code == 0, said.err
     study = json.loads(file.read_text())
-    last = last_integer(study)
+    last = last_integer(typed(study))
     assert last is not None
-    assert last["agreement"] >= 0.97
+    assert last.agreement is not None
+    assert last.agreement >= 0.97
     if "--calibration" in options:
         assert study["request"]["calibrations"] == options[1].split(",")
     if options == ("--symmetric",):
@@ -235,9 +242,9 @@ def test_a_model_without_classes_has_losses_alone(tmp_path: Path) -> None:
     assert {row["agreement"] for row in study["stages"]} == {row["test_accuracy"] for row in study["stages"]} == {None}
     assert study["confusion"] == []
     assert study["num_calibration_samples"] == 150
-    first, last = study["stages"][0], last_integer(study)
+    first, last = study["stages"][0], last_integer(typed(study))
     assert last is not None
-    assert last["test_loss"] == pytest.approx(first["test_loss"], rel=0.05)
+    assert last.test_loss == pytest.approx(first["test_loss"], rel=0.05)
     assert "Calibrated on 150 training samples" in " ".join(said.out.split())
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from made_up_lines import Line, both, even_steps, op, span, step_line
-from paceline.errors import UsageError
-from paceline.measure.reading import read_lines, read_steps, stands_for, together, worker_files
+from paceline.measure.reading import read_steps, stands_for, together
 
 
 def one_step(step: int) -> list[Line]:
@@ -46,28 +41,6 @@ def test_workers_go_step_by_step_whoever_measured_it() -> None:
     second = read_steps([*one_step(0), *one_step(2)])
     groups = [(sorted(group), next(iter(group.values())).step) for group in together({0: first, 1: second})]
     assert groups == [([0, 1], 0), ([0], 1), ([0, 1], 2)]
-
-
-def test_a_last_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "0.jsonl"
-    file.write_text(json.dumps(step_line(0, 0, 1)) + "\n" + json.dumps(step_line(1, 1, 2))[:20])
-    assert [line["step"] for line in read_lines(file)] == [0]
-    file.write_text("")
-    assert list(read_lines(file)) == []
-
-
-@pytest.mark.parametrize("bad", ["{", "[1]", "\x00\x00"])
-def test_a_damaged_line_amid_the_others_is_told(tmp_path: Path, bad: str) -> None:
-    file = tmp_path / "0.jsonl"
-    file.write_text(f"{json.dumps(step_line(0, 0, 1))}\n{bad}\n{json.dumps(step_line(1, 1, 2))}\n")
-    with pytest.raises(UsageError, match=r"0\.jsonl is damaged: line 2"):
-        list(read_lines(file))
-
-
-def test_files_are_found_by_rank(tmp_path: Path) -> None:
-    for name in ("10.jsonl", "2.jsonl", "notes.jsonl", "3.txt"):
-        (tmp_path / name).write_text("")
-    assert list(worker_files(tmp_path)) == [2, 10]
 
 
 def test_memory_does_not_grow_with_steps() -> None:

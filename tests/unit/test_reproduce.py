@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from made_up import MadeUpLauncher, Silent, made_up_worker
-from paceline.cli.parts.stored import show_stored
+import report_samples as samples
+from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.data import load_data
 from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.models import build_model
-from paceline.report import write_report
-from paceline.runs import list_runs, read
-from paceline.study.reproduce import Plan, experiment_names, load_experiment, prepare, reproduce
+from paceline.present.charts.published import figure_text
+from paceline.present.studies.reproduce import proof_finding
+from paceline.results import (
+    Evaluation,
+    Network,
+    Resources,
+    RunResult,
+    WorkerNetwork,
+    WorkerResources,
+    changed,
+)
+from paceline.results.study import Figure, OurRow, Reproduction, WorkerLoad
+from paceline.results.verify import ReplicaReport, ReplicaStep
+from paceline.runs import list_runs
+from paceline.study.engine import run_study
+from paceline.study.reproduce import Plan, Reproduce, experiment_names, load_experiment
 from paceline.study.reproduce.figures import QUANTITIES, convergence
 from paceline.study.reproduce.load import load_of
 from paceline.study.reproduce.proof import compare_digests
-from paceline.study.reproduce.words import figure_text, proof_words
 
 NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-four-nodes"]
 INTEGERS = "int8-small-cnn"  # one worker, and stages of its model instead of strategies
@@ -37,21 +44,18 @@ def no_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda *_: None)
 
 
-@contextmanager
-def silently(entries: Any, repeats: int, steps: int) -> Iterator[Silent]:
-    del entries, repeats, steps
-    yield Silent()
-
-
 def plan_of(name: str, tmp_path: Path, **changes: Any) -> Plan:
-    arguments = {"data_dir": str(tmp_path), "on_cluster": False, **changes}
-    return prepare(load_experiment(name), **arguments)
+    return study_of(name, tmp_path, **changes).plan
+
+
+def study_of(name: str, tmp_path: Path, **changes: Any) -> Reproduce:
+    return Reproduce.prepare(name, **{"data_dir": str(tmp_path), "on_cluster": False, **changes})
 
 
 def answer(task: Task, _: int) -> list[dict[str, Any]]:
     """A proof's digests, or a training run of as many steps as were asked for."""
     if "oracle" in task.arguments:
-        return [{"rank": r, "digests": ["a", "b"], "relative_error": 1e-16} for r in range(task.num_workers)]
+        return proven(*([["a", "b"]] * task.num_workers), error=1e-16)
     recipe = task.arguments["recipe"]
     steps = recipe.num_steps(recipe.data.train_samples or 100)
     time_s = 0.1 * recipe.batch_size / task.num_workers
@@ -62,12 +66,31 @@ def answer(task: Task, _: int) -> list[dict[str, Any]]:
     return [made_up_worker(rank, [time_s] * steps, evaluations=evaluations) for rank in range(task.num_workers)]
 
 
-def reproduced(name: str, tmp_path: Path, **changes: Any) -> tuple[dict[str, Any], Path]:
-    return reproduce(plan_of(name, tmp_path, **changes), MadeUpLauncher(answer), out=tmp_path / "runs", follow=silently)
+def proven(*digests: list[str], error: float = 0.0) -> list[ReplicaReport]:
+    """Workers of a proof, by their digests."""
+    return [
+        ReplicaReport(
+            rank=rank,
+            steps=[ReplicaStep(step=step, digest=digest) for step, digest in enumerate(own)],
+            start_digest="",
+            final_digest=own[-1],
+            metrics={},
+            final_relative_error=error,
+        )
+        for rank, own in enumerate(digests)
+    ]
 
 
-def row_of(study: dict[str, Any], key: str) -> dict[str, Any]:
-    return next(row for row in study["ours"] if row["key"] == key)
+def reproduced(name: str, tmp_path: Path, **changes: Any) -> tuple[Reproduction, Path]:
+    launcher = MadeUpLauncher(answer)
+    outcome = run_study(study_of(name, tmp_path, **changes), launching(launcher), Silent(), tmp_path / "runs")
+    assert outcome is not None
+    assert isinstance(outcome.result, Reproduction)
+    return outcome.result, outcome.folder
+
+
+def row_of(study: Reproduction, key: str) -> OurRow:
+    return next(row for row in study.ours if row.key == key)
 
 
 def test_the_experiments_are_there() -> None:
@@ -126,80 +149,57 @@ def test_the_small_cnn_is_the_published_one(tmp_path: Path) -> None:
 def test_a_subset_is_marked_and_its_accuracy_is_not_compared(tmp_path: Path) -> None:
     study, _ = reproduced("vgg11-four-nodes", tmp_path)
     alone, gather = row_of(study, "one-worker"), row_of(study, "gather-scatter")
-    assert "test_accuracy" not in alone["figures"]
-    assert alone["figures"]["epoch_s"] == {"value": pytest.approx(25.6 * 196), "is_extrapolated": True}
-    assert not alone["figures"]["iteration_s"]["is_extrapolated"]
-    assert gather["figures"]["speedup"]["value"] == pytest.approx(4.0)
-    assert [row["ours"] for row in study["published"][0]["rows"]] == [
+    assert "test_accuracy" not in alone.figures
+    assert alone.figures["epoch_s"] == Figure(value=pytest.approx(25.6 * 196), is_extrapolated=True)
+    assert not alone.figures["iteration_s"].is_extrapolated
+    assert gather.figures["speedup"].value == pytest.approx(4.0)
+    assert [row.ours for row in study.published[0].rows] == [
         "one-worker",
         "gather-scatter",
         "all-reduce",
         "ddp",
     ]
-    assert study["published"][0]["rows"][0]["published"]["iteration_s"] == 1.855
+    assert study.published[0].rows[0].published["iteration_s"] == 1.855
 
 
 def test_full_runs_a_whole_epoch(tmp_path: Path) -> None:
     study, _ = reproduced("vgg11-four-nodes", tmp_path, full=True)
     row = row_of(study, "ddp, workers 4")
-    assert row["steps"] == 196
-    assert not row["figures"]["epoch_s"]["is_extrapolated"]
-    assert {row["workers"] for row in study["ours"]} == {1, 2, 3, 4}
-    published = next(row for row in study["published"][0]["rows"] if row["name"].startswith("Distributed"))
-    assert published["ours"] == "ddp, workers 4"
+    assert row.steps == 196
+    assert not row.figures["epoch_s"].is_extrapolated
+    assert {row.workers for row in study.ours} == {1, 2, 3, 4}
+    published = next(row for row in study.published[0].rows if row.name.startswith("Distributed"))
+    assert published.ours == "ddp, workers 4"
 
 
 def test_a_batch_sweep_is_held_to_one_worker_of_the_same_batch_each(tmp_path: Path) -> None:
-    study, folder = reproduced("resnet18-batch-sweep", tmp_path)
-    row = row_of(study, "ddp, workers 2, worker_batch_size 32")["figures"]
+    study, _ = reproduced("resnet18-batch-sweep", tmp_path)
+    row = row_of(study, "ddp, workers 2, worker_batch_size 32").figures
     # Twice as many samples in a step of the same length: half the epoch, so that nothing is left for communication.
-    assert row["epoch_s"]["value"] == pytest.approx(3.2 * 782)
-    assert row["communication_estimated_s"]["value"] == pytest.approx(3.2 * (782 - 1563 / 2))
-    assert row["epoch_s"]["is_extrapolated"]
-    assert "versus_fastest" not in study["results"][0]
-    page = write_report([folder], tmp_path / "page.html").read_text()
-    assert "worker_batch_size 128" in page
-    assert "none is the fastest" in page
-    assert study["results"][0]["point"] == {"workers": 1, "train.worker_batch_size": 32}
+    assert row["epoch_s"].value == pytest.approx(3.2 * 782)
+    assert row["communication_estimated_s"].value == pytest.approx(3.2 * (782 - 1563 / 2))
+    assert row["epoch_s"].is_extrapolated
+    assert study.results[0].versus_fastest is None
+    assert study.results[0].point == {"workers": 1, "train.worker_batch_size": 32}
 
 
 def test_two_reduces_are_proven(tmp_path: Path) -> None:
-    study, folder = reproduced("lenet5-two-reduces", tmp_path)
-    assert [row["strategy"] for row in study["proof"]] == ["root-average", "ring"]
-    assert all(row["passed"] for row in study["proof"])
-    assert row_of(study, "ring")["figures"]["replicas"]["value"] == "equal on every rank"
-    assert row_of(study, "ring")["figures"]["test_accuracy_by_rank"]["value"] == [0.25] * 4
-    page = write_report([folder], tmp_path / "page.html").read_text()
-    assert "bit for bit, on all 4 ranks" in page
-    assert "different on every rank" in page  # as published
+    study, _ = reproduced("lenet5-two-reduces", tmp_path)
+    assert [row.strategy for row in study.proof] == ["root-average", "ring"]
+    assert all(row.passed for row in study.proof)
+    assert row_of(study, "ring").figures["replicas"].value == "equal on every rank"
+    assert row_of(study, "ring").figures["test_accuracy_by_rank"].value == [0.25] * 4
 
 
 def test_the_stepwise_study_has_convergence_and_load(tmp_path: Path) -> None:
     study, _ = reproduced("stepwise-study", tmp_path)
     row = row_of(study, "stepwise")
-    assert row["figures"]["convergence_s"]["value"] == 2.0
-    assert row["figures"]["convergence_steps"]["value"] == 20
-    assert row["figures"]["share_of_ring"]["value"] == pytest.approx(1.0)
-    assert row["workers"] == 3
-    averaging = {one["label"] for one in study["ours"]}
+    assert row.figures["convergence_s"].value == 2.0
+    assert row.figures["convergence_steps"].value == 20
+    assert row.figures["share_of_ring"].value == pytest.approx(1.0)
+    assert row.workers == 3
+    averaging = {one.label for one in study.ours}
     assert {"parameter-server:average=weights", "ring-reduce:average=weights", "ring:average=weights"} <= averaging
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_is_shown_again_with_published_apart_from_measured(name: str, tmp_path: Path) -> None:
-    _, folder = reproduced(name, tmp_path)
-    console = Console(width=100, record=True, file=io.StringIO())
-    show_stored(console, read(folder))
-    text = console.export_text()
-    measured, published = text.index("Measured here"), text.index("Published, ")
-    assert measured < published
-    page = write_report([folder], tmp_path / "page.html").read_text()
-    assert "Published (reference 1)" in page
-    assert "Measured here" in page
-    assert "Published beside measured" in page
-    assert page.count('id="published"') == 1, "a chart that has a section's name is drawn into its title"
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
 
 
 def test_an_interrupted_experiment_keeps_what_it_has(tmp_path: Path) -> None:
@@ -209,49 +209,67 @@ def test_an_interrupted_experiment_keeps_what_it_has(tmp_path: Path) -> None:
         return answer(task, number)
 
     with pytest.raises(KeyboardInterrupt):
-        reproduce(plan_of("vgg11-four-nodes", tmp_path), MadeUpLauncher(reply), out=tmp_path / "runs", follow=silently)
-    (stored,) = list_runs(tmp_path / "runs")
-    assert stored["status"] == "interrupted"
-    assert [row["label"] for row in stored["ours"]] == ["one-worker", "gather-scatter", "all-reduce"]
-    assert stored["published"][0]["rows"][3]["ours"] is None
+        run_study(study_of("vgg11-four-nodes", tmp_path), launching(MadeUpLauncher(reply)), Silent(), tmp_path / "runs")
+    [stored] = list_runs(tmp_path / "runs")
+    assert stored.status == "interrupted"
+    assert isinstance(stored.content, Reproduction)
+    assert [row.label for row in stored.content.ours] == ["one-worker", "gather-scatter", "all-reduce"]
+    assert stored.content.published[0].rows[3].ours is None
 
 
 def test_a_replica_that_differs_once_fails_the_proof() -> None:
-    def workers(*digests: list[str], error: float = 0.0) -> list[dict[str, Any]]:
-        return [{"rank": r, "digests": own, "relative_error": error} for r, own in enumerate(digests)]
+    assert compare_digests("good", proven(["a", "b"], ["a", "b"])).passed
+    once = compare_digests("bad", proven(["a", "b", "c"], ["a", "x", "c"]))
+    assert (once.passed, once.first_unequal, once.equal) == (False, 1, 2)
+    finding = proof_finding(once)
+    assert "NOT the same" in finding.text
+    assert finding.kind == "problem"
+    assert not compare_digests("far", proven(["a", "b"], ["a", "b"], error=1e-3)).passed, "equal, but not the average"
+    assert not compare_digests("still", proven(["a", "a"], ["a", "a"])).passed, "nobody moved"
 
-    assert compare_digests(workers(["a", "b"], ["a", "b"]))["passed"]
-    once = compare_digests(workers(["a", "b", "c"], ["a", "x", "c"]))
-    assert (once["passed"], once["first_unequal"], once["equal"]) == (False, 1, 2)
-    assert "NOT the same" in proof_words([{"strategy": "bad", **once}])[0]
-    assert not compare_digests(workers(["a", "b"], ["a", "b"], error=1e-3))["passed"], "equal, but not the average"
-    assert not compare_digests(workers(["a", "a"], ["a", "a"]))["passed"], "nobody moved"
+
+def result_with(**changes: Any) -> RunResult:
+    return changed(samples.result("ring", 0.1), **changes)
 
 
 def test_convergence_is_the_first_evaluation_at_the_target() -> None:
-    evaluations = [{"accuracy": 0.5, "step": 1}, {"accuracy": 0.9, "step": 2}, {"accuracy": 0.8, "step": 3}]
-    assert convergence({"evaluations": evaluations}, 0.9) == evaluations[1]
-    assert convergence({"evaluations": evaluations}, 0.95) is None
-    assert convergence({"evaluations": [{"accuracy": None, "step": 1}]}, 0.1) is None
+    def evaluation(step: int, accuracy: float | None) -> Evaluation:
+        return Evaluation(step=step, epoch=0, train_s=1.0, loss=1.0, accuracy=accuracy, sent_bytes=None)
+
+    evaluations = [evaluation(1, 0.5), evaluation(2, 0.9), evaluation(3, 0.8)]
+    result = result_with(evaluations=evaluations)
+    assert convergence(result, 0.9) == evaluations[1]
+    assert convergence(result, 0.95) is None
+    assert convergence(result_with(evaluations=[evaluation(1, None)]), 0.1) is None
 
 
 def test_load_of_every_worker() -> None:
-    samples = {"rank": 0, "cpu_percent": [None, 50.0, 100.0], "peak_rss_bytes": 7, "disk_read_bytes": [0, 5, None]}
-    result = {
-        "resources": {"per_worker": [samples]},
-        "network": {"per_worker": [{"rank": 0, "kernel_sent_bytes": 11, "kernel_received_bytes": 12}]},
-    }
-    (row,) = load_of(result)
-    assert row == {
-        "rank": 0,
-        "cpu_percent": 75.0,
-        "peak_rss_bytes": 7,
-        "network_sent_bytes": 11,
-        "network_received_bytes": 12,
-        "disk_read_bytes": 5,
-        "disk_written_bytes": None,
-    }
-    assert load_of({"resources": None, "network": None}) == []
+    sampled = WorkerResources(
+        rank=0,
+        time_s=[0.0, 1.0, 2.0],
+        cpu_percent=[None, 50.0, 100.0],
+        rss_bytes=None,
+        disk_read_bytes=[0, 5, None],
+        disk_written_bytes=None,
+        network_sent_bytes=None,
+        network_received_bytes=None,
+        gpu_percent=None,
+        gpu_memory_bytes=None,
+        peak_rss_bytes=7,
+    )
+    names = [name for name in WorkerNetwork.__struct_fields__ if name != "rank"]
+    counted = WorkerNetwork(**{**dict.fromkeys(names), "rank": 0, "kernel_sent_bytes": 11, "kernel_received_bytes": 12})
+    [row] = load_of(result_with(resources=Resources(per_worker=[sampled]), network=Network(per_worker=[counted])))
+    assert row == WorkerLoad(
+        rank=0,
+        cpu_percent=75.0,
+        peak_rss_bytes=7,
+        network_sent_bytes=11,
+        network_received_bytes=12,
+        disk_read_bytes=5,
+        disk_written_bytes=None,
+    )
+    assert load_of(result_with(resources=None, network=None)) == []
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ from helpers import build, is_possible
 from made_up import made_up_worker
 from paceline.codecs import TensorSpec
 from paceline.comm.base import Counter
-from paceline.measure.resources import COLUMNS, SAMPLE_POINTS, network, resource_results, resources, thinned
+from paceline.measure.resources import COLUMNS, SAMPLE_POINTS, network, resources, thinned
 from paceline.recipe import Recipe
+from paceline.results import convert, to_json
+from paceline.results.worker_report import WorkerReport
 from paceline.strategies import available_strategies
 from paceline.study.entries import make_entry
 from paceline.study.results import run_result
@@ -59,16 +61,17 @@ def test_resources_over_time() -> None:
 
 def test_no_samples_no_resources() -> None:
     assert resources({}) is None
-    assert resource_results([made_up_worker(0, [1.0, 1.0])]) == {"resources": None, "network": None}
+    assert network([convert(made_up_worker(0, [1.0, 1.0]), WorkerReport)]) is None
 
 
 def test_the_kernels_count_stands_beside_the_comms() -> None:
     last = {"network_sent_bytes": 105, "network_received_bytes": 95, "network_header_bytes": 9}
     last |= {"network_retransmitted_bytes": 2, "node_sent_bytes": None, "node_received_bytes": None}
-    counts = {"network_sent_bytes": 100, "network_received_bytes": 90, "memory_sent_bytes": 40}
-    worker = {"rank": 3, "at_last_step": last, "predicted_network_sent_bytes": 101, **counts}
-    found = network([worker])
-    assert found == {
+    counts: dict[str, Any] = {"network_sent_bytes": 100, "network_received_bytes": 90, "memory_sent_bytes": 40}
+    counts |= {"at_last_step": last, "predicted_network_sent_bytes": 101}
+    found = network([convert(made_up_worker(3, [1.0], **counts), WorkerReport)])
+    assert found is not None
+    assert to_json(found) == {
         "per_worker": [
             {
                 "rank": 3,
@@ -91,7 +94,8 @@ def test_a_runs_result_has_both() -> None:
     recipe = Recipe().replace({"workers": 2})
     rows = [sample(0.0), sample(1.0)]
     last = {"network_sent_bytes": 5, "network_received_bytes": 5}
-    workers = [made_up_worker(rank, [1.0, 1.0], samples=rows, at_last_step=last) for rank in range(2)]
+    facts = {"samples": rows, "at_last_step": last}
+    workers = [convert(made_up_worker(rank, [1.0, 1.0], **facts), WorkerReport) for rank in range(2)]
     result = run_result(recipe, make_entry("ring", recipe), workers, total_s=9.0)
     assert len(result["resources"]["per_worker"]) == 2
     assert [row["kernel_sent_bytes"] for row in result["network"]["per_worker"]] == [5, 5]

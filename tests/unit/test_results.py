@@ -8,26 +8,28 @@ import pytest
 
 from made_up import made_up_worker
 from paceline.recipe import Recipe
-from paceline.report.points import with_roles
+from paceline.results import Row, RunResult, changed, convert, to_json
+from paceline.results.worker_report import WorkerReport
 from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
-from paceline.study.results import add_comparisons, combine, fastest_of, run_result
+from paceline.study.results import combine, compared, fastest_of, run_result
 
 RECIPE = Recipe().replace({"workers": 2})
 
 
-def result_of(workers: list[dict[str, Any]], text: str = "ring", **changes: Any) -> dict[str, Any]:
+def result_of(workers: list[dict[str, Any]], text: str = "ring", **changes: Any) -> RunResult:
     recipe = RECIPE.replace(changes)
-    return run_result(recipe, make_entry(text, recipe), workers, total_s=9.0)
+    reports = [convert(worker, WorkerReport) for worker in workers]
+    return run_result(recipe, make_entry(text, recipe), reports, total_s=9.0)
 
 
-def repeats_of(label: str, means: list[float], text: str = "ring") -> dict[str, Any]:
+def repeats_of(label: str, means: list[float], text: str = "ring") -> Row:
     """A combined result of repeats with those mean iteration times."""
     runs = []
     for mean in means:
         num_workers = 1 if text == "one-worker" else 2
         run = result_of([made_up_worker(rank, [9.0, mean, mean]) for rank in range(num_workers)], text)
-        runs.append({**run, "label": label})
+        runs.append(changed(run, label=label))
     return combine(runs)
 
 
@@ -44,7 +46,7 @@ def test_one_run() -> None:
     assert result["epoch_s"] == pytest.approx(17 / 2)
     assert result["epoch_without_data_s"] == pytest.approx((17 - 0.4) / 2)
     assert (result["train_s"], result["evaluation_s"], result["total_s"]) == (17.0, 0.25, 9.0)
-    assert result["final"] == {"train_loss": 1.5, "train_accuracy": 0.5, "test_loss": 2.0, "test_accuracy": 0.25}
+    assert to_json(result.final) == {"train_loss": 1.5, "train_accuracy": 0.5, "test_loss": 2.0, "test_accuracy": 0.25}
     assert [row["sent_bytes"] for row in result["per_worker"]] == [100, 101]
     assert [row["iteration_s"] for row in result["per_worker"]] == pytest.approx([2.0, 8 / 3])
     assert (result["strategy"], result["guarantee"], result["comm"], result["workers"]) == ("ring", "EXACT", "torch", 2)
@@ -55,7 +57,7 @@ def test_staleness_of_all_workers_together() -> None:
     workers = [made_up_worker(rank, [1.0, 1.0], strategy_metrics=late[rank]) for rank in range(2)]
     result = result_of(workers, "parameter-server:mode=async")
     assert result["servers"] == 1
-    assert result["staleness_updates"] == {"counts": {"0": 4, "2": 5, "10": 1}, "max": 10, "mean": 2.0}
+    assert to_json(result.staleness_updates) == {"counts": {"0": 4, "2": 5, "10": 1}, "max": 10, "mean": 2.0}
     plain = result_of([made_up_worker(rank, [1.0, 1.0]) for rank in range(2)])
     assert (plain["servers"], plain["staleness_updates"]) == (0, None)
 
@@ -93,7 +95,7 @@ def test_a_curve_is_thinned_and_keeps_the_time() -> None:
     num_steps = 3 * CURVE_POINTS + 1
     workers = [made_up_worker(rank, [1.0 + rank] * num_steps) for rank in range(2)]
     curve = result_of(workers)["curve"]
-    assert len({len(values) for values in curve.values()}) == 1
+    assert len({len(values) for values in to_json(curve).values()}) == 1
     assert len(curve["step"]) <= CURVE_POINTS
     assert curve["step"][-1] == num_steps
     assert curve["train_s"][-1] == pytest.approx(2.0 * num_steps)  # a step takes as long as its slowest worker
@@ -112,7 +114,7 @@ def test_a_curve_of_few_steps_is_whole() -> None:
 def test_bytes_over_steps_are_those_of_all_workers() -> None:
     workers = [made_up_worker(rank, [1.0] * 3, step_sent_bytes=[10, 20, 30 + rank]) for rank in range(2)]
     assert result_of(workers)["curve"]["sent_bytes"] == [20, 40, 61]
-    assert "sent_bytes" not in result_of([made_up_worker(rank, [1.0] * 3) for rank in range(2)])["curve"]
+    assert "sent_bytes" not in to_json(result_of([made_up_worker(rank, [1.0] * 3) for rank in range(2)]).curve)
 
 
 def test_a_curve_of_workers_that_stopped_at_different_steps() -> None:
@@ -131,7 +133,7 @@ def evaluation(step: int, accuracy: float | None) -> dict[str, Any]:
     return {"step": step, "epoch": step // 2, "train_s": float(step), "loss": 1.0, "accuracy": accuracy}
 
 
-def aimed(*evaluations: dict[str, Any], steps: tuple[int, int] = (4, 4)) -> dict[str, Any]:
+def aimed(*evaluations: dict[str, Any], steps: tuple[int, int] = (4, 4)) -> RunResult:
     workers = [
         made_up_worker(rank, [1.0] * count, step_sent_bytes=[100 * (step + 1) for step in range(count)])
         for rank, count in enumerate(steps)
@@ -142,7 +144,7 @@ def aimed(*evaluations: dict[str, Any], steps: tuple[int, int] = (4, 4)) -> dict
 
 def test_a_target_that_was_reached() -> None:
     result = aimed(evaluation(2, 0.4), evaluation(4, 0.5))
-    assert result["target"] == {
+    assert to_json(result.target) == {
         "accuracy": 0.5,
         "reached": True,
         "step": 4,
@@ -156,8 +158,9 @@ def test_a_target_that_was_reached() -> None:
 
 
 def test_a_target_that_was_not_reached() -> None:
-    assert aimed(evaluation(2, 0.4), evaluation(4, 0.3))["target"] == {"accuracy": 0.5, "reached": False, "best": 0.4}
-    assert aimed()["target"] == {"accuracy": 0.5, "reached": False, "best": None}
+    missed = aimed(evaluation(2, 0.4), evaluation(4, 0.3)).target
+    assert to_json(missed) == {"accuracy": 0.5, "reached": False, "best": 0.4}
+    assert to_json(aimed().target) == {"accuracy": 0.5, "reached": False}
     assert result_of([made_up_worker(0, [1.0])], "one-worker")["target"] is None
 
 
@@ -167,7 +170,7 @@ def test_targets_of_repeats() -> None:
     assert (both["reached"], both["train_s"], both["repeats_reached"], both["repeats"]) == (True, 3.0, 2, 2)
     assert (both["step"], both["sent_bytes"]) == (2, 400)  # whole numbers stay what some repeat had
     some = combine([early, never])["target"]
-    assert some == {"accuracy": 0.5, "reached": False, "best": 0.45, "repeats_reached": 1, "repeats": 2}
+    assert to_json(some) == {"accuracy": 0.5, "reached": False, "best": 0.45, "repeats_reached": 1, "repeats": 2}
     assert combine([result_of([made_up_worker(0, [1.0])], "one-worker")])["target"] is None
 
 
@@ -177,8 +180,8 @@ def test_how_far_each_is_from_no_agreement_at_all() -> None:
         repeats_of("none", [2.0, 2.0, 2.0], "none"),
         repeats_of("one-worker", [9.0, 9.0, 9.0], "one-worker"),
     ]
-    add_comparisons(results)
-    assert results[0]["versus_none"] == {
+    results = compared(results)
+    assert to_json(results[0].versus_none) == {
         "label": "none",
         "limit_s": 2.0,
         "ratio": 1.5,
@@ -186,17 +189,15 @@ def test_how_far_each_is_from_no_agreement_at_all() -> None:
     }
     assert results[1]["versus_none"]["ratio"] == 1.0
     assert "versus_none" not in results[2]
-    alone = [repeats_of("ring", [3.0])]
-    add_comparisons(alone)
+    alone = compared([repeats_of("ring", [3.0])])
     assert "versus_none" not in alone[0]
 
 
 def test_who_learns_less_than_was_asked_for_is_not_the_fastest() -> None:
-    quick = {**repeats_of("quick", [1.0, 1.0, 1.0]), "is_within": False}
-    results = [quick, {**repeats_of("sound", [2.0, 2.0, 2.0]), "is_within": True}]
-    add_comparisons(results)
+    quick = changed(repeats_of("quick", [1.0, 1.0, 1.0]), is_within=False)
+    results = [quick, changed(repeats_of("sound", [2.0, 2.0, 2.0]), is_within=True)]
+    results = compared(results)
     assert [result["versus_fastest"]["verdict"] for result in results] == ["faster", "fastest"]
-    assert [result["role"] for result in with_roles(results)] == ["less accurate", None]
     assert fastest_of([quick])["label"] == "quick"
 
 
@@ -204,7 +205,7 @@ def test_the_limit_is_the_slowest_worker_of_those_that_do_not_agree() -> None:
     """Alone, one worker takes 1 s a step and the other 2 s: a ring of both that takes 3 s paid 1 s for agreeing."""
     apart = [result_of([made_up_worker(0, [9.0, 1.0, 1.0]), made_up_worker(1, [9.0, 2.0, 2.0])], "none")] * 3
     results = [repeats_of("ring", [3.0, 3.0, 3.0]), combine(apart)]
-    add_comparisons(results)
+    results = compared(results)
     assert (results[0]["versus_none"]["limit_s"], results[0]["versus_none"]["ratio"]) == (2.0, 1.5)
     assert results[0]["versus_none"]["interval95"] == pytest.approx([1.5, 1.5])
     assert results[1]["versus_none"]["ratio"] == 1.0
@@ -213,10 +214,10 @@ def test_the_limit_is_the_slowest_worker_of_those_that_do_not_agree() -> None:
 
 def test_percentiles_that_every_repeat_has() -> None:
     run = result_of([made_up_worker(0, [1.0, 2.0, 3.0])], "one-worker")
-    assert set(run["iteration_s"]) == {"mean", "p50", "p90", "p95"}
+    assert set(to_json(run.iteration_s)) == {"mean", "p50", "p90", "p95"}
     assert run["per_worker"][0]["iteration_p90_s"] == pytest.approx(2.9)
-    old = {**run, "iteration_s": {key: run["iteration_s"][key] for key in ("mean", "p50", "p95")}}
-    assert set(combine([run, old])["iteration_s"]) == {"mean", "p50", "p95"}
+    old = changed(run, iteration_s=changed(run.iteration_s, p90=None))
+    assert set(to_json(combine([run, old]).iteration_s)) == {"mean", "p50", "p95"}
 
 
 def test_combining_takes_medians() -> None:
@@ -234,8 +235,8 @@ def test_a_single_repeat_has_no_interval() -> None:
     assert repeats_of("ring", [2.0])["iteration_mean_s_interval95"] is None
 
 
-def verdicts(results: list[dict[str, Any]]) -> dict[str, str]:
-    add_comparisons(results)
+def verdicts(results: list[Row]) -> dict[str, str]:
+    results[:] = compared(results)
     return {result["label"]: result["versus_fastest"]["verdict"] for result in results}
 
 

@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 
-from made_up import MadeUpLauncher, Silent, made_up_worker
+from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe
+from paceline.results import Comparison, Environment, RunRecord, convert
+from paceline.results.worker_report import WorkerReport
 from paceline.runs import SCHEMA, Folder, finite, list_runs, read, stamped, write_run
-from paceline.study.compare import compare
-from paceline.study.entries import make_entries, make_entry
+from paceline.study.compare import Compare
+from paceline.study.engine import StudyOutcome, run_study
+from paceline.study.entries import make_entry
+from paceline.study.results import run_result
 from paceline.study.run import execute
 
 RECIPE = Recipe().replace({"workers": 2, "name": "toy"})
@@ -62,12 +66,7 @@ def test_a_run_has_its_files(tmp_path: Path) -> None:
     assert lines[0]["iteration_s"] == 1.0
     assert Recipe.from_toml((folder / "recipe.toml").read_text()) == RECIPE.replace({"strategy": "ring"})
     summary = read(folder)
-    assert (summary["schema"], summary["kind"], summary["status"], summary["folder"]) == (
-        SCHEMA,
-        "run",
-        "done",
-        str(folder),
-    )
+    assert (summary.content["schema"], summary.kind, summary.status, summary.folder) == (SCHEMA, "run", "done", folder)
     assert read(folder / "summary.json") == summary
 
 
@@ -125,10 +124,10 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         ("{", "is damaged"),
         ("", "is damaged"),
         ("[1, 2]", "is damaged"),
-        ('{"kind": "run"}', "is damaged: 'schema'"),
+        ('{"kind": "run"}', "is damaged: it has no schema number"),
         ("\udcff", "is damaged"),
         (f'{{"schema": {SCHEMA + 1}}}', f"has schema {SCHEMA + 1}, this version of paceline reads up to {SCHEMA}"),
-        ('{"schema": "two"}', "has schema two"),
+        ('{"schema": "two"}', "is damaged: it has no schema number"),
     ],
 )
 def test_what_cannot_be_read_says_why(tmp_path: Path, text: str, sentence: str) -> None:
@@ -138,9 +137,9 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, text: str, sentence: str) 
         read(tmp_path / "bad")
     run_once(tmp_path)
     unreadable, run = list_runs(tmp_path)
-    assert (unreadable["kind"], unreadable["folder"]) == ("unreadable", str(tmp_path / "bad"))
-    assert sentence in unreadable["reason"]
-    assert run["kind"] == "run"
+    assert (unreadable.kind, unreadable.folder) == ("unreadable", tmp_path / "bad")
+    assert sentence in unreadable.reason
+    assert run.kind == "run"
 
 
 def test_folders_that_are_no_runs(tmp_path: Path) -> None:
@@ -161,9 +160,14 @@ def test_numbers_that_json_does_not_have() -> None:
 
 def test_nan_is_written_as_null(tmp_path: Path) -> None:
     folder = Folder(tmp_path, "toy")
-    write_run(folder, RECIPE, {}, {"loss": math.nan}, [made_up_worker(0, [1.0], loss=[math.inf])])
+    worker = convert(made_up_worker(0, [1.0], loss=[math.inf]), WorkerReport)
+    result = run_result(RECIPE, make_entry("ring", RECIPE), [worker], total_s=1.0)
+    record = RunRecord(schema=SCHEMA, kind="run", name="toy", started="", status="done", result=result)
+    write_run(folder, RECIPE, Environment(), record, [worker])
     final = folder.commit()
-    assert json.loads((final / "summary.json").read_text(), parse_constant=pytest.fail)["loss"] is None
+    assert json.loads((final / "summary.json").read_text(), parse_constant=pytest.fail)["result"]["curve"]["loss"] == [
+        None
+    ]
     assert json.loads((final / "workers" / "0.jsonl").read_text(), parse_constant=pytest.fail)["loss"] is None
 
 
@@ -189,8 +193,8 @@ def failing(error: BaseException, at: int) -> MadeUpLauncher:
 def test_an_unfinished_run_is_kept_and_marked(tmp_path: Path, error: BaseException, status: str) -> None:
     with pytest.raises(type(error)):
         run_once(tmp_path, failing(error, 0))
-    assert read(tmp_path / "toy")["status"] == status
-    assert "result" not in read(tmp_path / "toy")
+    assert read(tmp_path / "toy").status == status
+    assert list(read(tmp_path / "toy").results) == []
 
 
 def test_a_mistake_in_the_request_leaves_no_run(tmp_path: Path) -> None:
@@ -199,22 +203,24 @@ def test_a_mistake_in_the_request_leaves_no_run(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def study(out: Path, launcher: MadeUpLauncher, listener: Silent, repeats: int = 2) -> Any:
-    entries = make_entries(("one-worker", "ring", "all-reduce"), RECIPE)
-    return compare(RECIPE, entries, launcher, repeats=repeats, out=out, listener=listener)
+def study(out: Path, launcher: MadeUpLauncher, listener: Silent, repeats: int = 2) -> StudyOutcome:
+    recipe = RECIPE.replace({"strategies": ["one-worker", "ring", "all-reduce"]})
+    outcome = run_study(Compare.prepare(recipe, repeats=repeats), launching(launcher), listener, out)
+    assert outcome is not None
+    return outcome
 
 
 def test_a_study_runs_every_other_round_backwards(tmp_path: Path) -> None:
     listener = Silent()
-    result, folder = study(tmp_path, MadeUpLauncher(), listener)
+    outcome = study(tmp_path, MadeUpLauncher(), listener)
     rows = [label for label, _ in listener.started_rows]
     assert rows == ["one-worker", "ring", "all-reduce", "all-reduce", "ring", "one-worker"]
     assert listener.done_rows == listener.started_rows
-    assert [row["label"] for row in result["results"]] == ["one-worker", "ring", "all-reduce"]
-    assert [row["repeats"] for row in result["results"]] == [2, 2, 2]
-    assert read(folder)["status"] == "done"
-    assert names(folder) == ["recipe.toml", "runs", "study.json"]
-    assert names(folder / "runs") == sorted(
+    assert [row.label for row in outcome.result.results] == ["one-worker", "ring", "all-reduce"]
+    assert [row.repeats for row in outcome.result.results] == [2, 2, 2]
+    assert read(outcome.folder).status == "done"
+    assert names(outcome.folder) == ["recipe.toml", "runs", "study.json"]
+    assert names(outcome.folder / "runs") == sorted(
         f"{row}-{n}" for row in ("one-worker", "ring", "all-reduce") for n in (1, 2)
     )
 
@@ -226,21 +232,15 @@ def test_an_unfinished_study_keeps_what_was_measured(tmp_path: Path, error: Base
     with pytest.raises(type(error)):
         study(tmp_path, failing(error, 4), Silent())
     [stored] = list_runs(tmp_path)
-    assert (stored["kind"], stored["status"]) == ("study", status)
+    assert (stored.kind, stored.status) == ("study", status)
     # One round was completed: every row has one repeat, and a fair comparison uses no more.
-    assert [(row["label"], row["repeats"]) for row in stored["results"]] == [
+    assert isinstance(stored.content, Comparison)
+    assert [(row.label, row.repeats) for row in stored.content.results] == [
         ("one-worker", 1),
         ("ring", 1),
         ("all-reduce", 1),
     ]
     assert not [name for name in names(tmp_path) if name.startswith(".")]
-
-
-def test_a_study_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk_full_at(monkeypatch, "study.json")
-    with pytest.raises(RunError, match=r"study\.json cannot be written: the disk is full"):
-        study(tmp_path, MadeUpLauncher(), Silent(), repeats=1)
-    assert names(tmp_path) == []
 
 
 def test_what_a_killed_writer_left_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:

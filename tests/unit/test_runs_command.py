@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from command import run_command
-from paceline.cli.parts.conditions import condition_lines
-from paceline.cli.parts.view import measuring_lines, worker_table
 from paceline.errors import RunError, UsageError
+from paceline.present import conditions, measured
+from paceline.present.terminal import show_tables
+from paceline.present.workers import worker_table
 from paceline.recipe import Recipe
-from paceline.runs import Filter, check_deletable, delete, find, list_runs
+from paceline.results import Overhead, Split, SplitMean, Target, WorkerSplit, changed
+from paceline.runs import Filter, Stored, check_deletable, delete, find, list_runs
 from report_samples import recipe, result, study_of, usual_study, write_run, write_study
 
 
@@ -43,8 +47,8 @@ def out(tmp_path: Path) -> Path:
     return folder
 
 
-def names(found: list[dict[str, Any]]) -> list[str]:
-    return [Path(item["folder"]).name for item in found]
+def names(found: list[Stored]) -> list[str]:
+    return [item.name for item in found]
 
 
 EVERYTHING = ["d-study", "c-ring", "a-ddp", "b-failed", "e-interrupted"]
@@ -52,8 +56,8 @@ EVERYTHING = ["d-study", "c-ring", "a-ddp", "b-failed", "e-interrupted"]
 
 def test_newest_come_last(out: Path) -> None:
     assert names(list_runs(out)) == EVERYTHING
-    assert [find(name, out)["folder"] for name in ("last", "last~1", "a-ddp")] == [
-        str(out / name) for name in ("e-interrupted", "b-failed", "a-ddp")
+    assert [find(name, out).folder for name in ("last", "last~1", "a-ddp")] == [
+        out / name for name in ("e-interrupted", "b-failed", "a-ddp")
     ]
     assert find(str(out / "a-ddp"), Path("elsewhere")) == find("a-ddp", out)
     assert find(str(out / "a-ddp" / "summary.json"), out) == find("a-ddp", out)
@@ -126,7 +130,7 @@ def test_the_list_fits(out: Path, width: int) -> None:
 
 def test_the_list_as_json_is_filtered_too(out: Path) -> None:
     done = run_command("runs", "--out", str(out), "--status", "done", "--kind", "run", "--json", "-")
-    assert names(json.loads(done.out)["runs"]) == ["c-ring", "a-ddp"]
+    assert [Path(item["folder"]).name for item in json.loads(done.out)["runs"]] == ["c-ring", "a-ddp"]
 
 
 def test_empty_lists_say_why(out: Path, tmp_path: Path) -> None:
@@ -156,7 +160,11 @@ def test_options_of_the_list_before_another_word_are_refused(out: Path) -> None:
 def test_show_prints_tables_again(out: Path, width: int) -> None:
     study = run_command("runs", "show", "d-study", "--out", str(out), width=width)
     assert study.code == 0, study.err
-    for word in ("one-worker", "Fastest of those that agree", "the limit without any agreement: ring 1.25x"):
+    for word in (
+        "one-worker",
+        "Fastest exact strategy: ring",
+        "workers that never synchronise (none, slowest worker 12.3 ms): ring 1.25x",
+    ):
         assert word in study.out.replace("\n", " ").replace("  ", " ")
     one = run_command("runs", "show", "c-ring", "--out", str(out), width=width)
     assert "p90 10.20" in one.out
@@ -199,7 +207,7 @@ def test_what_was_done_on_purpose_is_said(out: Path) -> None:
     assert marked == ["f-slowed"]
     shown = run_command("runs", "show", "f-slowed", "--out", str(out)).out.replace("\n", " ")
     assert "Worker 1 was slowed down on purpose (--inject slow:rank=1,ms=20,phase=backward)." in shown
-    assert "Steps 2:4 were profiled" in shown
+    assert "Steps 2:4 ran under the profiler (--profile)" in shown
     assert "on purpose" not in run_command("runs", "show", "c-ring", "--out", str(out)).out
     compared = run_command("runs", "diff", "c-ring", "f-slowed", "--out", str(out)).out.replace("\n", " ")
     assert "B: Worker 1 was slowed down on purpose" in compared
@@ -208,12 +216,15 @@ def test_what_was_done_on_purpose_is_said(out: Path) -> None:
 
 def test_who_has_no_such_worker_is_not_touched() -> None:
     values = {"measure": {"inject": ["slow:rank=1,factor=2"], "spans": False}}
-    results = [{"label": "one-worker", "workers": 1}, {"label": "ring", "workers": 2}]
-    first, second = condition_lines(values, results)
-    assert first.endswith("(--inject slow:rank=1,factor=2). one-worker: without a worker 1, so not touched.")
-    assert second.endswith("was not recorded (--no-measure), so that nobody can be found to be slow.")
-    assert condition_lines({"measure": {"inject": [], "spans": True}}, results) == []
-    assert condition_lines({}, results) == []
+    results = [result("one-worker", 0.01), result("ring", 0.01)]
+    first, second = conditions.interventions([values], results)
+    assert first.text.endswith("(--inject slow:rank=1,factor=2). Not affected, without a worker 1: one-worker.")
+    assert second.text.endswith("was not recorded (--no-measure), so that stragglers cannot be found.")
+    assert first.kind == second.kind == "caution"
+    assert conditions.interventions([{"measure": {"inject": [], "spans": True}}], results) == []
+    assert conditions.interventions([{}], results) == []
+    some = conditions.interventions([values, {}], results)[0].text
+    assert "(--inject slow:rank=1,factor=2) in some of these runs." in some
 
 
 def test_the_list_has_a_name_of_its_own(out: Path) -> None:
@@ -236,41 +247,51 @@ def test_a_list_names_strategies(out: Path) -> None:
 @pytest.mark.parametrize(
     ("percents", "bounds", "sentence"),
     [
-        (-3.3, [-18.0, 32.6], "cannot be told from nothing (95 %: -18.0 to +32.6 %)."),
-        (2.1, [1.0, 3.0], "Measuring made steps 2.1 % longer under ring, which has most to record (95 %"),
-        (2.1, None, "too few steps for an interval."),
+        (-3.3, (-18.0, 32.6), "Profiling overhead (ring): not measurable (-18.0 to +32.6 %)."),
+        (2.1, (1.0, 3.0), "Profiling overhead (ring): +2.1 % of a step (95 % interval +1.0 to +3.0 %)."),
+        (2.1, None, "Profiling overhead (ring): +2.1 % of a step (too few steps for an interval)."),
     ],
 )
-def test_what_measuring_costs_in_words(percents: float, bounds: list[float] | None, sentence: str) -> None:
-    cost = {"cost_percent": percents, "interval95_percent": bounds, "repeats": 5}
-    (line,) = measuring_lines({"results": [{"label": "ring", "measuring": cost}, {"label": "ddp", "measuring": None}]})
-    assert sentence in line
+def test_profiling_overhead_in_words(percents: float, bounds: tuple[float, float] | None, sentence: str) -> None:
+    cost = Overhead(cost_percent=percents, interval95_percent=bounds, repeats=5)
+    ring, ddp = study_of([[result("ring", 0.01)], [result("ddp", 0.01)]]).results
+    (finding,) = measured.overhead([changed(ring, measuring=cost), ddp])
+    assert finding.text == sentence
 
 
 def test_a_narrow_terminal_keeps_overlap() -> None:
-    workers = result("ring", 0.01)["per_worker"]
-    split = {"overlap_fraction": 0.25, "waiting_s": 1.0, "step_s": 2.0}
-    rows = [{"rank": worker["rank"], **split} for worker in workers]
-    table = worker_table({"per_worker": workers, "split": {"mean": split, "per_worker": rows}}, 80)
-    assert "overlap" in [column.header for column in table.columns]
+    parts = {"compute_s": 0.5, "communication_s": 0.5, "overlap_s": 0.0, "waiting_s": 1.0, "data_s": 0.0, "rest_s": 0.0}
+    parts |= {"step_s": 2.0, "overlap_fraction": 0.25, "bandwidth_bytes_per_s": None}
+    parts |= {"phases_s": {}, "caused_waiting_s": 0.0}
+    run = result("ring", 0.01)
+    splits = [WorkerSplit(rank=worker.rank, **parts) for worker in run.per_worker]
+    table = worker_table(changed(run, split=Split(mean=SplitMean(**parts), per_worker=splits)))
+    console = Console(width=80, file=io.StringIO())
+    show_tables(console, [table])
+    head = console.file.getvalue().splitlines()[1]
+    assert "overlap" in head
+    assert "waiting" in head
 
 
 def test_show_says_what_became_of_a_target(tmp_path: Path) -> None:
-    reached = {"accuracy": 0.9, "reached": True, "step": 8, "epoch": 2, "train_s": 0.5, "sent_bytes": 4_000_000}
-    never = {"accuracy": 0.9, "reached": False, "best": 0.7}
-    early = {**reached, "train_s": 0.1}
+    reached = Target(accuracy=0.9, reached=True, step=8, epoch=2, train_s=0.5, sent_bytes=4_000_000)
+    never = Target(accuracy=0.9, reached=False, best=0.7)
+    early = changed(reached, train_s=0.1)
     rows = [[result("ring", 0.01, target=reached)], [result("ddp[b]", 0.02, target=never)]]
     rows += [[result("none", 0.01, target=early, guarantee="NONE")]]  # a limit, not a rival
     write_study(tmp_path / "s", study_of(rows))
     text = " ".join(run_command("runs", "show", str(tmp_path / "s")).out.split())
     assert "s to 0.9" in text
-    assert "First at the target of those that agree: ring: 90.0 % reached after 8 steps (epoch 2), 0.50 s" in text
-    assert "ddp[b]: 90.0 % never reached: best 70.0 %." in text
-    write_run(tmp_path / "r", result("ring", 0.01, target={**never, "best": None}))
-    assert "90.0 % never reached: nothing was evaluated" in run_command("runs", "show", str(tmp_path / "r")).out
-    above = result("local-sgd", 0.01, target={**never, "accuracy": 0.75})
+    assert "First to reach the target accuracy of 90.0 %: ring, after 8 steps (epoch 2), 500 ms of training" in text
+    assert "Also reached by none (100 ms)." in text
+    assert "Target accuracy of 90.0 % not reached: ddp[b] (best 70.0 %)." in text
+    write_run(tmp_path / "r", result("ring", 0.01, target=changed(never, best=None)))
+    text = run_command("runs", "show", str(tmp_path / "r")).out
+    assert "Target accuracy of 90.0 % not reached: nothing was evaluated." in text
+    above = result("local-sgd", 0.01, target=changed(never, accuracy=0.75))
     write_run(tmp_path / "a", above)
-    assert "80.0 % once replicas were brought together" in run_command("runs", "show", str(tmp_path / "a")).out
+    text = " ".join(run_command("runs", "show", str(tmp_path / "a")).out.split())
+    assert "best 70.0 %, 80.0 % once replicas were averaged at the end." in text
 
 
 def left(out: Path) -> list[str]:

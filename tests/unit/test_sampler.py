@@ -13,7 +13,7 @@ import pytest
 
 import jobs
 from helpers import on_pool
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.measure import process, sampler
 from paceline.measure.gpu import CudaGpu, NoGpu, open_gpu
 from paceline.measure.observer import RunFacts
@@ -106,7 +106,7 @@ def test_samples_that_cost_much_come_less_often(monkeypatch: pytest.MonkeyPatch)
     assert len(rows) == 3  # at the start, one by itself, at the end
 
 
-def test_a_worker_that_burns_a_core_shows_it(pool: LocalLauncher) -> None:
+def test_a_worker_that_burns_a_core_shows_it(pool: LocalPool) -> None:
     lazy, busy = on_pool(pool, 2, jobs.sampled, what="burn")
     # Others use this machine, too: far from 100, and far from nothing.
     assert 30 < most(busy, "cpu_percent") < 160
@@ -115,7 +115,7 @@ def test_a_worker_that_burns_a_core_shows_it(pool: LocalLauncher) -> None:
 
 @on_linux
 @pytest.mark.parametrize("kind", ["disk", "memory"])
-def test_a_worker_that_writes_50_megabytes_shows_it(pool: LocalLauncher, tmp_path: Path, kind: str) -> None:
+def test_a_worker_that_writes_50_megabytes_shows_it(pool: LocalPool, tmp_path: Path, kind: str) -> None:
     if kind == "memory" and not os.access(MEMORY_FOLDER, os.W_OK):
         pytest.skip(f"{MEMORY_FOLDER} cannot be written")
     with TemporaryDirectory(prefix="paceline-test-", dir=tmp_path if kind == "disk" else MEMORY_FOLDER) as folder:
@@ -125,7 +125,7 @@ def test_a_worker_that_writes_50_megabytes_shows_it(pool: LocalLauncher, tmp_pat
 
 
 @on_linux
-def test_what_goes_over_the_network_is_not_taken_for_files(pool: LocalLauncher) -> None:
+def test_what_goes_over_the_network_is_not_taken_for_files(pool: LocalPool) -> None:
     receiver, sender = on_pool(pool, 2, jobs.sampled, what="send")
     if sender[-1]["network_sent_bytes"] is None:
         pytest.skip("this kernel does not count bytes per connection")
@@ -135,7 +135,7 @@ def test_what_goes_over_the_network_is_not_taken_for_files(pool: LocalLauncher) 
     assert sender[-1]["network_received_bytes"] < 200_000
 
 
-def test_the_peak_of_memory_is_that_of_the_run(pool: LocalLauncher) -> None:
+def test_the_peak_of_memory_is_that_of_the_run(pool: LocalPool) -> None:
     on_pool(pool, 2, jobs.freed, blocks=40)  # kept by the process, and not the next run's
     lazy, busy = on_pool(pool, 2, jobs.sampled, what="allocate")
     assert busy[-1]["peak_rss_bytes"] - busy[0]["rss_bytes"] > 150_000_000

@@ -7,17 +7,17 @@ import pytest
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scale_plan import Plan, parse_mode, parse_workers, prepare
+from paceline.study.scale import Scale, parse_mode, parse_workers
 
 BASE = {"data.train_samples": 100, "train.batch_size": 100, "train.iterations": 4}
 
 
-def plan_of(strategies: str, workers: str = "1,2,4", mode: str = "strong", **changes: object) -> Plan:
+def plan_of(strategies: str, workers: str = "1,2,4", mode: str = "strong", **changes: object) -> Scale:
     numbers = parse_workers(workers)
     keys = {key.replace("__", "."): value for key, value in changes.items()}
     base = Recipe().replace({**BASE, "workers": max(numbers), "strategies": strategies})
     recipe = base.replace(keys)
-    return prepare(recipe, numbers, parse_mode(mode))
+    return Scale.prepare(recipe, numbers, parse_mode(mode))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +89,10 @@ def test_what_both_modes_share_is_measured_once() -> None:
         (("ring", 2, 50), 1),
         (("ring", 4, 100), 2),
     ]
-    names = [job.shown.label for job in plan.jobs]
+    names = [job.cell.as_shown.label for job in plan.jobs]
     assert names[0] == "one-worker, strong"
     assert names[-1] == "ring on 4, strong and weak"
-    assert len(set(names)) == len({job.folder_name for job in plan.jobs}) == 5
+    assert len(set(names)) == len({job.cell.folder_name for job in plan.jobs}) == 5
 
 
 def test_one_worker_is_measured_whether_it_is_named_or_not() -> None:
@@ -103,11 +103,11 @@ def test_one_worker_is_measured_whether_it_is_named_or_not() -> None:
 
 def test_who_cannot_run_with_a_number_is_refused_there_alone() -> None:
     plan = plan_of("stepwise:exact_every=3,ring", "1,2,3,4", mode="both")
-    assert [(row["label"], row["point"]) for row in plan.refused] == [
+    assert [(row.label, row.point) for row in plan.refused] == [
         ("stepwise:exact_every=3", {"workers": 3, "mode": "strong"}),
         ("stepwise:exact_every=3", {"workers": 3, "mode": "weak"}),
     ]
-    assert "shares the factor 3 with 3 workers" in plan.refused[0]["reason"]
+    assert "shares the factor 3 with 3 workers" in str(plan.refused[0].reason)
     measured = [p.entry.num_workers for p in plan.points if p.entry.name == "stepwise" and p.mode == "strong"]
     assert measured == [2, 4]
 
@@ -140,8 +140,8 @@ def test_every_worker_has_a_node_of_its_own() -> None:
     with pytest.raises(UsageError, match="--workers 4 is more than the 3 nodes of the cluster"):
         plan_of("ring", cluster__nodes=3)
     plan = plan_of("parameter-server,ring", cluster__nodes=4)
-    assert [row["point"]["workers"] for row in plan.refused] == [4]
-    assert plan.refused[0]["reason"] == "4 workers and 1 server need 5 nodes, and the cluster has 4"
+    assert [(row.point or {})["workers"] for row in plan.refused] == [4]
+    assert str(plan.refused[0].reason) == "4 workers and 1 server need 5 nodes, and the cluster has 4"
     assert plan.num_processes == 4
     assert plan.points[-1].recipe.cluster.nodes == 4
     assert plan_of("parameter-server").num_processes == 5

@@ -5,23 +5,25 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from command import run_command
-from paceline.cli.parts.points import follow_points
+from paceline.cli.parts.progress import Following
 from paceline.recipe import Recipe
+from paceline.results import Failure, changed
+from paceline.results.study import Scale
+from paceline.study.base import Cell
 from paceline.study.entries import make_entry
-from report_samples import write_study
+from report_samples import result, write_study
 from scale_samples import rows, scale_study, scaled
 
-REFUSED = {"label": "stepwise:exact_every=3", "point": {"workers": 3, "mode": "strong"}, "reason": "it shares [bold]"}
-FAILED = {"label": "ring", "point": {"workers": 4, "mode": "weak"}, "repeat": 2, "error": "worker 1 died"}
+REFUSED = Failure(label="stepwise:exact_every=3", point={"workers": 3, "mode": "strong"}, reason="it shares [bold]")
+FAILED = Failure(label="ring", point={"workers": 4, "mode": "weak"}, repeat=2, error="worker 1 died")
 
 
-def shown(tmp_path: Path, study: dict[str, Any], width: int = 100) -> str:
+def shown(tmp_path: Path, study: Scale, width: int = 100) -> str:
     write_study(tmp_path / "runs" / "s", study)
     done = run_command("runs", "show", "s", "--out", str(tmp_path / "runs"), width=width)
     assert done.code == 0, done.err
@@ -59,9 +61,8 @@ def test_figures_stand_in_their_columns(tmp_path: Path) -> None:
 def test_how_far_from_not_agreeing_at_all(tmp_path: Path) -> None:
     costs = {"none": {2: 0.0, 4: 0.0}, "ring": {2: 2.0, 4: 2.0}}
     text = " ".join(shown(tmp_path, scale_study("strong", results=rows("strong", costs=costs))).split())
-    assert (
-        "On 4 workers: time per step over the slowest worker of none, the limit without any agreement: ring 1.2" in text
-    )
+    assert "On 4 workers: time per iteration over workers that never synchronise (none, slowest worker" in text
+    assert "): ring 1.2" in text
 
 
 def test_one_repeat_is_called_one_repeat(tmp_path: Path) -> None:
@@ -77,9 +78,9 @@ def test_what_was_refused_and_what_failed_is_said(tmp_path: Path) -> None:
 
 
 def test_without_spans_or_without_the_one_worker(tmp_path: Path) -> None:
-    bare = [{**row, "split": None} for row in rows("strong")]
+    bare = [changed(row, split=None) for row in rows("strong")]
     assert "3.48x" in shown(tmp_path / "bare", scale_study("strong", results=bare))
-    alone = [row for row in rows("strong") if row["workers"] > 1]
+    alone = [row for row in rows("strong") if row.workers > 1]
     text = shown(tmp_path / "alone", scale_study("strong", results=alone))
     assert "one-worker" not in text
     assert "\N{EN DASH}" in text
@@ -117,25 +118,23 @@ def test_two_studies_are_compared_point_by_point(tmp_path: Path) -> None:
 
 EVENT = {"kind": "progress", "rank": 0, "step": 5, "total_steps": 10, "epoch": 2, "iteration": 3, "loss": 2.5}
 EVENT |= {"accuracy": 0.5, "samples_per_s": 1234.5, "in_comm_percent": 10.0}
-RESULT = {
-    "steps": 10,
-    "train_s": 1.5,
-    "final": {"train_loss": 0.5, "test_accuracy": 0.75},
-    "iteration_s": {"mean": 0.01},
-}
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_progress_names_points_and_warnings(is_terminal: bool) -> None:
     output = io.StringIO()
     console = Console(file=output, width=100, force_terminal=is_terminal, legacy_windows=False)
-    entry = make_entry("ring", Recipe())
-    with follow_points(num_runs=4, repeats=2, console=console) as bar:
-        bar.started(entry, 0)
-        bar.event(entry, EVENT)
-        bar.done(entry, 0, RESULT)
-        bar.started(entry, 1)
-        bar.event(entry, {"kind": "warning", "text": "failed: worker 1 died"})
+    recipe = Recipe()
+    entry = make_entry("ring", recipe)
+    keys = [(key, repeat) for repeat in (0, 1) for key in ("a", "b")]
+    cells = [Cell(key=key, recipe=recipe, entry=entry, folder_name=key, repeat=repeat) for key, repeat in keys]
+    with Following(console, has_bar_per_entry=False) as following:
+        following.planned(cells)
+        following.started(entry, 0)
+        following.event(entry, EVENT)
+        following.done(entry, 0, result("ring", 0.01))
+        following.started(entry, 1)
+        following.event(entry, {"kind": "warning", "text": "failed: worker 1 died"})
     text = output.getvalue()
     assert "ring (1 of 2): " in text
     assert "ring: failed: worker 1 died" in text

@@ -2,100 +2,101 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
+from paceline.present.scaling import batch_words, failed_words, headline, paying_words, refused_words
+from paceline.results import Failure, Row, changed, convert, to_json
+from paceline.results.study import Scale
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scaling import best_of, lines_of, modes_of, paying, reference_of
-from paceline.study.scaling_words import (
-    batch_words,
-    beyond_lines,
-    failed_lines,
-    headline,
-    paying_lines,
-    refused_lines,
-)
+from paceline.study.scaling import best_of, lines_of, mode_of, modes_of, paying, reference_of
 from scale_samples import ALONE_S, point_row, rows, scale_study, scaled
 
 STRONG = scaled(rows("strong"))
 WEAK = scaled(rows("weak"))
 
 
-def point(results: list[dict[str, Any]], label: str, number: int) -> dict[str, Any]:
-    return next(row for row in results if row["label"] == label and row["workers"] == number)
+def point(results: list[Row], label: str, number: int) -> Row:
+    return next(row for row in results if row.label == label and row.workers == number)
 
 
-def until(results: list[dict[str, Any]]) -> dict[str, Any]:
-    return {row["label"]: row["pays_until"] for row in paying(results)}
+def until(results: list[Row]) -> dict[str, int | None]:
+    return {row.label: row.pays_until for row in paying(results)}
+
+
+def shaken(results: list[Row], number: int, repeats_s: list[float]) -> list[Row]:
+    """The rows with other repeats of ring on so many workers."""
+    return [
+        changed(row, iteration_mean_s_repeats=repeats_s) if (row.label, row.workers) == ("ring", number) else row
+        for row in results
+    ]
 
 
 class TestFigures:
     def test_strong_scaling_is_against_one_worker_with_the_same_batch(self) -> None:
-        scaling = point(STRONG, "overlap", 3)["scaling"]
+        scaling = point(STRONG, "overlap", 3).scaling
         step = ALONE_S / 3 + 0.0012
-        assert scaling["speedup"] == pytest.approx(ALONE_S / step)
-        assert scaling["efficiency"] == pytest.approx(ALONE_S / step / 3)
-        assert scaling["ideal_s"] == pytest.approx(ALONE_S / 3)
-        assert scaling["beyond_ideal_s"] == pytest.approx(0.0012)
-        low, high = scaling["speedup_interval95"]
-        assert low < scaling["speedup"] < high
-        assert scaling["efficiency_interval95"] == pytest.approx([low / 3, high / 3])
+        assert scaling.speedup == pytest.approx(ALONE_S / step)
+        assert scaling.efficiency == pytest.approx(ALONE_S / step / 3)
+        assert scaling.ideal_s == pytest.approx(ALONE_S / 3)
+        assert scaling.beyond_ideal_s == pytest.approx(0.0012)
+        low, high = scaling.speedup_interval95
+        assert low < scaling.speedup < high
+        assert scaling.efficiency_interval95 == pytest.approx([low / 3, high / 3])
 
     def test_weak_scaling_is_against_one_worker_with_its_own_batch(self) -> None:
-        scaling = point(WEAK, "overlap", 4)["scaling"]
+        scaling = point(WEAK, "overlap", 4).scaling
         step = ALONE_S + 0.0015
-        assert scaling["efficiency"] == pytest.approx(ALONE_S / step)
-        assert scaling["speedup"] == pytest.approx(4 * ALONE_S / step)
-        assert scaling["ideal_s"] == pytest.approx(ALONE_S)
-        assert scaling["beyond_ideal_s"] == pytest.approx(0.0015)
+        assert scaling.efficiency == pytest.approx(ALONE_S / step)
+        assert scaling.speedup == pytest.approx(4 * ALONE_S / step)
+        assert scaling.ideal_s == pytest.approx(ALONE_S)
+        assert scaling.beyond_ideal_s == pytest.approx(0.0015)
 
     def test_what_is_beyond_stands_beside_what_was_measured(self) -> None:
-        scaling = point(STRONG, "all-reduce", 2)["scaling"]
-        assert scaling["communication_s"] + scaling["waiting_s"] == pytest.approx(scaling["beyond_ideal_s"])
-        low, high = scaling["beyond_ideal_s_interval95"]
+        scaling = point(STRONG, "all-reduce", 2).scaling
+        assert scaling.communication_s + scaling.waiting_s == pytest.approx(scaling.beyond_ideal_s)
+        low, high = scaling.beyond_ideal_s_interval95
         assert low < 0.008 < high
-        assert scaling["communication_share"] == pytest.approx(0.0072 / 0.028)
+        assert scaling.communication_share == pytest.approx(0.0072 / 0.028)
 
     def test_a_gain_is_over_the_next_smaller_number(self) -> None:
-        gain = point(STRONG, "gather-scatter", 3)["scaling"]["gain"]
-        assert gain["over_workers"] == 2
-        assert gain["ratio"] == pytest.approx((ALONE_S / 2 + 0.012) / (ALONE_S / 3 + 0.021))
-        assert gain["verdict"] == "less"
-        assert point(STRONG, "gather-scatter", 2)["scaling"]["gain"]["over_workers"] == 1
-        weak = point(WEAK, "overlap", 3)["scaling"]["gain"]
-        assert weak["ratio"] == pytest.approx(3 / 2 * (ALONE_S + 0.001) / (ALONE_S + 0.0012))
-        assert weak["verdict"] == "more"
+        gain = point(STRONG, "gather-scatter", 3).scaling.gain
+        assert gain.over_workers == 2
+        assert gain.ratio == pytest.approx((ALONE_S / 2 + 0.012) / (ALONE_S / 3 + 0.021))
+        assert gain.verdict == "less"
+        assert point(STRONG, "gather-scatter", 2).scaling.gain.over_workers == 1
+        weak = point(WEAK, "overlap", 3).scaling.gain
+        assert weak.ratio == pytest.approx(3 / 2 * (ALONE_S + 0.001) / (ALONE_S + 0.0012))
+        assert weak.verdict == "more"
 
     def test_the_reference_is_its_own_measure(self) -> None:
         alone = reference_of(STRONG, "strong")
         assert alone is not None
-        assert (alone["scaling"]["speedup"], alone["scaling"]["efficiency"]) == (1.0, 1.0)
-        assert alone["scaling"]["gain"] is None
-        assert alone["scaling"]["beyond_ideal_s"] == 0
+        assert (alone.scaling.speedup, alone.scaling.efficiency) == (1.0, 1.0)
+        assert alone.scaling.gain is None
+        assert alone.scaling.beyond_ideal_s == 0
 
     def test_strategies_are_compared_where_they_had_equally_many_workers(self) -> None:
         for number in (2, 3, 4):
-            found = {row["label"]: row["versus_fastest"] for row in STRONG if row["workers"] == number}
-            assert found["overlap"]["verdict"] == "fastest"
-            assert found["gather-scatter"]["verdict"] == "slower"
+            found = {row.label: row.versus_fastest for row in STRONG if row.workers == number}
+            assert found["overlap"].verdict == "fastest"
+            assert found["gather-scatter"].verdict == "slower"
 
     def test_the_limit_is_that_of_equally_many_workers(self) -> None:
         costs = {"none": {2: 0.0, 4: 0.0}, "ring": {2: 2.0, 4: 2.0}}
         found = scaled(rows("strong", costs=costs))
-        assert point(found, "ring", 2)["versus_none"]["ratio"] == pytest.approx(22 / 20, rel=0.02)
-        assert point(found, "ring", 4)["versus_none"]["ratio"] == pytest.approx(12 / 10, rel=0.02)
+        assert point(found, "ring", 2).versus_none.ratio == pytest.approx(22 / 20, rel=0.02)
+        assert point(found, "ring", 4).versus_none.ratio == pytest.approx(12 / 10, rel=0.02)
 
     def test_modes_stay_apart(self) -> None:
         both = scaled([*rows("strong"), *rows("weak")])
         assert modes_of(both) == ["strong", "weak"]
         assert list(lines_of(both, "weak")) == ["gather-scatter", "all-reduce", "overlap"]
-        assert all(row["point"]["mode"] == "weak" for line in lines_of(both, "weak").values() for row in line)
-        assert best_of(both)["point"] == {"workers": 4, "mode": "strong"}
+        assert all(mode_of(row) == "weak" for line in lines_of(both, "weak").values() for row in line)
+        assert best_of(both).point == {"workers": 4, "mode": "strong"}
 
     def test_it_can_be_stored(self) -> None:
-        assert json.loads(json.dumps(STRONG)) == STRONG
+        study = scale_study("strong")
+        assert convert(to_json(study), Scale) == study
 
 
 class TestWhereItStops:
@@ -105,117 +106,107 @@ class TestWhereItStops:
 
     def test_more_than_before_but_less_than_one_worker_does_not_pay(self) -> None:
         found = scaled(rows("strong", costs={"slow": {2: 80.0, 3: 60.0, 4: 50.0}}))
-        assert point(found, "slow", 4)["scaling"]["gain"]["verdict"] == "more"
+        assert point(found, "slow", 4).scaling.gain.verdict == "more"
         assert until(found) == {"slow": 1}
-        (line,) = paying_lines(found, "strong")
-        assert line.startswith("slow does not pay: at best it has 0.67 times the throughput of one worker (95 %: 0.6")
+        (line,) = paying_words(found, "strong")
+        assert line.startswith("slow does not pay: at best 0.67 times the throughput of one worker (95 % interval 0.6")
 
     def test_one_repeat_does_not_tell(self) -> None:
         found = scaled(rows("strong", repeats=1))
         assert set(until(found).values()) == {None}
-        assert paying_lines(found, "strong") == [
-            "gather-scatter had most throughput on 2 workers (of 2, 3, 4) in this one repeat: 1.25x.",
-            "all-reduce had most throughput on 3 workers (of 2, 3, 4) in this one repeat: 1.87x.",
-            "overlap had most throughput on 4 workers (the most tried) in this one repeat: 3.48x.",
+        assert paying_words(found, "strong") == [
+            "gather-scatter had the highest throughput on 2 workers (of 2, 3, 4) in this one repeat: 1.25x.",
+            "all-reduce had the highest throughput on 3 workers (of 2, 3, 4) in this one repeat: 1.87x.",
+            "overlap had the highest throughput on 4 workers (the most tried) in this one repeat: 3.48x.",
         ]
         slow = scaled(rows("strong", repeats=1, costs={"slow": {2: 80.0}}))
-        assert paying_lines(slow, "strong") == [
-            "slow was never faster than one worker in this one repeat (at best 0.40)."
+        assert paying_words(slow, "strong") == [
+            "slow was not faster than one worker in this one repeat (at best 0.40)."
         ]
 
     def test_a_gain_within_noise_is_none(self) -> None:
-        found = rows("strong", costs={"ring": {2: 2.0, 3: 2.0}})
-        shaky = point(found, "ring", 3)
-        shaky["iteration_mean_s_repeats"] = [0.015, 0.021, 0.027]
+        found = shaken(rows("strong", costs={"ring": {2: 2.0, 3: 2.0}}), 3, [0.015, 0.021, 0.027])
         assert until(scaled(found)) == {"ring": 2}
 
     def test_a_shaky_point_hides_none_of_those_after_it(self) -> None:
         found = rows("strong", costs={"ring": {2: 2.0, 3: 2.0, 4: 2.0}})
-        point(found, "ring", 2)["iteration_mean_s_repeats"] = [0.015, 0.022, 0.045]
-        scaled(found)
-        assert point(found, "ring", 2)["scaling"]["gain"]["verdict"] == "no difference"
+        found = scaled(shaken(found, 2, [0.015, 0.022, 0.045]))
+        assert point(found, "ring", 2).scaling.gain.verdict == "no difference"
         assert until(found) == {"ring": 4}
-        (line,) = paying_lines(found, "strong")
+        (line,) = paying_words(found, "strong")
         assert line.startswith("ring pays up to 4 workers, the most tried: they give 1.28 times the throughput of 3")
 
     def test_more_than_one_worker_within_noise_is_called_that(self) -> None:
-        found = rows("strong", costs={"ring": {2: 18.0}})
-        point(found, "ring", 2)["iteration_mean_s_repeats"] = [0.030, 0.038, 0.046]
-        (line,) = paying_lines(scaled(found), "strong")
+        found = shaken(rows("strong", costs={"ring": {2: 18.0}}), 2, [0.030, 0.038, 0.046])
+        (line,) = paying_words(scaled(found), "strong")
         assert line.startswith(
-            "ring cannot be told to pay: at best it has 1.05 times the throughput of one worker, on 2, which is within"
+            "ring: no gain over one worker at 95 % confidence; at best 1.05 times its throughput, on 2 (95 % interval"
         )
 
     def test_a_number_that_could_not_run_is_stepped_over(self) -> None:
-        found = scaled([row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 3)])
-        gain = point(found, "overlap", 4)["scaling"]["gain"]
-        assert (gain["over_workers"], gain["verdict"]) == (2, "more")
+        found = scaled([row for row in rows("strong") if (row.label, row.workers) != ("overlap", 3)])
+        gain = point(found, "overlap", 4).scaling.gain
+        assert (gain.over_workers, gain.verdict) == (2, "more")
         assert until(found)["overlap"] == 4
 
     def test_a_point_that_failed_later_is_compared_by_the_repeats_that_it_has(self) -> None:
-        found = [row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 4)]
+        found = [row for row in rows("strong") if (row.label, row.workers) != ("overlap", 4)]
         found.append(point_row("overlap", "strong", 4, 0.0115, 0.0015, repeats=2))
-        scaled(found)
-        assert point(found, "overlap", 4)["scaling"]["speedup_interval95"] is not None
-        assert point(found, "overlap", 4)["versus_fastest"]["verdict"] == "fastest"
-        once = [row for row in rows("strong") if (row["label"], row["workers"]) != ("overlap", 4)]
+        found = scaled(found)
+        assert point(found, "overlap", 4).scaling.speedup_interval95 is not None
+        assert point(found, "overlap", 4).versus_fastest.verdict == "fastest"
+        once = [row for row in rows("strong") if (row.label, row.workers) != ("overlap", 4)]
         once.append(point_row("overlap", "strong", 4, 0.0115, 0.0015, repeats=1))
-        scaled(once)
-        assert point(once, "overlap", 4)["scaling"]["gain"]["verdict"] == "one repeat cannot tell"
+        once = scaled(once)
+        assert point(once, "overlap", 4).scaling.gain.verdict == "one repeat cannot tell"
         assert until(once)["overlap"] == 3
 
     def test_one_worker_that_failed_later_leaves_nothing_to_tell_noise_by(self) -> None:
-        found = [row for row in rows("strong") if row["label"] != ONE_WORKER]
+        found = [row for row in rows("strong") if row.label != ONE_WORKER]
         found.append(point_row(ONE_WORKER, "strong", 1, ALONE_S, 0.0, repeats=1))
         assert set(until(scaled(found)).values()) == {None}
 
     def test_without_the_one_worker_there_is_no_speed_up(self) -> None:
-        found = scaled([row for row in rows("strong") if row["label"] != ONE_WORKER])
-        scaling = point(found, "overlap", 4)["scaling"]
-        assert scaling["speedup"] is scaling["efficiency"] is scaling["beyond_ideal_s"] is None
-        assert scaling["gain"]["verdict"] == "more"
-        assert point(found, "overlap", 2)["scaling"]["gain"] is None
+        found = scaled([row for row in rows("strong") if row.label != ONE_WORKER])
+        scaling = point(found, "overlap", 4).scaling
+        assert scaling.speedup is scaling.efficiency is scaling.beyond_ideal_s is None
+        assert scaling.gain.verdict == "more"
+        assert point(found, "overlap", 2).scaling.gain is None
         assert set(until(found).values()) == {None}
-        assert paying_lines(found, "strong") == []
-        assert headline(found) == "Without the one worker's run there is no speed-up"
+        assert paying_words(found, "strong") == []
+        assert headline(found).text == "No speed-up can be given: one worker has no result."
 
 
 class TestWords:
     def test_where_each_stops(self) -> None:
-        first, second, third = paying_lines(STRONG, "strong")
+        first, second, third = paying_words(STRONG, "strong")
         assert first.startswith(
             "gather-scatter stops paying after 2 workers: 3 give 0.93 times the throughput of 2 (95"
         )
-        assert first.endswith("%: 0.92 to 0.95).")
+        assert first.endswith(" 0.92 to 0.95).")
         assert second.startswith("all-reduce stops paying after 3 workers: 4 give 1.00 times the throughput of 3")
         assert second.endswith("), which is noise.")
         assert third.startswith("overlap pays up to 4 workers, the most tried: they give 1.26 times the throughput")
 
     def test_limits_are_not_judged(self) -> None:
         found = scaled(rows("strong", costs={"none": {2: 0.0}, "ring": {2: 2.0}}))
-        assert [line.split()[0] for line in paying_lines(found, "strong")] == ["ring"]
+        assert [line.split()[0] for line in paying_words(found, "strong")] == ["ring"]
 
     def test_the_headline(self) -> None:
-        assert headline(STRONG) == ("Strong scaling: overlap scales best, 3.48 times one worker on 4 (efficiency 87 %)")
+        words = "scaling: overlap scales best, {} times one worker on 4 workers (efficiency {} %)."
+        assert headline(STRONG).text == f"Strong {words.format('3.48', 87)}"
         both = scaled([*rows("strong"), *rows("weak")])
-        assert headline(both).endswith(
-            "; weak scaling: overlap scales best, 3.86 times one worker on 4 (efficiency 96 %)"
-        )
-        assert headline(scaled(rows("strong")[:1])) == "Only one worker was measured"
+        assert headline(both).text.endswith(f" Weak {words.format('3.86', 96)}")
+        assert headline(scaled(rows("strong")[:1])).text == "Only one worker was measured."
         slow = scaled(rows("strong", costs={"slow": {2: 80.0}}))
-        assert headline(slow) == "Strong scaling: no strategy is faster than one worker"
-
-    def test_beyond(self) -> None:
-        lines = beyond_lines(STRONG, "strong")
-        assert lines[0] == "gather-scatter on 4: 30.0 ms (communication 27.0, waiting 3.00, the rest 0.00)"
-        unmeasured = scaled([{**row, "split": None} for row in rows("strong")])
-        assert beyond_lines(unmeasured, "strong") == []
+        assert headline(slow).text == "Strong scaling: no strategy is faster than one worker."
 
     def test_batches_refusals_and_failures(self) -> None:
-        study = scale_study("strong", "weak")
-        assert batch_words(study, "strong") == "the global batch of 100 is kept"
-        assert batch_words(study, "weak") == "every worker keeps its batch of 25"
-        where = {"label": "x", "point": {"workers": 2, "mode": "weak"}}
-        assert refused_lines({"refused": [{**where, "reason": "no"}]}) == ["x on 2 workers (weak) cannot run: no."]
-        failed = {"failed": [{**where, "repeat": 3, "error": "worker 1 died"}]}
-        assert failed_lines(failed) == ["x on 2 workers (weak) failed in repeat 3: worker 1 died."]
+        modes = scale_study("strong", "weak").modes
+        assert batch_words(modes, "strong") == "the global batch of 100 is kept"
+        assert batch_words(modes, "weak") == "every worker keeps its batch of 25"
+        point = {"workers": 2, "mode": "weak"}
+        refused = Failure(label="x", point=point, reason="no")
+        assert refused_words(refused) == "x on 2 workers (weak) cannot run: no."
+        failed = Failure(label="x", point=point, repeat=3, error="worker 1 died")
+        assert failed_words(failed) == "x on 2 workers (weak) failed in repeat 3: worker 1 died."

@@ -19,7 +19,7 @@ from paceline.comm import adding, lent, shm
 from paceline.comm.adding import part_bounds
 from paceline.comm.shm import ShmComm
 from paceline.errors import RunError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from paceline.train.context import Context
 
 CPU = torch.device("cpu")
@@ -61,10 +61,11 @@ def dawdle(rng: random.Random) -> None:
         time.sleep(rng.random() * 2e-3)
 
 
-def do_all(context: Context, cases: list[tuple[torch.dtype, int]]) -> None:
-    """Every collective for every case, workers late at random."""
+def do_all(context: Context, cases: list[tuple[torch.dtype, int]]) -> list[tuple[torch.dtype, int]]:
+    """Every collective for every case, workers late at random. Returns the cases whose values were right."""
     comm, ws = context.comm, context.world_size
     rng = random.Random(comm.rank)
+    right = []
     for seed, (dtype, length) in enumerate(cases):
         own, expected = numbers(comm.rank, seed, length, dtype), total(ws, seed, length, dtype)
         everybody = [numbers(rank, seed, length, dtype) for rank in range(ws)]
@@ -88,6 +89,8 @@ def do_all(context: Context, cases: list[tuple[torch.dtype, int]]) -> None:
         part = long[comm.rank * length : (comm.rank + 1) * length]  # in place, as the contract allows
         comm.reduce_scatter(part, long)
         assert torch.equal(part, total(ws, seed + comm.rank, length, dtype)), ("reduce_scatter", dtype, length)
+        right.append((dtype, length))
+    return right
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
@@ -97,22 +100,24 @@ def test_collectives_of_every_type_and_length(world_size: int) -> None:
         piece = PIECE // dtype.itemsize
         return [0, 1, 7, 300, piece - 1, piece, piece + 1, 3 * piece + 5]
 
-    on_shm_threads(world_size, do_all, cases=[(dtype, length) for dtype in DTYPES for length in lengths(dtype)])
+    cases = [(dtype, length) for dtype in DTYPES for length in lengths(dtype)]
+    assert on_shm_threads(world_size, do_all, cases=cases) == [cases] * world_size
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_collectives_of_processes_around_a_real_piece(pool: LocalLauncher, world_size: int) -> None:
+def test_collectives_of_processes_around_a_real_piece(pool: LocalPool, world_size: int) -> None:
     cases = [
         (dtype, length)
         for dtype in (torch.float32, torch.bfloat16, torch.int64)
         for piece in [shm.PIECE_BYTES // dtype.itemsize]
         for length in (0, 1, 7, 1000, piece - 1, piece, piece + 1, 7 * piece // 2)
     ]
-    on_pool(pool, world_size, do_all, comm="shm", cases=cases)
+    assert on_pool(pool, world_size, do_all, comm="shm", cases=cases) == [cases] * world_size
 
 
 def test_sixty_four_workers() -> None:
-    on_shm_threads(64, do_all, cases=[(torch.float32, 3), (torch.int64, 1000)], timeout_s=60)
+    cases = [(torch.float32, 3), (torch.int64, 1000)]
+    assert on_shm_threads(64, do_all, cases=cases, timeout_s=60) == [cases] * 64
 
 
 def test_more_workers_than_that_are_refused() -> None:
@@ -146,18 +151,21 @@ def test_the_same_bits_everywhere(length: int) -> None:
 # Reductions.
 
 RANGES = {"a": [(0, 1600), (1600, 1616), (1616, 5003)], "b": [(0, 300)], "c": [(0, 240), (240, 480)]}
+NUM_RANGES = sum(map(len, RANGES.values()))
 
 
-def reduce_often(context: Context, shared: bool, steps: int, seed: int) -> None:
+def reduce_often(context: Context, shared: bool, steps: int, seed: int) -> int:
     """Three reductions at once, step after step, while messages and other collectives pass between.
 
-    Workers are late at random, wait in an order of their own, and overwrite what is theirs at once.
+    Workers are late at random, wait in an order of their own, and overwrite what is theirs at once. Returns the number
+    of results that were right.
     """
     comm, ws = context.comm, context.world_size
     rng = random.Random(100 * seed + comm.rank)
     agreed = random.Random(seed)  # what has to be done by all alike
     types = {"a": torch.float32, "b": torch.int64, "c": torch.float16}
     kinds = {name: comm.reduction(RANGES[name][-1][1], types[name], CPU, shared=shared) for name in RANGES}
+    num_right = 0
     for step in range(steps):
         order = [(name, index) for name in RANGES for index in range(len(RANGES[name]))]
         works = {}
@@ -199,10 +207,12 @@ def reduce_often(context: Context, shared: bool, steps: int, seed: int) -> None:
                 part = reduction.part(begin, end)
                 expected = expected[part.start - begin : part.stop - begin]
             assert torch.equal(reduction.result[part], expected), (step, name, index)
+            num_right += 1
             works[name, index].wait()  # again: nothing happens
             # At once, while peers may still be about to look: what is private is nobody else's.
             (reduction.own if shared else reduction.result)[begin:end].fill_(-99)
     comm.barrier()
+    return num_right
 
 
 @pytest.mark.parametrize("crew", [0, 1, 3])
@@ -211,12 +221,14 @@ def reduce_often(context: Context, shared: bool, steps: int, seed: int) -> None:
 @pytest.mark.usefixtures("small_pieces")
 def test_reductions_are_plain_sums(monkeypatch: pytest.MonkeyPatch, world_size: int, shared: bool, crew: int) -> None:
     force_crew(monkeypatch, crew)
-    on_shm_threads(world_size, reduce_often, shared=shared, steps=12, seed=world_size)
+    found = on_shm_threads(world_size, reduce_often, shared=shared, steps=12, seed=world_size)
+    assert found == [12 * NUM_RANGES] * world_size
 
 
-def test_reductions_of_processes(pool: LocalLauncher) -> None:
+def test_reductions_of_processes(pool: LocalPool) -> None:
     for shared in (True, False):
-        on_pool(pool, 4, reduce_often, comm="shm", shared=shared, steps=60, seed=7)
+        found = on_pool(pool, 4, reduce_often, comm="shm", shared=shared, steps=60, seed=7)
+        assert found == [60 * NUM_RANGES] * 4
 
 
 def in_its_own_order(context: Context, crew: int) -> list[float]:
@@ -299,6 +311,7 @@ def fail_to_fill(context: Context, what: str) -> str:
     return "done"
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("crew", [0, 1, 3])
 @pytest.mark.parametrize("what", ["fill", "add"])
 def test_an_error_in_a_thread_is_raised_by_its_worker(monkeypatch: pytest.MonkeyPatch, what: str, crew: int) -> None:

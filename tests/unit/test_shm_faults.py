@@ -21,7 +21,7 @@ from helpers import TESTS, Meeting, on_pool, python_processes
 from paceline.comm.segment import Segment
 from paceline.comm.shm import ShmComm
 from paceline.errors import RunError, WorkerError
-from paceline.launch.local import LocalLauncher
+from paceline.launch.local import LocalPool
 from shm_faults import SCENES, VICTIM
 
 KILLED = [name for name in SCENES if name.startswith("killed")]
@@ -74,8 +74,9 @@ def test_another_user_gets_nothing(said: dict[str, Any]) -> None:
     assert sentence.startswith(f"shared memory of process {pid} cannot be opened (Permission denied): workers on comm")
 
 
+@pytest.mark.slow
 def test_the_launcher_names_the_worker_that_was_killed() -> None:
-    with LocalLauncher(3) as launcher:
+    with LocalPool(3) as launcher:
         with pytest.raises(WorkerError, match=r"^worker 1 died: its process was ended by signal 9$") as caught:
             on_pool(launcher, 3, jobs.kill_itself, comm="shm", rank=1)
         assert caught.value.rank == 1

@@ -1,47 +1,67 @@
-"""What a notebook shows of a run and of a study: a short table, with where the time went."""
+"""What a notebook shows of a run and of a study: a short table with where the time went, and the findings."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from paceline.api import Comparison, RunResult
+from paceline.results import Split, SplitMean, WorkerSplit, changed, to_json
 from report_samples import result, study_of
 
-SPLIT = {"overlap_fraction": 0.25, "waiting_s": 1.0, "step_s": 2.0}
+PARTS = {"compute_s": 0.5, "communication_s": 0.5, "overlap_s": 0.0, "waiting_s": 1.0, "data_s": 0.0, "rest_s": 0.0}
+MEAN = SplitMean(
+    **PARTS, step_s=2.0, overlap_fraction=0.25, bandwidth_bytes_per_s=None, phases_s={}, caused_waiting_s=0.0
+)
 
 
-def split(num_workers: int) -> dict[str, Any]:
-    return {"mean": SPLIT, "per_worker": [{"rank": rank, **SPLIT} for rank in range(num_workers)]}
+def split(num_workers: int) -> Split:
+    return Split(mean=MEAN, per_worker=[WorkerSplit(**MEAN, rank=rank) for rank in range(num_workers)])
 
 
 def test_a_run_is_a_dict_that_prints_as_a_table() -> None:
-    plain = {**result("ring", 0.01), "folder": "runs/<b>x"}
-    plain["split"] = split(len(plain["per_worker"]))
-    shown = RunResult(plain)
-    assert shown == plain
-    assert json.loads(json.dumps(shown)) == json.loads(json.dumps(plain))
+    run = changed(result("ring", 0.01), split=split(4))
+    shown = RunResult(run, Path("runs/<b>x"))
+    assert shown == {**to_json(run), "folder": "runs/<b>x"}
+    assert json.loads(json.dumps(shown)) == shown
+    assert shown["iteration_s"]["mean"] == run.iteration_s.mean
     lines = str(shown).splitlines()
     assert str(shown) == repr(shown)
-    assert len(lines) == len(plain["per_worker"]) + 2
-    assert lines[0].split()[-2:] == ["Overlap", "Waiting"]
-    assert lines[1].endswith("25 %     50 %")
-    assert "runs/<b>x" in lines[-1]
-    assert "<b>" not in shown._repr_html_()
-    assert shown._repr_html_().count("<tr>") == len(plain["per_worker"]) + 1
+    head, rows = lines[0].split(), lines[1:5]
+    assert head[head.index("Overlap") : head.index("Overlap") + 2] == ["Overlap", "Waiting"]
+    assert all("25 %     50 %" in row for row in rows)
+    assert lines[5] == "ring: 10.1 ms per iteration on 4 workers."
+    assert lines[-1] == "run runs/<b>x"
+    page = shown._repr_html_()
+    assert "<b>x" not in page
+    assert page.count("<tr>") == 1 + 4
 
 
 def test_a_run_that_was_not_measured_has_dashes() -> None:
-    shown = RunResult({**result("ring", 0.01), "split": None, "folder": "x"})
-    assert str(shown).splitlines()[1].endswith("\N{EN DASH}")
+    lines = str(RunResult(changed(result("ring", 0.01), split=None), Path("x"))).splitlines()
+    assert lines[1].count("\N{EN DASH}") == 2
 
 
 def test_a_study_shows_overlap_and_waiting() -> None:
     study = study_of([[result("ring", 0.01)], [result("ddp", 0.01)]])
-    study["results"][0]["split"] = split(2)
-    study["results"][1]["split"] = None
-    lines = repr(Comparison(study, Path("x"))).splitlines()
-    assert lines[0].split()[-2:] == ["Overlap", "Waiting"]
-    assert lines[1].split()[-4:] == ["25", "%", "50", "%"]
-    assert lines[2].endswith("\N{EN DASH}")
+    ring, ddp = study.results
+    study = changed(study, results=[changed(ring, split=split(4)), changed(ddp, split=None)])
+    shown = Comparison(study, Path("x"))
+    lines = repr(shown).splitlines()
+    head = lines[0].split()
+    assert head[head.index("Overlap") + 1] == "Waiting"
+    assert "25 %     50 %" in lines[1]
+    assert lines[2].count("\N{EN DASH}") == 2
+    assert "Fastest exact strategy in one repeat: ring, 10.1 ms per iteration on 4 workers." in lines
+    assert lines[-1] == "study x"
+    assert [row["strategy"] for row in shown.rows] == ["ring", "ddp"]
+    assert shown["results"][0]["label"] == "ring"
+    assert len(shown) == len(list(shown))
+
+
+def test_the_notebook_says_what_the_terminal_says() -> None:
+    study = study_of([[result("ring", 0.01)], [result("ddp", 0.02)]])
+    shown = Comparison(study, Path("x"))
+    caution = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
+    assert caution in repr(shown).splitlines()
+    assert f"<p>{caution}</p>" in shown._repr_html_()

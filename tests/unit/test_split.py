@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_up_lines import Line, blocked, both, op, span, step_line
-from paceline.measure.analysis import analyse
+from paceline.measure.analysis import Analysis, analyse
 from paceline.measure.reading import read_steps
 from paceline.measure.split import PARTS, Wait, caused_waiting
 
@@ -266,7 +266,7 @@ def test_only_timed_steps_count() -> None:
         span(step, "forward", 10 * step, 10 * step + seconds), step_line(step, 10 * step, 10 * step + 10))]  # fmt: skip
     assert split_of(lines, first=1)[0]["phases_s"]["forward"] == pytest.approx(2.0)
     assert split_of(lines, last=1)[0]["phases_s"]["forward"] == pytest.approx(4.5)
-    assert analysed(lines, first=7, last=8) == {"split": None, "stragglers": None, "timeline": None}
+    assert analysed(lines, first=7, last=8) == Analysis()
 
 
 def test_a_step_that_was_kept_counts_for_those_that_were_not() -> None:

@@ -16,6 +16,7 @@ from paceline.measure.stats import (
     Ratio,
     interval95,
     interval95_of_times,
+    of_all,
     paired_ratio,
     percentile,
     summary,
@@ -24,6 +25,12 @@ from paceline.measure.stats import (
 )
 
 FLOATS = st.floats(1e-6, 1e6)
+
+
+def test_a_summary_needs_every_value() -> None:
+    assert of_all(statistics.median, [3.0, 1.0, 2.0]) == 2.0
+    assert of_all(statistics.median, [3.0, None, 2.0]) is None
+    assert of_all(statistics.fmean, []) is None
 
 
 def test_percentiles_by_hand() -> None:

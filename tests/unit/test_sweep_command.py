@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from command import Said, run_command
+from made_up import MadeUpLauncher, Silent, launching
 from paceline.recipe import Recipe
-from paceline.study import sweep as study
-from paceline.study.sweep import Request, open_sweep
+from paceline.results import changed
+from paceline.runs import list_runs
+from paceline.study import sweep as module
+from paceline.study.engine import run_study
+from paceline.study.folder import StudyFolder, read_study
+from paceline.study.sweep import Sweep
 from paceline.study.vary import parse_vary
 
 TINY = Recipe().replace({"workers": 1, "data.train_samples": 32, "train.epochs": 1, "train.batch_size": 8})
@@ -17,7 +23,20 @@ TINY = Recipe().replace({"workers": 1, "data.train_samples": 32, "train.epochs":
 
 @pytest.fixture(autouse=True)
 def no_footprints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "measure_footprints", lambda recipes: ({}, []))  # noqa: ARG005
+    monkeypatch.setattr(module, "measure_footprints", lambda recipes: ({}, []))  # noqa: ARG005
+
+
+def begun(out: Path) -> Path:
+    """The folder of a sweep that was interrupted in its first run."""
+    study = Sweep.prepare(TINY, parse_vary(["lr=0.1,0.2"]))
+
+    def interrupt(*_: Any) -> list[Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study, launching(MadeUpLauncher(interrupt)), Silent(), out)
+    [stored] = list_runs(out)
+    return stored.folder
 
 
 def asked(out: Path, *arguments: str) -> Said:
@@ -30,7 +49,7 @@ def asked(out: Path, *arguments: str) -> Said:
         ([], "a sweep varies something"),
         (["--vary", "batch-size=1,2"], "batch size 1 is smaller than 4 workers"),
         (["--vary", "lr=0.1", "--remedies"], "remedies are for large batches"),
-        (["--vary", "lr=0.1", "--nnodes", "2"], "a sweep is run from one host"),
+        (["--vary", "lr=0.1", "--nnodes", "2"], "without --nnodes"),
         (["--resume", "nothing"], "there is no 'nothing'"),
         (["--vary", "batch-size=1000000,2000000"], "no point of the sweep can be run"),
     ],
@@ -51,23 +70,41 @@ def test_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     }.items():
         monkeypatch.setenv(name, value)
     said = asked(tmp_path, "--vary", "lr=0.1,0.2")
-    assert (said.code, "leave torchrun out" in " ".join(said.err.split())) == (2, True), said.err
+    assert (said.code, "without torchrun" in " ".join(said.err.split())) == (2, True), said.err
 
 
 def test_a_resumed_sweep_is_what_it_was(tmp_path: Path) -> None:
-    folder = open_sweep(Request(TINY, parse_vary(["lr=0.1,0.2"])), out=tmp_path).folder
+    folder = begun(tmp_path)
     for arguments, sentence in (
-        (["--vary", "lr=1,2"], "leave --vary, remedies and repeats out"),
-        (["--repeats", "3"], "leave --vary, remedies and repeats out"),
+        (["--vary", "lr=1,2"], "leave out --vary"),
+        (["--repeats", "3"], "leave out --repeats"),
         (["vgg11-cifar10"], "name differs from it"),
+        (["--lr", "0.5"], "optimizer.lr differs from it"),
     ):
         said = asked(tmp_path, "--resume", str(folder), *arguments)
         assert (said.code, sentence in " ".join(said.err.split())) == (2, True), said.err
 
 
 def test_only_a_sweep_can_be_resumed(tmp_path: Path) -> None:
-    folder = open_sweep(Request(TINY, parse_vary(["lr=0.1,0.2"])), out=tmp_path).folder
-    file = folder / "study.json"
-    file.write_text(file.read_text().replace('"sweep"', '"compare"'))
+    folder = begun(tmp_path)
+    said = run_command("compare", "--out", str(tmp_path), "--resume", str(folder))
+    assert (said.code, "is not a compare, so that it cannot be resumed: it is a sweep" in said.err) == (2, True), (
+        said.err
+    )
+
+
+def test_a_finished_study_is_not_resumed(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    StudyFolder(folder).write(changed(read_study(folder), status="done"))
     said = asked(tmp_path, "--resume", str(folder))
-    assert (said.code, "is not a sweep" in said.err) == (2, True), said.err
+    assert (said.code, f"is finished; `paceline runs show {folder.name}`" in " ".join(said.err.split())) == (2, True)
+
+
+def test_studies_whose_workers_others_start_are_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = run_command("compare", "--out", str(tmp_path), "--resume", "last", "--nnodes", "2", "--master-port", "29411")
+    assert (said.code, "leave out --nnodes" in " ".join(said.err.split())) == (2, True), said.err
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    said = run_command("scale", "--out", str(tmp_path), "--resume", "last")
+    assert (said.code, "leave out torchrun" in " ".join(said.err.split())) == (2, True), said.err

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from paceline.cli.trace import trace_lines
 from paceline.errors import UsageError
 from paceline.measure.events import Arrows, Slice, lanes, nested
 from paceline.measure.merged import MOST_STEPS, NAME, write_merged
 from paceline.measure.steps import StepRange
 from paceline.measure.trace import WorkerLines, merged_events, pid_of
-from paceline.study.trace import trace_lines, trace_run
+from paceline.study.trace import trace_run
 from trace_format import FormatError, check_events, read_strictly, tracks
 from trace_lines import STEP_S, Line, worker_lines, write_lines
 
@@ -179,7 +180,16 @@ def test_the_merged_trace_stays_out_of_the_folder_of_the_workers_own(tmp_path: P
 def test_a_study_is_not_a_run(tmp_path: Path) -> None:
     study = tmp_path / "study"
     run = made_up_run(study / "runs")
-    (study / "study.json").write_text(json.dumps({"schema": 1, "kind": "study"}))
+    study_values = {
+        "schema": 1,
+        "kind": "study",
+        "name": "toy",
+        "started": "",
+        "status": "done",
+        "recipe": {},
+        "environment": {},
+    }
+    (study / "study.json").write_text(json.dumps(study_values))
     with pytest.raises(UsageError, match=rf"is a study.*name one of its runs: {run}"):
         trace_run(study)
     assert trace_run(run).num_workers == 3

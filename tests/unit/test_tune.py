@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from made_up import MadeUpLauncher, Silent, made_up_worker
-from paceline.cli.parts.stored import show_stored, stored_table
-from paceline.cli.parts.tuned import best_lines, rung_line
+from made_up import MadeUpLauncher, Silent, launching, made_up_worker
+from paceline.cli.parts.plans import rung_words
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe, load_recipe
-from paceline.report import write_report
-from paceline.runs import list_runs, read
+from paceline.results.study import Best, Tuning
+from paceline.runs import list_runs
 from paceline.study.candidates import Space
+from paceline.study.engine import run_study
 from paceline.study.halving import Margins
-from paceline.study.tune import Plan, prepare, tune
+from paceline.study.tune import Tune
 
 SPACE = Space(strategies=("ring", "overlap", "local-sgd"), buckets_mb=(0.1, 1.0), codecs=("fp32", "bf16"), periods=(4,))
 RECIPE = load_recipe("lenet5-mnist").replace({"strategy": "all-reduce", "train.iterations": 50})
@@ -36,43 +32,48 @@ def answer(task: Task, _: int) -> list[dict[str, Any]]:
     return [made_up_worker(rank, [time_s] * steps, test_accuracy=accuracy) for rank in range(task.num_workers)]
 
 
-@contextmanager
-def silently(entries: Any, repeats: int, steps: int) -> Iterator[Silent]:
-    del entries, repeats, steps
-    yield Silent()
-
-
-def plan_of(recipe: Recipe = RECIPE, **changes: Any) -> Plan:
-    return prepare(recipe, SPACE, **{"margins": Margins(), "eta": 3, "repeats": 2, **changes})
+def study_of(recipe: Recipe = RECIPE, **changes: Any) -> Tune:
+    return Tune.prepare(recipe, SPACE, **{"margins": Margins(), "eta": 3, "repeats": 2, **changes})
 
 
 def tuned(
-    out: Path, reply: Callable[[Task, int], list[dict[str, Any]]] = answer, plan: Plan | None = None
-) -> tuple[dict[str, Any], Path, MadeUpLauncher]:
+    out: Path, reply: Callable[[Task, int], list[dict[str, Any]]] = answer
+) -> tuple[Tuning, Path, MadeUpLauncher]:
     launcher = MadeUpLauncher(reply)
-    study, folder = tune(
-        RECIPE, plan or plan_of(), launcher, out=out, follow=silently, on_rung=lambda table: print(rung_line(table))
-    )
-    return study, folder, launcher
+    outcome = run_study(study_of(), launching(launcher), Silent(), out)
+    assert outcome is not None
+    assert isinstance(outcome.result, Tuning)
+    return outcome.result, outcome.folder, launcher
+
+
+def best_of(study: Tuning) -> Best:
+    assert study.best is not None
+    return study.best
+
+
+def test_a_rung_is_one_sentence(tmp_path: Path) -> None:
+    study, _, _ = tuned(tmp_path)
+    words = "rung 1, 17 steps, judged by test accuracy (margin 1.5 points): 4 of 8 passed (3 slower, 1 less accurate)"
+    assert rung_words(study.rungs[0]) == words
 
 
 def test_the_fastest_that_learns_as_well_is_chosen(tmp_path: Path) -> None:
     study, folder, _ = tuned(tmp_path)
-    assert study["best"]["label"] == "overlap:bucket_mb=0.1+bf16"
-    assert study["best"]["versus_reference"] == pytest.approx(0.5)
-    ends = {row["label"]: row["end"] for row in study["rungs"][0]["rows"]}
+    assert best_of(study).label == "overlap:bucket_mb=0.1+bf16"
+    assert best_of(study).versus_reference == pytest.approx(0.5)
+    ends = {row.label: row.end for row in study.rungs[0].rows}
     assert ends["local-sgd:sync_every=4"] == "less accurate"
     best = Recipe.from_toml((folder / "best.toml").read_text())
     assert best.strategy == "overlap:bucket_mb=0.1+bf16"
     assert best.replace({"strategy": RECIPE.strategy}).train == RECIPE.train
-    assert "--strategy overlap:bucket_mb=0.1+bf16" in study["best"]["command"]
+    assert "--strategy overlap:bucket_mb=0.1+bf16" in str(best_of(study).command)
 
 
 def test_rungs_are_short_first_and_only_finalists_are_stored(tmp_path: Path) -> None:
     study, folder, launcher = tuned(tmp_path)
-    assert [table["steps"] for table in study["rungs"]] == [17, 50]
-    first, last = (len(table["rows"]) for table in study["rungs"])
-    assert first == len(plan_of().candidates.entries)
+    assert [table.steps for table in study.rungs] == [17, 50]
+    first, last = (len(table.rows) for table in study.rungs)
+    assert first == len(study_of().candidates.entries)
     assert last < first
     steps = [task.arguments["recipe"].train.iterations for task in launcher.tasks]
     assert steps == [17] * (2 * first) + [50] * (2 * last)
@@ -90,11 +91,11 @@ def test_a_candidate_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
         return answer(task, number)
 
     study, _, launcher = tuned(tmp_path, reply)
-    rows = {row["label"]: row for row in study["rungs"][0]["rows"]}
-    assert rows["ring"]["end"] == "failed"
-    assert "on purpose" in rows["ring"]["reason"]
+    rows = {row.label: row for row in study.rungs[0].rows}
+    assert rows["ring"].end == "failed"
+    assert "on purpose" in str(rows["ring"].reason)
     assert [task.arguments["strategy"] for task in launcher.tasks].count("ring") == 1
-    assert study["best"]["label"] == "overlap:bucket_mb=0.1+bf16"
+    assert best_of(study).label == "overlap:bucket_mb=0.1+bf16"
 
 
 def test_without_its_reference_there_is_nothing_to_hold_to(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_without_its_reference_there_is_nothing_to_hold_to(tmp_path: Path) -> No
 
     with pytest.raises(RunError, match="all-reduce, the exact strategy"):
         tuned(tmp_path, reply)
-    assert list_runs(tmp_path)[0]["status"] == "failed"
+    assert list_runs(tmp_path)[0].status == "failed"
 
 
 @pytest.mark.parametrize("at", [3, 20])
@@ -117,30 +118,13 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path: Path, at: int) -> None
 
     with pytest.raises(KeyboardInterrupt) as caught:
         tuned(tmp_path, reply)
-    (stored,) = list_runs(tmp_path)
-    assert stored["status"] == "interrupted"
-    assert stored["best"] is None
-    assert len(stored["rungs"]) == (0 if at == 3 else 1)
-    assert stored["results"]
-    assert stored["folder"] in caught.value.__notes__[0]
-    page = write_report([Path(stored["folder"])], tmp_path / "page.html").read_text()
-    assert "nothing was chosen" in page
-
-
-def test_it_is_listed_shown_and_drawn(tmp_path: Path) -> None:
-    study, folder, _ = tuned(tmp_path)
-    console = Console(width=100, record=True, file=io.StringIO())
-    show_stored(console, read(folder))
-    console.print(stored_table(list_runs(tmp_path), 100))
-    text = console.export_text()
-    assert "17 steps" in text
-    assert "less accurate" in text
-    assert "paceline.parallel" in text
-    assert max(len(line) for line in text.splitlines() if "paceline" not in line) <= 100
-    page = write_report([folder], tmp_path / "page.html").read_text()
-    for words in ("Who went how far", "tuning-lost", "Rung 1: 17 steps", "To use it"):
-        assert words in page
-    assert json.loads((folder / "study.json").read_text())["study"] == study["study"] == "tune"
+    [stored] = list_runs(tmp_path)
+    assert stored.status == "interrupted"
+    assert isinstance(stored.content, Tuning)
+    assert stored.content.best is None
+    assert len(stored.content.rungs) == (0 if at == 3 else 1)
+    assert stored.content.results
+    assert str(stored.folder) in caught.value.__notes__[0]
 
 
 def test_the_reference_wins_where_nothing_is_faster(tmp_path: Path) -> None:
@@ -148,9 +132,8 @@ def test_the_reference_wins_where_nothing_is_faster(tmp_path: Path) -> None:
         time_s = 0.5 if task.arguments["strategy"] == "all-reduce" else 1.0
         return [made_up_worker(rank, [time_s] * 5, test_accuracy=0.8) for rank in range(task.num_workers)]
 
-    study, folder, _ = tuned(tmp_path, reply)
-    assert study["best"]["label"] == "all-reduce"
-    assert "exact strategy itself" in best_lines(study, folder)[0]
+    study, _, _ = tuned(tmp_path, reply)
+    assert best_of(study).label == "all-reduce"
 
 
 @pytest.mark.parametrize(
@@ -159,4 +142,4 @@ def test_the_reference_wins_where_nothing_is_faster(tmp_path: Path) -> None:
 )
 def test_wrong_requests_are_refused_before_anything_starts(recipe: Recipe, changes: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        plan_of(recipe, **changes)
+        study_of(recipe, **changes)

@@ -52,7 +52,7 @@ def test_a_key_has_the_names_of_its_option_and_its_own(name: str, key: str) -> N
 def test_values_are_what_the_key_takes(word: str, values: tuple[Any, ...]) -> None:
     [axis] = parse_vary([word])
     assert axis.values == values
-    assert Axis.from_dict(axis.to_dict()) == axis
+    assert Axis.from_values(axis.values_of()) == axis
 
 
 @pytest.mark.parametrize(

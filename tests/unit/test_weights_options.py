@@ -29,7 +29,8 @@ def test_what_cannot_work_is_refused(text: str, num_workers: int, sentence: str)
 
 def test_what_can_work_is_not_refused() -> None:
     for text, num_workers in (("stepwise:exact_every=7", 4), ("stepwise:exact_every=6", 1), ("stepwise", 4)):
-        build(text).check(num_workers, torch.optim.SGD)
+        strategy = build(text)
+        assert strategy.check(num_workers, torch.optim.SGD) is None
 
 
 @pytest.mark.parametrize(

@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from paceline.api.shown import Comparison, RunResult
+from paceline.api.workers import LauncherChoice, Workers
 from paceline.data.user import train_and_test
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Task
-from paceline.launch.local import LocalLauncher
 from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
 from paceline.runs import stamped
-from paceline.study import compare as study
-from paceline.study import scale as scaling
-from paceline.study import scale_plan
-from paceline.study import tune as tuning
-from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
-from paceline.study.entries import Entry, make_entry, settle_comm
+from paceline.study.base import Listener, Study
+from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
+from paceline.study.compare import Compare
+from paceline.study.engine import run_study, unfinished
+from paceline.study.entries import make_entry, settle_comm
 from paceline.study.halving import Margins
-from paceline.study.points import Point
 from paceline.study.preflight import preflight
 from paceline.study.remedies import parse_remedies
-from paceline.study.results import Result
 from paceline.study.run import execute, run_folder
-from paceline.study.sweep import Request, open_sweep, run_sweep, unfinished
+from paceline.study.scale import Scale, parse_mode, parse_workers
+from paceline.study.sweep import Sweep
+from paceline.study.tune import Tune
 from paceline.study.vary import make_axes
-from paceline.train.context import Event
-from paceline.train.given import Constant, as_factory, give, packed, train_given
+from paceline.train.context import ignore_event
+from paceline.train.given import Constant, as_factory, give
 
 
-def run(recipe: str | Recipe = DEFAULT_RECIPE, *, out: str | Path = "runs", **changes: Any) -> RunResult:
+def run(
+    recipe: str | Recipe = DEFAULT_RECIPE,
+    *,
+    out: str | Path = "runs",
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
+    **changes: Any,
+) -> RunResult:
     """Train a recipe under its strategy; the result, a dict that prints as a table, with the run's folder in `folder`.
 
     Changes are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
+    Workers are processes of this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
+    `launcher` is a launcher's name, a `paceline.launch.base.Request` or a launcher. All studies take these two.
     """
-    recipe = _recipe(recipe, changes)
+    workers = Workers(launcher, hosts)
+    recipe = _recipe(recipe, changes, workers)
     entry = make_entry(recipe.strategy, recipe)
     preflight(recipe, [entry])
-    with LocalLauncher(entry.num_processes, cluster=recipe.cluster) as launcher:
-        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), launcher)
-        result = execute(launcher, recipe, entry, folder=folder, on_event=_ignore)
+    with workers.launch(entry.num_processes, recipe.cluster) as pool:
+        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), pool)
+        result = execute(pool, recipe, entry, folder=folder, on_event=ignore_event)
     assert result is not None
     assert folder is not None
-    return RunResult({**result, "folder": str(folder.path)})
+    return RunResult(result, folder.path)
 
 
 def compare(
@@ -59,6 +65,9 @@ def compare(
     loss: str | Callable[..., Any] | None = None,
     repeats: int = 1,
     out: str | Path = "runs",
+    fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
@@ -79,21 +88,8 @@ def compare(
         changes |= _parts(recipe, data, given)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
-    settled = _recipe(recipe, changes)
-    entries, facts = study.prepare(settled)
-    with LocalLauncher(max(entry.num_processes for entry in entries), cluster=settled.cluster) as local:
-        launcher = _Giving(local, packed(given)) if given else local
-        outcome = study.compare(
-            settled,
-            entries,
-            launcher,
-            repeats=repeats,
-            out=Path(out),
-            listener=_Quiet(),
-            total_steps=facts.total_steps,
-        )
-    assert outcome is not None
-    return Comparison(outcome[0], outcome[1])
+    workers = Workers(launcher, hosts, given)
+    return _study(Compare.prepare(_recipe(recipe, changes, workers), repeats=repeats), out, workers, fresh=fresh)
 
 
 def sweep(
@@ -103,18 +99,23 @@ def sweep(
     remedies: Sequence[str] = (),
     repeats: int = 1,
     out: str | Path = "runs",
+    fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
     Keys are a recipe's, an option's name, or `strategy.OPTION`; several make a grid. A point that fails or does not fit
-    into memory is in `failures` and the rest goes on. An unfinished sweep of the same request goes on where it was.
+    into memory is in `failures` and the rest goes on. An unfinished study of the same request goes on
+    where it was, unless `fresh`; so do the other studies.
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
-    request = Request(base, make_axes(vary), parse_remedies(remedies), repeats)
-    opened = open_sweep(request, out=Path(out), resume=unfinished(request, Path(out)))
-    return Comparison(run_sweep(opened, _workers_for, _Quiet()), opened.folder)
+    starter = Workers(launcher, hosts)
+    axes, chosen = make_axes(vary), parse_remedies(remedies)
+    num_hosts = starter.num_hosts(base.cluster)
+    return _study(Sweep.prepare(base, axes, chosen, repeats=repeats, num_hosts=num_hosts), out, starter, fresh=fresh)
 
 
 def scale(
@@ -125,6 +126,9 @@ def scale(
     strategies: str | Sequence[str] = (),
     repeats: int = 1,
     out: str | Path = "runs",
+    fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
@@ -133,15 +137,12 @@ def scale(
     `paying` says where a further worker stops paying. A point that fails is in `failed`, and the rest goes on.
     """
     numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
-    counts = scale_plan.parse_workers(numbers)
+    counts = parse_workers(numbers)
     if strategies:
         changes["strategies"] = _names(strategies)
-    settled = _recipe(recipe, {**changes, "workers": max(counts)})
-    plan = scale_plan.prepare(settled, counts, scale_plan.parse_mode(mode))
-    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
-        outcome = scaling.scale(plan, launcher, repeats=repeats, out=Path(out), listener=_Quiet())
-    assert outcome is not None
-    return Comparison(outcome[0], outcome[1])
+    starter = Workers(launcher, hosts)
+    settled = _recipe(recipe, {**changes, "workers": max(counts)}, starter)
+    return _study(Scale.prepare(settled, counts, parse_mode(mode), repeats=repeats), out, starter, fresh=fresh)
 
 
 def tune(
@@ -156,6 +157,9 @@ def tune(
     eta: int = 3,
     repeats: int = 3,
     out: str | Path = "runs",
+    fresh: bool = False,
+    launcher: LauncherChoice = None,
+    hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> Comparison:
     """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
@@ -163,25 +167,16 @@ def tune(
     The best loses at most `within` points of accuracy against exact (or `within_loss` percent of loss, where accuracy
     says nothing); `best` has its label, how much faster it is, and the command and the library's call to use it.
     """
-    settled = _recipe(recipe, changes)
+    starter = Workers(launcher, hosts)
+    settled = _recipe(recipe, changes, starter)
     space = Space(
-        strategies=tuple(_names(strategies)) or STRATEGIES,
+        strategies=tuple(_names(strategies)) or tried_strategies(),
         buckets_mb=tuple(buckets_mb),
         codecs=tuple(codecs),
         periods=tuple(periods),
     )
     margins = Margins(points=within, loss_percent=within_loss)
-    plan = tuning.prepare(settled, space, margins=margins, eta=eta, repeats=repeats)
-    with LocalLauncher(plan.num_processes, cluster=settled.cluster) as launcher:
-        found, folder = tuning.tune(
-            settled,
-            plan,
-            launcher,
-            out=Path(out),
-            follow=lambda *_: contextlib.nullcontext(_Quiet()),
-            on_rung=_ignore,
-        )
-    return Comparison(found, folder)
+    return _study(Tune.prepare(settled, space, margins=margins, eta=eta, repeats=repeats), out, starter, fresh=fresh)
 
 
 def _names(strategies: str | Sequence[str]) -> list[str]:
@@ -190,12 +185,18 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
     return list(strategies)
 
 
-def _workers_for(point: Point) -> Launcher:
-    assert point.entry is not None
-    return LocalLauncher(point.entry.num_processes, cluster=point.recipe.cluster)
+def _study(study: Study, out: str | Path, workers: Workers, *, fresh: bool) -> Comparison:
+    """Run a study, or go on with an unfinished one of the same request.
+
+    Objects that are given have no name that tells them apart, so that such a study always starts anew.
+    """
+    resume = None if fresh or workers.given else unfinished(study, Path(out))
+    outcome = run_study(study, workers.launch, Listener(), Path(out), resume=resume)
+    assert outcome is not None, "this process starts all workers, and reports"
+    return Comparison(outcome.result, outcome.folder)
 
 
-def _parts(model: Any, data: Any, given: list[str]) -> dict[str, Any]:
+def _parts(model: Any, data: Any, given: list[str]) -> dict[str, str]:
     """A recipe's model and data, by name or by reference to an object."""
     if data is None:
         raise UsageError(f"compare() was given a {type(model).__name__} but no data: compare(model, data)")
@@ -219,34 +220,8 @@ def _name(part: Any) -> str:
     return str(getattr(part, "__name__", type(part).__name__)).strip("<>")
 
 
-def _recipe(recipe: str | Recipe, changes: dict[str, Any]) -> Recipe:
+def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: Workers) -> Recipe:
+    """The recipe with its changes and a comm by name."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
-    return settle_comm(base.replace({key.replace("__", "."): value for key, value in changes.items()}))
-
-
-class _Giving(Launcher):
-    """Sends objects along with every task."""
-
-    def __init__(self, inner: Launcher, given: bytes) -> None:
-        self._inner, self._given = inner, given
-
-    def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        arguments = {"given": self._given, **task.arguments}
-        return self._inner.run(replace(task, function=train_given, arguments=arguments), on_event)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def _ignore(event: Mapping[str, Any]) -> None:
-    del event
-
-
-class _Quiet:
-    """Follows a study without a word."""
-
-    def started(self, entry: Entry, repeat: int) -> None: ...
-
-    def event(self, entry: Entry, event: Event) -> None: ...
-
-    def done(self, entry: Entry, repeat: int, result: Result) -> None: ...
+    changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
+    return settle_comm(changed, workers.num_hosts(changed.cluster))

@@ -1,16 +1,16 @@
-"""The command line: one command per file, found by walking this package; no logic of its own."""
+"""The command line: one command per file, found by walking this package; no logic of its own.
+
+A command is a module with `ORDER`, `register(app)` and a function or a group of the module's name.
+"""
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import signal
 import sys
 from types import FrameType
 
 import typer
-from rich.console import Console
 
 import paceline
 from paceline.errors import PacelineError, UsageError, WorkerError
@@ -22,7 +22,10 @@ Start with [bold]paceline compare[/bold]: it trains LeNet-5 under every strategy
 
 def make_app() -> typer.Typer:
     """All commands, in the order in which a newcomer meets them."""
+    from paceline.cli.parts.commands import LazyGroup
+
     app = typer.Typer(
+        cls=LazyGroup,
         help=HELP,
         no_args_is_help=True,
         add_completion=False,
@@ -31,10 +34,6 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_version)
-    modules = [importlib.import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__)]
-    commands = [module for module in modules if hasattr(module, "register")]
-    for module in sorted(commands, key=lambda module: module.ORDER):
-        module.register(app)
     return app
 
 
@@ -54,11 +53,14 @@ def main() -> None:
     try:
         make_app()()
     except PacelineError as error:
-        console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        from paceline.cli.parts.console import PlainConsole
+        from paceline.text import shortened
+
+        console = PlainConsole(stderr=True, soft_wrap=True)
         if isinstance(error, WorkerError) and error.traceback:
             console.print(error.traceback, style="dim", markup=False)
         console.print("[bold red]paceline:[/bold red]", end=" ")
-        console.print("; ".join([str(error), *getattr(error, "__notes__", [])]), markup=False)
+        console.print(shortened("; ".join([str(error), *getattr(error, "__notes__", [])])), markup=False)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 

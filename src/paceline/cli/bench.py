@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and ga
 
 @host_options
 def bench(
-    nodes: Any,
+    launch: Any,
     op: Annotated[
         str,
         typer.Option(
@@ -55,12 +56,15 @@ def bench(
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.parts.bandwidth import bandwidth_table, explanation
     from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
-    from paceline.cli.parts.session import count_nodes, launched
+    from paceline.cli.session import launched, launcher_for
     from paceline.errors import RunError
+    from paceline.parsing import words_in
+    from paceline.present.numbers import counted
+    from paceline.present.studies.bench import bench_page
+    from paceline.present.terminal import show
     from paceline.recipe import cluster_of
-    from paceline.study.bench import Plan, find_comms, find_ops, listed, parse_bytes, sizes_between
+    from paceline.study.bench import Plan, find_comms, find_ops, parse_bytes, sizes_between
     from paceline.study.bench import bench as measure
 
     check_json_target(json_target)
@@ -68,12 +72,13 @@ def bench(
     settled = settle_workers(workers)
     num_workers = WORKERS if settled is None else settled
     cluster = cluster_of(cluster_text)
-    num_nodes = max(count_nodes(nodes), cluster.nodes)
+    starter = launcher_for(launch, cluster)
+    num_nodes = max(starter.describe().num_hosts, cluster.nodes)
     usable, missing = find_comms(comm, num_nodes, num_workers=num_workers)
     plan = Plan(
         ops=find_ops(op),
         comms=usable,
-        sizes=tuple(map(parse_bytes, listed(sizes)))
+        sizes=tuple(map(parse_bytes, words_in(sizes)))
         if sizes is not None
         else sizes_between(parse_bytes(min_bytes), parse_bytes(max_bytes), factor),
         dtype=dtype,
@@ -90,9 +95,9 @@ def bench(
         TextColumn("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
     )
-    with launched(plan.workers, nodes, cluster) as launcher:
+    with launched(plan.workers, starter) as launcher:
         console = console_for(json_target, is_main=launcher.is_main)
-        who = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+        who = counted(plan.workers, "worker")
         rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"
         console.print(f"{who}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
         for name, reason in missing.items():
@@ -108,21 +113,19 @@ def bench(
             )
     if outcome is None:
         return
-    console.print(bandwidth_table(outcome, console))
-    for line in explanation(outcome):
-        console.print(line, markup=False)
+    page = bench_page(outcome)
+    show(console, page)
     if plot:
-        from paceline.report.bench import write_bench_page
+        from paceline.present.html import write_page
 
-        console.print(f"plot  {write_bench_page(outcome, plot)}", markup=False, soft_wrap=True)
+        console.print(f"plot  {write_page(page, Path(plot))}", markup=False, soft_wrap=True)
     write_json(outcome, json_target)
-    wrong = [row for row in outcome["results"] if row["correct"] is False]
+    wrong = [row for row in outcome.results if row.correct is False]
     if wrong:
         first = wrong[0]
         raise RunError(
-            f"{len(wrong)} of {len(outcome['results'])} results are wrong; first: {first['op']} of "
-            f"{first['bytes']} bytes on comm {first['comm']} ({first['result']}), on workers "
-            f"{', '.join(map(str, first['wrong_workers']))}"
+            f"{len(wrong)} of {len(outcome.results)} results are wrong; first: {first.op} of {first.bytes} bytes on "
+            f"comm {first.comm} ({first.result}), on workers {', '.join(map(str, first.wrong_workers))}"
         )
 
 

@@ -37,9 +37,10 @@ def up(
     without_cpu_shares: WithoutShares = False,
 ) -> None:
     """Build a cluster that stays until `down`."""
-    from paceline.cli.parts.nodes import more_than_there_is, read_config
     from paceline.cli.parts.options import console_for
     from paceline.cluster import keep_cluster
+    from paceline.cluster.finding import read_config
+    from paceline.present.studies.cluster import more_than_there_is
 
     kept = keep_cluster(read_config(words), name=name, without_cpu_shares=without_cpu_shares)
     console = console_for("")
@@ -53,10 +54,12 @@ def up(
 @cluster.command("list")
 def list_clusters(json_target: Json = "") -> None:
     """List the clusters that are there, kept ones and those of commands that are running."""
-    from paceline.cli.parts.nodes import cluster_line, describe
     from paceline.cli.parts.options import console_for, write_json
+    from paceline.cluster.finding import describe
     from paceline.cluster.living import living_keepers
-    from paceline.runs import SCHEMA
+    from paceline.present.studies.cluster import cluster_line
+    from paceline.results.cluster import ClusterList
+    from paceline.results.study import SCHEMA
 
     console = console_for(json_target)
     found = [describe(keeper) for keeper in living_keepers()]
@@ -64,7 +67,7 @@ def list_clusters(json_target: Json = "") -> None:
         console.print(cluster_line(one), markup=False, soft_wrap=True)
     if not found:
         console.print("No clusters: `paceline cluster up nodes=4,bandwidth=1gbit` makes one.", markup=False)
-    write_json({"schema": SCHEMA, "clusters": found}, json_target)
+    write_json(ClusterList(schema=SCHEMA, clusters=found), json_target)
 
 
 @cluster.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -74,7 +77,7 @@ def execute(
     command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="COMMAND...")],
 ) -> None:
     """Run a command in a node, with its network, CPU share and memory limit."""
-    from paceline.cli.parts.nodes import find_cluster
+    from paceline.cluster.finding import find_cluster
     from paceline.errors import UsageError
 
     words = command[1:] if command[0] == "--" else command
@@ -133,11 +136,13 @@ def check(
     json_target: Json = "",
 ) -> None:
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
-    from paceline.cli.parts.nodes import busy_machine, figure_line, found_or_built, missed, more_than_there_is
     from paceline.cli.parts.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
+    from paceline.cluster.finding import found_or_built
     from paceline.errors import RunError
-    from paceline.runs import SCHEMA
+    from paceline.present.studies.cluster import busy_machine, figure_line, missed, more_than_there_is
+    from paceline.results.cluster import ClusterCheck
+    from paceline.results.study import SCHEMA
 
     check_json_target(json_target)
     console = console_for(json_target)
@@ -149,9 +154,9 @@ def check(
         for figure in check_cluster(built, seconds=seconds):
             figures.append(figure)
             console.print(figure_line(figure), markup=False)
-        result = {"schema": SCHEMA, "name": built.name, "asked": built.plan.asked}
+        name, asked = built.name, built.plan.asked
     wrong = [figure for figure in figures if not figure.is_met]
-    write_json({**result, "passed": not wrong, "figures": [figure.to_dict() for figure in figures]}, json_target)
+    write_json(ClusterCheck(schema=SCHEMA, name=name, asked=asked, passed=not wrong, figures=figures), json_target)
     if wrong:
         raise RunError(
             f"{len(wrong)} of {len(figures)} figures are not as asked for (within {TOLERANCE:.0%}): {missed(wrong)}"

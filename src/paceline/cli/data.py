@@ -14,13 +14,11 @@ def list_sources(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from paceline.cli.parts.options import console_for
-    from paceline.cli.parts.view import make_table
     from paceline.data import data_sources
+    from paceline.present.model import plain_table
+    from paceline.present.terminal import show_tables
 
-    table = make_table("data", "what it is", text=("what it is",))
-    for name, description in data_sources().items():
-        table.add_row(name, description)
-    console_for("").print(table)
+    show_tables(console_for(""), [plain_table(("data", "what it is"), list(data_sources().items()))])
 
 
 @data.command()

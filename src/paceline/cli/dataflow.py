@@ -63,14 +63,15 @@ def conv(
     chart: Chart = "",
     json_target: Json = "",
 ) -> None:
-    from paceline.cli.parts.cycles import conv_result, print_conv
     from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
+    from paceline.dataflow.counting import conv_result
     from paceline.dataflow.matrices import is_file_name, read_matrix
     from paceline.dataflow.operands import make_operands
     from paceline.dataflow.shape import parse_array, parse_pair
     from paceline.dataflow.simulate import Simulation
     from paceline.dataflow.timing import Timing
     from paceline.dataflow.trace import check_trace, check_trace_file, write_trace
+    from paceline.present.studies.dataflow import check_conv_charts, conv_page, show_conv
 
     check_json_target(json_target)
     if trace:
@@ -93,22 +94,23 @@ def conv(
     simulation = Simulation.of(operands, timing, parse_array(pes) if pes else None)
     if trace:
         check_trace(simulation, trace)
-    if animate or chart:
-        from paceline.report import dataflow as pages
+    if animate:
+        from paceline.present.animation import check_animation, write_animation
 
-        if animate:
-            pages.check_animation(simulation)
-        if chart:
-            pages.check_conv_charts(simulation)
+        check_animation(simulation)
+    if chart:
+        check_conv_charts(simulation)
     console = console_for(json_target)
-    print_conv(simulation, console, num_cycles=cycles)
+    show_conv(console, simulation, num_cycles=cycles)
     if trace:
         count = write_trace(simulation, trace)
         console.print(f"trace  {trace} ({count:,} events)", markup=False, soft_wrap=True)
     if animate:
-        console.print(f"page   {pages.write_animation(simulation, animate)}", markup=False, soft_wrap=True)
+        console.print(f"page   {write_animation(simulation, animate)}", markup=False, soft_wrap=True)
     if chart:
-        console.print(f"chart  {pages.write_conv_charts(simulation, chart)}", markup=False, soft_wrap=True)
+        from paceline.present.html import write_page
+
+        console.print(f"chart  {write_page(conv_page(simulation), Path(chart))}", markup=False, soft_wrap=True)
     if json_target:
         write_json(conv_result(simulation), json_target)
 
@@ -151,11 +153,13 @@ def network(
     json_target: Json = "",
 ) -> None:
     """What a network costs on a chip: mapping, time, accesses and energy of every convolution."""
-    from paceline.cli.parts.layers import parse_sides, print_network, read_network
     from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.chips import load_chip
     from paceline.dataflow.mapping import check_objective
-    from paceline.dataflow.network import analyse
+    from paceline.dataflow.matrices import parse_sides
+    from paceline.dataflow.network import analyse, read_network
+    from paceline.present.studies.dataflow import network_page
+    from paceline.present.terminal import say, show
 
     check_json_target(json_target)
     check_target("--chart", chart, ends=".html")
@@ -164,13 +168,15 @@ def network(
     found = load_chip(chip)
     sides = parse_sides(input_shape) if input_shape else None
     title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
-    result = {"network": title, "batch": batch, **analyse(layers, found, objective=objective, with_others=others)}
+    result = analyse(layers, found, network=title, batch=batch, objective=objective, with_others=others)
+    page = network_page(result)
     if chart:  # before anything is printed: whoever reads that may stop in between
-        from paceline.report.dataflow import write_network_charts
+        from paceline.present.html import write_page
 
-        write_network_charts(result, chart)
+        write_page(page, Path(chart))
     console = console_for(json_target)
-    print_network(result, console)
+    say(console, page.intro[0])
+    show(console, page)
     if chart:
         console.print(f"chart  {chart}", markup=False, soft_wrap=True)
     write_json(result, json_target)

@@ -8,13 +8,13 @@ ORDER = 8
 def models() -> None:
     """List the built-in models; any file.py:factory works as well."""
     from paceline.cli.parts.options import console_for
-    from paceline.cli.parts.view import make_table
+    from paceline.present.model import plain_table
+    from paceline.present.terminal import show_tables
     from paceline.study.catalogue import model_catalogue
 
-    table = make_table("model", "parameters", "input", "what it is", text=("what it is",))
-    for row in model_catalogue():
-        table.add_row(row["model"], f"{row['parameters']:,}", row["input"], row["description"])
-    console_for("").print(table)
+    rows = [(row.model, f"{row.parameters:,}", row.input, row.description) for row in model_catalogue()]
+    headings = ("model", "parameters", "input", "what it is")
+    show_tables(console_for(""), [plain_table(headings, rows, numbers=("parameters", "input"))])
 
 
 def register(app: typer.Typer) -> None:

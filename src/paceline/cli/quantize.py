@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paceline.cli.parts.options import Json, Out
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paceline.results.quantize import Stage
+    from paceline.study.quantize.stages import Listener
 
 ORDER = 3
 
@@ -85,10 +93,9 @@ def quantize(
     json_target: Json = "",
 ) -> None:
     """Take a trained model to int8: every stage measured, down to integers alone."""
-    from paceline.cli.parts.ending import tell_where
+    from paceline.cli.output import show_outcome
     from paceline.cli.parts.fetching import fetch_if_needed
     from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
-    from paceline.cli.parts.quantized import following, show_quantized
     from paceline.cli.parts.tuning_on import make_tuning
     from paceline.errors import RunError, UsageError
     from paceline.study.quantize import Request, find_source, load_source
@@ -126,13 +133,37 @@ def quantize(
         markup=False,
     )
     try:
-        with following(console) as listener:
+        with _following(console) as listener:
             study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
     except KeyboardInterrupt:
         raise RunError("interrupted: nothing was written") from None
-    show_quantized(console, study)
-    tell_where(console, folder, with_page=report)
+    show_outcome(console, study, folder, with_page=report)
     write_json(study, json_target)
+
+
+@contextmanager
+def _following(console: Console) -> Iterator[Listener]:
+    """A bar for the stage that is judged, and a line for each that is done."""
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from paceline.present.numbers import accuracy
+    from paceline.study.quantize.stages import Listener
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("test samples"))
+    with Progress(*columns, console=console, refresh_per_second=4, transient=True) as progress:
+        bar = progress.add_task("", total=None, visible=False)
+
+        def move(name: str, done: int, total: int) -> None:
+            progress.update(bar, description=escape(name), completed=done, total=total, visible=True)
+
+        def end(stage: Stage) -> None:
+            progress.update(bar, visible=False)
+            score = "" if stage.test_accuracy is None else f"{accuracy(stage.test_accuracy)} "
+            line = f"{stage.name}: {score}in {stage.evaluation_s:.1f} s"
+            progress.console.print(line, style="dim", markup=False)
+
+        yield Listener(move, end)
 
 
 def register(app: typer.Typer) -> None:

@@ -14,14 +14,14 @@ def list_recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from paceline.cli.parts.options import console_for
-    from paceline.cli.parts.view import make_table
+    from paceline.present.model import plain_table
+    from paceline.present.terminal import say, show_tables
     from paceline.recipe import builtin_recipes
 
-    table = make_table("recipe", "what it is", text=("what it is",))
-    for name, recipe in builtin_recipes().items():
-        table.add_row(name, recipe.description)
-    console_for("").print(table)
-    console_for("").print("`paceline recipes show NAME > mine.toml` starts one of your own.", markup=False)
+    console = console_for("")
+    rows = [(name, recipe.description) for name, recipe in builtin_recipes().items()]
+    show_tables(console, [plain_table(("recipe", "what it is"), rows)])
+    say(console, "`paceline recipes show NAME > mine.toml` starts one of your own.")
 
 
 @recipes.command()

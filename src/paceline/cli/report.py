@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.parts.options import Runs
+from paceline.text import plain_text
 
 ORDER = 5
 
@@ -26,20 +27,22 @@ def report(
     runs: Runs = Path("runs"),
 ) -> None:
     """Make one self-contained HTML page of runs and studies."""
-    from paceline.report import markdown_of, write_figures, write_report
-    from paceline.report.html import write_whole
+    from paceline.present import collect, page_of
+    from paceline.present import markdown as as_markdown
+    from paceline.present.html import write_page, write_whole
+    from paceline.present.pictures import write_figures
     from paceline.runs import folder_of
 
-    paths = [folder_of(name, runs) for name in names]
+    page = page_of(collect([folder_of(name, runs) for name in names]))
     # What a program reads stands alone on standard output.
     stream = sys.stderr if markdown == "-" else sys.stdout
     # Pictures come first: where what they need is not installed, nothing was written.
-    pictures = write_figures(paths, figures) if figures is not None else []
-    print(write_report(paths, output), file=stream)
+    pictures = write_figures(page, figures) if figures is not None else []
+    print(write_page(page, output), file=stream)
     if markdown == "-":
-        print(markdown_of(paths), end="")
+        print(plain_text(as_markdown.render(page), keep_lines=True), end="")
     elif markdown:
-        write_whole(Path(markdown), markdown_of(paths))
+        write_whole(Path(markdown), as_markdown.render(page))
         print(markdown)
     if figures is not None:
         print(f"{figures}: {len(pictures)} pictures", file=stream)

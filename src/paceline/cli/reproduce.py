@@ -1,16 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, Out
+from paceline.cli.session import session_options
 
 ORDER = 4
 
 
+@session_options(leave_out=("metrics_port", "metrics_host"), takes_hosts=False)
 def reproduce(
+    session: Any,
     experiment: Annotated[str, typer.Argument(help="Which one; without it they are listed.")] = "",
     full: Annotated[bool, typer.Option("--full", help="Run the whole experiment: hours on a few cores.")] = False,
     data_dir: Annotated[str, typer.Option(help="Where CIFAR-10 or MNIST is; else what stands in is said.")] = "",
@@ -19,42 +20,28 @@ def reproduce(
         bool, typer.Option("--cluster/--no-cluster", help="Emulate nodes where the experiment has some.")
     ] = True,
     repeats: Annotated[int | None, typer.Option(help="Times that every row runs, instead of its own.", min=1)] = None,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
-    out: Out = Path("runs"),
-    json_target: Json = "",
 ) -> None:
     """Run a published experiment here, and show its figures beside ours."""
-    from paceline.cli.parts.ending import tell_where
-    from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.progress import Bars
-    from paceline.cli.parts.reproduced import show_experiments, show_reproduced
-    from paceline.cli.parts.session import launched, refuse_other_parents
-    from paceline.launch.local import Nodes
-    from paceline.study.reproduce import load_experiment, prepare
-    from paceline.study.reproduce import reproduce as run_study
+    from paceline.cli.parts.plans import introduce_reproduce
+    from paceline.present.model import plain_table
+    from paceline.present.terminal import say, show_tables
+    from paceline.study.reproduce import Reproduce, experiment_names
 
-    console = console_for(json_target)
-    if not experiment:
-        show_experiments(console)
+    if not experiment and not session.resume:
+        show_tables(session.console, [plain_table(("experiment", "what it is"), list(experiment_names().items()))])
+        say(session.console, "`paceline reproduce NAME` runs one; --full runs all of it.")
         return
-    refuse_other_parents("reproduce", Nodes())
-    check_json_target(json_target)
-    loaded = load_experiment(experiment)
-    plan = prepare(loaded, full=full, data_dir=data_dir, device=device, on_cluster=cluster)
-    console.print(f"{loaded.name}: {loaded.title}", markup=False)
-    for note in plan.notes:
-        console.print(note, style="yellow", markup=False)
-    with launched(plan.num_processes, Nodes(), plan.recipe.cluster) as launcher:
-        study, folder = run_study(
-            plan,
-            launcher,
-            out=out,
-            follow=lambda entries, times, steps: Bars(entries, repeats=times, total_steps=steps, console=console),
-            repeats=repeats,
-        )
-    show_reproduced(console, study)
-    tell_where(console, folder, with_page=report)
-    write_json(study, json_target)
+    session.launcher(only_once="reproduce")
+    given = {"full": full, "data_dir": bool(data_dir), "device": device != "cpu", "no_cluster": not cluster}
+    session.refuse_beside_resume(**given, repeats=repeats is not None)
+    session.run(
+        Reproduce,
+        lambda: Reproduce.prepare(
+            experiment, full=full, data_dir=data_dir, device=device, on_cluster=cluster, repeats=repeats
+        ),
+        introduce=introduce_reproduce,
+        has_bar_per_entry=True,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.parts.options import Json, Out
+
+if TYPE_CHECKING:
+    from paceline.runs import Stored
 
 ORDER = 4
 
@@ -69,36 +73,35 @@ def list_again(
     _list(out or context.obj, wanted, json_target)
 
 
-def _list(out: Path, wanted: dict[str, Any], json_target: str) -> None:
+def _list(out: Path, wanted: Mapping[str, Any], json_target: str) -> None:
     from paceline.cli.parts.options import console_for, write_json
-    from paceline.cli.parts.stored import stored_table
+    from paceline.present.studies.runs_list import list_page
+    from paceline.present.terminal import say, show
     from paceline.runs import SCHEMA, Filter, list_runs
 
     console = console_for(json_target)
     everything = list_runs(out)
     found = Filter(**wanted).apply(everything)
     if found:
-        console.print(stored_table(found, console.width))
+        show(console, list_page(found))
     elif everything:
-        console.print(f"No match among {len(everything)} runs and studies in {out}.", markup=False)
+        say(console, f"No match among {len(everything)} runs and studies in {out}.")
     else:
-        console.print(f"No runs in {out}: `paceline compare` makes some.", markup=False)
-    for item in found:
-        if item["kind"] == "unreadable":
-            console.print(item["reason"], style="yellow", markup=False)
-    write_json({"schema": SCHEMA, "runs": found}, json_target)
+        say(console, f"No runs in {out}: `paceline compare` makes some.")
+    write_json({"schema": SCHEMA, "runs": [item.to_json() for item in found]}, json_target)
 
 
 @runs.command()
 def show(context: typer.Context, name: Name, out: OutOrParents = None, json_target: Json = "") -> None:
     """Print the table of a stored run or study again."""
     from paceline.cli.parts.options import console_for, write_json
-    from paceline.cli.parts.stored import show_stored
+    from paceline.present import page_of
+    from paceline.present.terminal import show as show_page
     from paceline.runs import find
 
     item = find(name, out or context.obj)
-    show_stored(console_for(json_target), item)
-    write_json(item, json_target)
+    show_page(console_for(json_target), page_of(item), with_intro=True)
+    write_json(item.to_json(), json_target)
 
 
 @runs.command()
@@ -116,11 +119,11 @@ def diff(
     json_target: Json = "",
 ) -> None:
     """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
-    from paceline.cli.parts.conditions import show_conditions
-    from paceline.cli.parts.differences import gate_lines, show_diff
     from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
-    from paceline.runs import find, recipe_of
+    from paceline.present.studies.diff import diff_page
+    from paceline.present.terminal import show as show_page
+    from paceline.runs import find
     from paceline.study.diff import CANNOT_TELL, FAILED
     from paceline.study.diff import diff as compare_stored
 
@@ -132,16 +135,13 @@ def diff(
     items = {"A": find(a, place), "B": find(b, place)}
     found = compare_stored(items["A"], items["B"], most_percent=most_percent)
     console = console_for(json_target)
-    show_diff(console, found)
-    for side, item in items.items():
-        show_conditions(console, recipe_of(item), [], of=side)
+    settings = {side: item.recipe_values for side, item in items.items()}
+    show_page(console, diff_page(found, settings), with_intro=True)
     write_json(found, json_target)
     if most_percent is None:
         return
-    for line in gate_lines(found):
-        console.print(line, markup=False)
     fatal = (FAILED, CANNOT_TELL) if strict else (FAILED,)
-    failed = [row["label"] for row in found["rows"] if row["gate"] in fatal]
+    failed = [row.label for row in found.rows if row.gate in fatal]
     if failed:
         unsure = " or cannot be told to be as fast" if strict else ""
         raise RunError(f"slower by more than {most_percent:g} %{unsure}: {', '.join(failed)}")
@@ -160,8 +160,8 @@ def delete(
 ) -> None:
     """Delete runs and studies, after asking."""
     from paceline.cli.parts.options import console_for
-    from paceline.cli.parts.view import size_text
     from paceline.errors import UsageError
+    from paceline.present.numbers import amount
     from paceline.runs import delete as delete_folder
     from paceline.runs import size_bytes
 
@@ -173,7 +173,7 @@ def delete(
         console.print("No match: nothing was deleted.")
         return
     for folder in folders:
-        console.print(f"{folder}  {size_text(size_bytes(folder))}", markup=False, soft_wrap=True)
+        console.print(f"{folder}  {amount(size_bytes(folder))}", markup=False, soft_wrap=True)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError("there is no terminal to ask at, so nothing was deleted; --yes deletes without asking")
@@ -187,24 +187,24 @@ def delete(
 
 def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
     """The folders that are meant, each checked to be a run or a study; nothing is touched before all of them are."""
-    from paceline.runs import age_s, check_deletable, find, list_runs, place, started_at
+    from paceline.runs import age_s, check_deletable, find, list_runs, place
 
     age = age_s(older_than) if older_than else None
     if names:
-        folders = [Path(find(name, out)["folder"]) if name.startswith("last") else place(name, out) for name in names]
+        folders = [find(name, out).folder if name.startswith("last") else place(name, out) for name in names]
     else:
-        folders = [Path(item["folder"]) for item in list_runs(out) if item["kind"] != "unreadable"]
+        folders = [item.folder for item in list_runs(out) if item.content is not None]
         folders = [folder for folder in folders if not folder.is_symlink()]
     stored = {folder: check_deletable(folder, out) for folder in dict.fromkeys(folders)}
-    return [folder for folder, item in stored.items() if _is_meant(item, started_at(item), age, failed=failed)]
+    return [folder for folder, item in stored.items() if _is_meant(item, age, failed=failed)]
 
 
-def _is_meant(item: dict[str, Any], started: float | None, age: float | None, *, failed: bool) -> bool:
+def _is_meant(item: Stored, age: float | None, *, failed: bool) -> bool:
     import time
 
-    if failed and item.get("status") not in ("failed", "interrupted"):
+    if failed and item.status not in ("failed", "interrupted"):
         return False
-    return age is None or (started is not None and started < time.time() - age)
+    return age is None or (item.started_at is not None and item.started_at < time.time() - age)
 
 
 def register(app: typer.Typer) -> None:

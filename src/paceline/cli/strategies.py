@@ -17,35 +17,39 @@ def strategies(
 ) -> None:
     """List the ways to agree: guarantee, bytes and messages per step; and the codecs."""
     from paceline.cli.parts.options import console_for, write_json
-    from paceline.cli.parts.view import DASH, make_table, megabytes
-    from paceline.runs import SCHEMA
+    from paceline.present.model import plain_table
+    from paceline.present.numbers import DASH, megabytes
+    from paceline.present.terminal import show_tables
+    from paceline.results.catalogue import StrategyCatalogue
+    from paceline.results.study import SCHEMA
     from paceline.study.catalogue import catalogue, codec_catalogue
 
     rows = catalogue(num_workers=workers, model=model, data=data)
-    table = make_table("strategy", "guarantee", "servers", "MB sent, rank 0", "others", "messages")
+    cells = []
     for row in rows:
-        sent = [megabytes(num_bytes) for num_bytes in row["sent_bytes_per_step"]]
+        sent = [megabytes(num_bytes) for num_bytes in row.sent_bytes_per_step]
         others = max(sent[1:], default=DASH)
-        servers, messages = str(row["servers"] or DASH), f"{row['messages_per_step']:g}"
-        table.add_row(row["strategy"], row["guarantee"].lower(), servers, sent[0], others, messages)
+        servers, messages = str(row.servers or DASH), f"{row.messages_per_step:g}"
+        cells.append((row.strategy, row.guarantee.lower(), servers, sent[0], others, messages))
+    headings = ("strategy", "guarantee", "servers", "MB sent, rank 0", "others", "messages")
     console = console_for(json_target)
     console.print(f"One step of {model} on {workers} workers, as predicted for comm torch:")
-    console.print(table)
+    show_tables(console, [plain_table(headings, cells, numbers=headings[1:])])
     for row in rows:
-        console.print(f"[bold]{row['strategy']}[/bold]  {row['description']}")
-        if row["unavailable"]:
-            console.print(f"    unavailable: {row['unavailable']}", markup=False)
-        for name, value in row["options"].items():
+        console.print(f"[bold]{row.strategy}[/bold]  {row.description}")
+        if row.unavailable:
+            console.print(f"    unavailable: {row.unavailable}", markup=False)
+        for name, value in row.options.items():
             console.print(f"    option {name}" if value is None else f"    option {name}={str(value).lower()}")
-        if row["paper"]:
-            console.print(f"    {row['paper']}", markup=False)
+        if row.paper:
+            console.print(f"    {row.paper}", markup=False)
     console.print("Codecs, which join a strategy by a plus:")
     codecs = codec_catalogue()
-    for row in codecs:
-        console.print(f"[bold]{row['codec']}[/bold]  {row['description']}")
-        for name, value in row["options"].items():
+    for codec in codecs:
+        console.print(f"[bold]{codec.codec}[/bold]  {codec.description}")
+        for name, value in codec.options.items():
             console.print(f"    option {name}={value}")
-    write_json({"schema": SCHEMA, "strategies": rows, "codecs": codecs}, json_target)
+    write_json(StrategyCatalogue(schema=SCHEMA, strategies=rows, codecs=codecs), json_target)
 
 
 def register(app: typer.Typer) -> None:

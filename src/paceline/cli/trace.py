@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paceline.cli.parts.options import Runs
+
+if TYPE_CHECKING:
+    from paceline.measure.merged import Written
 
 ORDER = 5
 
@@ -37,13 +40,33 @@ def trace(
     from paceline.cli.parts.options import check_trace_target, console_for
     from paceline.measure.steps import StepRange
     from paceline.runs import folder_of
-    from paceline.study.trace import trace_lines, trace_run
+    from paceline.study.trace import trace_run
 
     check_trace_target(output)
     asked = StepRange.parse(steps, "--steps") if steps else None
     console = console_for("")
     for line in trace_lines(trace_run(folder_of(name, runs), target=Path(output) if output else None, steps=asked)):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def trace_lines(written: Written) -> list[str]:
+    """The file that was written, and how to open it."""
+    from paceline.present.numbers import counted
+
+    size = f"{written.path.stat().st_size / 1e6:.2f} MB"
+    content = f"{written.num_events:,} events, {written.num_arrows:,} arrows, {size}"
+    lines = [
+        f"trace   {written.path}",
+        f"        {written.steps} of {counted(written.num_workers, 'worker')}: {content}",
+    ]
+    if written.num_profiled:
+        lines.append(f"        with what torch's profiler saw of {counted(written.num_profiled, 'worker')}")
+    if written.clock_error_s is not None:
+        lines.append(f"        clocks of workers agree to {1e6 * written.clock_error_s:,.0f} microseconds")
+    return [
+        *lines,
+        "open    https://ui.perfetto.dev, Open trace file (it stays in the browser), or chrome://tracing, Load",
+    ]
 
 
 def register(app: typer.Typer) -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.hosting import host_options
-from paceline.cli.parts.options import Json, Out, recipe_options
+from paceline.cli.parts.options import host_options, recipe_options
+from paceline.cli.session import session_options
 
 ORDER = 3
 
@@ -15,9 +14,10 @@ PANEL = "Tuning"
 
 @recipe_options(leave_out=("strategies",))
 @host_options
+@session_options()
 def tune(
     recipe: Any,
-    nodes: Any,
+    session: Any,
     within: Annotated[
         float, typer.Option(help="Points of accuracy that may be lost against exact.", rich_help_panel=PANEL, min=0)
     ] = 0.5,
@@ -43,53 +43,40 @@ def tune(
     repeats: Annotated[
         int, typer.Option(help="Times that finalists run, each with a seed of its own.", rich_help_panel=PANEL, min=1)
     ] = 3,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
-    out: Out = Path("runs"),
-    json_target: Json = "",
 ) -> None:
     """Find the bucket size, sync period, codec and strategy that suit a recipe."""
-    from paceline.cli.parts.conditions import show_conditions
-    from paceline.cli.parts.ending import tell_where
-    from paceline.cli.parts.fetching import fetch_if_needed
-    from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.points import follow_points
-    from paceline.cli.parts.session import count_nodes, launched, refuse_other_parents, where
-    from paceline.cli.parts.tuned import numbers_in, rung_line, show_plan, show_tuning, words_in
-    from paceline.study.candidates import CODECS, PERIODS, STRATEGIES, Space
-    from paceline.study.entries import settle_comm
+    from paceline.cli.parts.plans import introduce_tune, rung_line
+    from paceline.parsing import numbers_in, words_in
+    from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
     from paceline.study.halving import Margins
-    from paceline.study.tune import prepare
-    from paceline.study.tune import tune as run_study
+    from paceline.study.tune import Tune
 
-    refuse_other_parents("tune", nodes)
-    check_json_target(json_target)
-    console = console_for(json_target)
-    fetch_if_needed(recipe.data, console)
-    recipe = settle_comm(recipe, count_nodes(nodes))
+    session.launcher(only_once="tune")
+    session.refuse_beside_resume(
+        within=within != 0.5,
+        within_loss=within_loss != 2.0,
+        strategies=bool(strategies),
+        buckets=bool(buckets),
+        codecs=bool(codecs),
+        periods=bool(periods),
+        eta=eta != 3,
+        repeats=repeats != 3,
+    )
     space = Space(
-        strategies=words_in(strategies) or STRATEGIES,
+        strategies=words_in(strategies) or tried_strategies(),
         buckets_mb=numbers_in("--buckets", buckets),
         codecs=words_in(codecs) or CODECS,
         periods=tuple(int(period) for period in numbers_in("--periods", periods, whole=True)) or PERIODS,
     )
     margins = Margins(points=within, loss_percent=within_loss)
-    plan = prepare(recipe, space, margins=margins, eta=eta, repeats=repeats)
-    show_plan(console, recipe, plan, where(nodes, recipe.cluster))
-    with launched(plan.num_processes, nodes, recipe.cluster) as launcher:
-        study, folder = run_study(
-            recipe,
-            plan,
-            launcher,
-            out=out,
-            follow=lambda entries, times, _: follow_points(
-                num_runs=len(entries) * times, repeats=times, console=console
-            ),
-            on_rung=lambda table: console.print(rung_line(table), markup=False),
-        )
-    show_tuning(console, study, folder)
-    show_conditions(console, recipe.to_dict(), study["results"])
-    tell_where(console, folder, with_page=report)
-    write_json(study, json_target)
+    session.run(
+        Tune,
+        lambda: Tune.prepare(session.settled(recipe), space, margins=margins, eta=eta, repeats=repeats),
+        asked=recipe,
+        own_keys=("strategies",),
+        introduce=introduce_tune,
+        on_stage=rung_line,
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ ORDER = 3
 
 @host_options
 def verify(
-    nodes: Any,
+    launch: Any,
     strategies: Annotated[
         str | None, typer.Option("--strategies", help="Which to verify, separated by commas (default: all).")
     ] = None,
@@ -22,17 +22,18 @@ def verify(
     json_target: Json = "",
 ) -> None:
     """Prove that every strategy computes what one process would compute (in float64)."""
-    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.parts.session import count_nodes, launched
-    from paceline.cli.parts.view import make_table
+    from paceline.cli.session import launched, launcher_for
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
-    from paceline.launch.local import Nodes
+    from paceline.parsing import words_in
+    from paceline.present.studies.verify import broken_words, verify_page
+    from paceline.present.terminal import show
     from paceline.recipe import cluster_of
-    from paceline.runs import SCHEMA
+    from paceline.results.study import SCHEMA
+    from paceline.results.verify import Certificate
     from paceline.study.verify import cases, not_carried, num_processes
     from paceline.study.verify import verify as judge
 
@@ -43,13 +44,12 @@ def verify(
         raise UsageError(f"--workers {workers!r} is not a list of whole numbers such as 1,2,3,4") from None
     if min(sizes) < 1:
         raise UsageError(f"--workers {workers!r}: a world has at least one worker")
-    names = [word.strip() for word in (strategies or "").split(",") if word.strip()]
+    names = list(words_in(strategies or ""))
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
-    if isinstance(nodes, Nodes) and nodes.num_nodes > 1:
-        raise UsageError("verify starts all workers itself; run it once, without --nnodes, or with --hosts")
     cluster = cluster_of(cluster_text)
-    num_nodes = max(cluster.nodes, count_nodes(nodes))
+    starter = launcher_for(launch, cluster, only_once="verify")
+    num_nodes = max(cluster.nodes, starter.describe().num_hosts)
     if comm == AUTO:
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
     todo = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
@@ -58,45 +58,17 @@ def verify(
         console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        launched(num_processes(todo), nodes, cluster) as launcher,
+        launched(num_processes(todo), starter) as launcher,
         Progress(*columns, console=console) as progress,
     ):
         bar = progress.add_task("verifying", total=len(todo))
         rows = judge(todo, launcher, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
-    table = make_table("strategy", "model", "workers", "guarantee", "error", "tolerance", "bytes", "verdict")
-    for row in rows:
-        verdict = "[red]broken[/red]"
-        if row["meets_guarantee"]:
-            verdict = "[green]certified[/green]" if row["passed"] else "no promise"
-        table.add_row(
-            escape(row["strategy"]),
-            escape(row["model"]),
-            str(row["world_size"]),
-            row["guarantee"].lower(),
-            f"{row['max_relative_error']:.1e}",
-            f"{row['tolerance']:.1e}",
-            "ok" if row["bytes_as_predicted"] else "[red]differ[/red]",
-            verdict,
-        )
-    console.print(table)
-    write_json({"schema": SCHEMA, "results": rows}, json_target)
-    broken = [row for row in rows if not row["meets_guarantee"]]
+    certificate = Certificate(schema=SCHEMA, results=rows)
+    show(console, verify_page(certificate, comm))
+    write_json(certificate, json_target)
+    broken = [row for row in rows if not row.meets_guarantee]
     if broken:
-        raise RunError(f"{len(broken)} of {len(rows)} do not meet their guarantee; first: {_describe(broken[0])}")
-    console.print(f"All {len(rows)} meet their guarantee on comm {comm}.", markup=False)
-
-
-def _describe(row: dict[str, object]) -> str:
-    where = f"{row['strategy']} on {row['world_size']} workers with {row['model']}"
-    first = row["first_divergence"]
-    if isinstance(first, dict):
-        place = f"step {first['step']}, rank {first['rank']}, tensor {first['tensor']}"
-        return f"{where}: {place} is off by {first['error']:.1e}"
-    if not row["bytes_as_predicted"]:
-        return f"{where}: bytes sent are not those predicted"
-    if row["guarantee"] != "NONE":
-        return f"{where}: parameters did not change"
-    return f"{where}: it promises nothing, but does not differ"
+        raise RunError(f"{len(broken)} of {len(rows)} do not meet their guarantee; first: {broken_words(broken[0])}")
 
 
 def register(app: typer.Typer) -> None:

@@ -9,12 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.cluster.opening import Cluster
 from paceline.errors import RunError
+from paceline.results.cluster import ClusterFigure
 
 TOLERANCE = 0.05  # of bandwidth and CPU
 LATENCY_TOLERANCE = 0.1
@@ -27,36 +26,22 @@ JOB_S = 60.0
 BANDWIDTH, LATENCY, CPU, MEMORY = "bandwidth", "latency", "cpus", "memory"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One thing that was measured. `asked` is None where nothing was asked for."""
-
-    what: str  # bandwidth in bits per second, latency in seconds one way, cpus, memory in bytes
-    where: str
-    asked: float | None
-    measured: float
-    is_met: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATTEMPTS) -> Iterator[Figure]:
+def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATTEMPTS) -> Iterator[ClusterFigure]:
     """Every figure as soon as it is measured; one after another, so that none disturbs another."""
     for source, target in pairs(cluster):
         expected = cluster.plan.expected_bits_per_s(source, target)
         rate = _best(lambda a=source, b=target: bandwidth(cluster, a, b, seconds), expected, attempts)  # type: ignore[misc]
-        yield Figure(BANDWIDTH, f"{source} to {target}", expected, rate, _is_near(rate, expected))
+        yield _figure(BANDWIDTH, f"{source} to {target}", expected, rate)
     for source, target in pairs(cluster):
         if source < target:
             yield _latency(cluster, source, target)
     for index, node in enumerate(cluster.plan.nodes):
         if node.cpus is not None:
             share = _best(lambda i=index: cpu_share(cluster, i, seconds), node.cpus, attempts)  # type: ignore[misc]
-            yield Figure(CPU, f"node {index}", node.cpus, share, _is_near(share, node.cpus))
+            yield _figure(CPU, f"node {index}", node.cpus, share)
         if node.memory_bytes is not None:
             limit = memory_limit(cluster, index)
-            yield Figure(MEMORY, f"node {index}", float(node.memory_bytes), limit, _is_near(limit, node.memory_bytes))
+            yield _figure(MEMORY, f"node {index}", float(node.memory_bytes), limit)
 
 
 def pairs(cluster: Cluster) -> list[tuple[int, int]]:
@@ -103,12 +88,17 @@ def memory_limit(cluster: Cluster, index: int) -> float:
     return float(found[0].read_text(encoding="ascii"))
 
 
-def _latency(cluster: Cluster, source: int, target: int) -> Figure:
+def _latency(cluster: Cluster, source: int, target: int) -> ClusterFigure:
     asked = cluster.plan.nodes[source].latency_s
     measured = latency(cluster, source, target)
     high = (asked or 0) * (1 + LATENCY_TOLERANCE) + LATENCY_SLACK_S
     is_met = asked is None or asked * (1 - LATENCY_TOLERANCE) <= measured <= high
-    return Figure(LATENCY, f"{source} and {target}", asked, measured, is_met)
+    where = f"{source} and {target}"
+    return ClusterFigure(what=LATENCY, where=where, asked=asked, measured=measured, is_met=is_met)
+
+
+def _figure(what: str, where: str, asked: float | None, measured: float) -> ClusterFigure:
+    return ClusterFigure(what=what, where=where, asked=asked, measured=measured, is_met=_is_near(measured, asked))
 
 
 def _is_near(measured: float, asked: float | None) -> bool:

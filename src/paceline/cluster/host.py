@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.cluster.places import find_controllers
 from paceline.cluster.plan import DIRECT, USER, Controller
 from paceline.cluster.tools import PACKAGES, find_tool
+from paceline.cluster.trial import Trial
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
@@ -44,13 +44,13 @@ def examine() -> Host:
         reason = f"{programs} (package {', '.join(packages)}) {'is' if len(missing) == 1 else 'are'} not installed"
         return Host(no_network=reason, num_cores=cores)
     entry, result = DIRECT, _try(DIRECT)
-    if result["error"]:
+    if result.error:
         entry, result = USER, _try(USER)
     controllers, no_controller = find_controllers()
     return Host(
         entry=entry,
-        no_network=f"this host refuses network namespaces ({result['error']})" if result["error"] else "",
-        shapers=frozenset(result["shapers"]),
+        no_network=f"this host refuses network namespaces ({result.error})" if result.error else "",
+        shapers=frozenset(result.shapers),
         controllers=tuple(controllers),
         no_controller=no_controller,
         num_cores=cores,
@@ -96,13 +96,12 @@ def _no_shaper(host: Host, words: str, shaper: str) -> str:
     return f"{words} cannot be set: {why}; leave {'it' if words == 'bandwidth' else 'them'} out: {works} still work"
 
 
-def _try(entry: str) -> dict[str, Any]:
+def _try(entry: str) -> Trial:
     command = [sys.executable, "-m", "paceline.cluster.trial", entry]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
-        result: dict[str, Any] = json.loads(done.stdout)
+        return Trial(**json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        return {"error": f"a trial took more than {TRIAL_S:g} s", "shapers": []}
+        return Trial(f"a trial took more than {TRIAL_S:g} s", [])
     except ValueError:
-        return {"error": (done.stderr.strip().splitlines() or ["a trial ended without a word"])[-1], "shapers": []}
-    return result
+        return Trial((done.stderr.strip().splitlines() or ["a trial ended without a word"])[-1], [])

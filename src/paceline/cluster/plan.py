@@ -7,7 +7,8 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 LABEL = "paceline-"  # starts the name of every cgroup folder of ours
 INTERFACE = "pl-"  # starts the name of a bridge, and of a node's interface
@@ -91,12 +92,4 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        values: dict[str, Any] = json.loads(text)
-        values["nodes"] = tuple(_node(node) for node in values["nodes"])
-        values["controllers"] = tuple(Controller(**one) for one in values["controllers"])
-        return Plan(**values)
-
-
-def _node(values: dict[str, Any]) -> NodePlan:
-    peers = {int(peer): rate for peer, rate in values["peers_bits_per_s"].items()}
-    return NodePlan(**{**values, "peers_bits_per_s": peers})
+        return msgspec.json.decode(text, type=Plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from paceline.cluster.namespaces import leave_network
 from paceline.cluster.tools import run_lines
@@ -24,14 +24,23 @@ SHAPERS = {
 }
 
 
-def trial(entry: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Trial:
+    """Which pieces of a cluster work here."""
+
+    error: str  # empty where namespaces and links can be made
+    shapers: list[str]
+
+
+def trial(entry: str) -> Trial:
+    """Build the pieces once."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         leave_network(entry)
         run_lines("ip", ["link add try-br type bridge", "link add try-0 type veth peer name try-1"])
     except OSError as error:
-        return {"error": str(error.strerror or error), "shapers": []}
-    return {"error": "", "shapers": [name for name, lines in SHAPERS.items() if _takes(lines)]}
+        return Trial(str(error.strerror or error), [])
+    return Trial("", [name for name, lines in SHAPERS.items() if _takes(lines)])
 
 
 def _takes(lines: list[str]) -> bool:
@@ -44,4 +53,4 @@ def _takes(lines: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(trial(sys.argv[1])))
+    print(json.dumps(asdict(trial(sys.argv[1]))))

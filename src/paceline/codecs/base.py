@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
+from paceline.plugins import Options
 
 Key = int | str  # which of a strategy's tensors this is, the same in every step and on every worker
 
@@ -85,11 +86,11 @@ class Codec(ABC):
             )
 
     @classmethod
-    def option_fields(cls) -> dict[str, Any]:
+    def option_fields(cls) -> dict[str, Field[Any]]:
         """The codec's options by name."""
         return {item.name: item for item in fields(cls)}
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Options:
         """The values of the codec's options."""
         return {name: getattr(self, name) for name in self.option_fields()}

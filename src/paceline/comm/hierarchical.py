@@ -8,6 +8,7 @@ both ends are on one node, and through torch's gloo otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -56,7 +57,9 @@ class HierarchicalComm(Comm):
         self._names = names or range(world_size)
         self._store = store
         self._groups: list[CommGroup] = []
-        self._again: dict[str, Any] = {"node": node, "timeout_s": timeout_s, "address": address, "names": names}
+        self._again = partial(
+            HierarchicalComm, rank, world_size, node=node, timeout_s=timeout_s, address=address, names=names
+        )
         store.set(f"hierarchical/node/{rank}", node)
         where = [store.get(f"hierarchical/node/{peer}").decode() for peer in range(world_size)]
         by_name: dict[str, list[int]] = {}
@@ -79,14 +82,14 @@ class HierarchicalComm(Comm):
         self._listener: Listener | None = None
         if len(self._nodes) == 1:
             return
-        gloo: dict[str, Any] = {"timeout_s": timeout_s, "address": address}
-        self._world = TorchComm(rank, world_size, prefix_store("world", store), names=self._names, **gloo)
+        gloo = partial(TorchComm, timeout_s=timeout_s, address=address)
+        self._world = gloo(rank, world_size, prefix_store("world", store), names=self._names)
         if rank == mates[0]:
             leaders = [self._names[ranks[0]] for ranks in self._nodes]
             corner = prefix_store("leaders", store)
-            self._leaders = TorchComm(self._home, len(self._nodes), corner, names=leaders, **gloo)
+            self._leaders = gloo(self._home, len(self._nodes), corner, names=leaders)
         far = [peer for peer in range(world_size) if peer not in mates]
-        control = TorchComm(rank, world_size, prefix_store("control", store), names=self._names, **gloo)
+        control = gloo(rank, world_size, prefix_store("control", store), names=self._names)
         self._listener = Listener(control, far, wake=lambda: self._local._bells.ring(self._local.rank))
 
     @classmethod
@@ -115,7 +118,7 @@ class HierarchicalComm(Comm):
     def process_group(self) -> Any:
         """On a comm of its own: its collectives may be under way while this one is used."""
         corner = prefix_store(f"group{len(self._groups)}", self._store)
-        self._groups.append(CommGroup(HierarchicalComm(self.rank, self.world_size, corner, **self._again)))
+        self._groups.append(CommGroup(self._again(corner)))
         return CountedGroup(self, self._groups[-1])
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ message between nodes is announced, a thread takes announcements, and a receive 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -31,8 +31,8 @@ class Listener:
         self._comm, self._wake = comm, wake
         self._peers = list(peers)
         self._gloo: Any = comm._gloo
-        self._arrived: list[tuple[int, int]] = []  # (peer, tag), in order
-        self._claimed: dict[tuple[int, int], int] = defaultdict(int)
+        self._arrived: list[tuple[int, int]] = []  # (peer, tag) of messages that nobody has claimed, in order
+        self._claimed: Counter[tuple[int, int]] = Counter()  # receives by name whose announcement has not come yet
         self._lock = threading.Lock()
         self._error = ""
         self._words: deque[Any] = deque()  # announcements that were sent, and hold their tensors
@@ -48,14 +48,16 @@ class Listener:
             self._words.popleft().wait(self._limit)  # long done: peers do nothing else in that thread
 
     def claim(self, peer: int, tag: int) -> None:
-        """The next message of a peer with this tag is somebody's who asked for it by name."""
+        """Reserve the next message of a peer with this tag for a receive that names the peer."""
         with self._lock:
-            self._claimed[peer, tag] += 1
+            if (peer, tag) in self._arrived:
+                self._arrived.remove((peer, tag))
+            else:
+                self._claimed[peer, tag] += 1
 
     def has(self, tag: int) -> bool:
         """Whether somebody has sent a message with this tag that nobody claimed."""
         with self._lock:
-            self._drop_claimed()
             if any(other == tag for _, other in self._arrived):
                 return True
         if self._error:
@@ -78,14 +80,15 @@ class Listener:
                 word.wait(timedelta(seconds=CLOSE_S))
         self._comm.close()
 
-    def _drop_claimed(self) -> None:
-        kept = []
-        for entry in self._arrived:
-            if self._claimed[entry]:
-                self._claimed[entry] -= 1
+    def _note(self, peer: int, tag: int) -> None:
+        """Record an announcement, unless a receive by name has claimed it: then nothing is kept."""
+        with self._lock:
+            if self._claimed[peer, tag] > 1:
+                self._claimed[peer, tag] -= 1
+            elif (peer, tag) in self._claimed:
+                del self._claimed[peer, tag]
             else:
-                kept.append(entry)
-        self._arrived = kept
+                self._arrived.append((peer, tag))
 
     def _listen(self) -> None:
         present = set(self._peers)
@@ -98,8 +101,7 @@ class Listener:
                 if tag == BYE:
                     present.discard(peer)
                     continue
-                with self._lock:
-                    self._arrived.append((peer, tag))
+                self._note(peer, tag)
                 self._wake()
         except RuntimeError as error:
             self._error = str(error).splitlines()[0]

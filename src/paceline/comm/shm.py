@@ -156,8 +156,8 @@ class ShmComm(Comm):
         from paceline.comm.torch import CountedGroup, prefix_store
 
         corner = prefix_store(f"group{len(self._groups)}", self._store)
-        limits: dict[str, Any] = {"timeout_s": self._bells.timeout_s, "names": self._bells.names}
-        self._groups.append(CommGroup(ShmComm(self.rank, self.world_size, corner, **limits)))
+        comm = ShmComm(self.rank, self.world_size, corner, timeout_s=self._bells.timeout_s, names=self._bells.names)
+        self._groups.append(CommGroup(comm))
         return CountedGroup(self, self._groups[-1])
 
     def _threads(self) -> Threads:

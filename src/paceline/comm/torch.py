@@ -1,9 +1,11 @@
-"""torch.distributed's process groups: gloo between hosts and on CPUs, nccl where every worker has its own GPU."""
+"""torch.distributed's process groups: gloo on CPUs, nccl where every worker has a GPU of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from time import perf_counter
@@ -51,15 +53,13 @@ class TorchComm(Comm):
 
     @classmethod
     def connect(cls, place: Place) -> TorchComm:
-        num_gpus = torch.cuda.device_count() if place.device == "cuda" else 0
         return cls(
             place.rank,
             place.world_size,
             place.store,
             timeout_s=place.timeout_s,
             address="127.0.0.1" if place.world_size == 1 else place.address,
-            # nccl wants a GPU for every worker; fewer GPUs are shared, and gloo carries the bytes.
-            use_nccl=num_gpus > place.local_rank and num_gpus >= place.world_size,
+            use_nccl=place.device == "cuda" and _has_gpu_for_each(place),
         )
 
     def process_group(self) -> Any:
@@ -301,6 +301,18 @@ def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
 def prefix_store(prefix: str, store: Store) -> Store:
     """A corner of a store where keys cannot meet those of another job."""
     return dist.PrefixStore(prefix, store)
+
+
+def _has_gpu_for_each(place: Place) -> bool:
+    """Whether every host has a GPU for each of its workers, as nccl needs; every worker gets the same answer.
+
+    Workers that share a GPU cannot use nccl: gloo then carries their tensors through host memory.
+    """
+    num_gpus = torch.cuda.device_count()
+    place.store.set(f"gpus/{place.rank}", json.dumps([place.node, num_gpus, place.local_rank < num_gpus]))
+    said = [json.loads(place.store.get(f"gpus/{peer}")) for peer in range(place.world_size)]
+    num_workers = Counter(node for node, _, _ in said)
+    return all(has_own and num_gpus >= num_workers[node] for node, num_gpus, has_own in said)
 
 
 def _make_gloo(store: Store, rank: int, world_size: int, timeout_s: float, address: str) -> Any:

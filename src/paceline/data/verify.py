@@ -9,9 +9,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from paceline.errors import UsageError
+from paceline.results.value import Json
 
 REMEMBERED = ".verified.json"
 
@@ -22,6 +23,14 @@ class Pin:
 
     size_bytes: int
     digest: str  # "md5:..." or "sha256:..." of the whole file
+
+
+class Facts(TypedDict):
+    """A verified file, as REMEMBERED stores it."""
+
+    size_bytes: int
+    mtime_ns: int
+    digest: str
 
 
 def verify(files: Iterable[tuple[Path, Pin]]) -> None:
@@ -61,7 +70,7 @@ def mismatch(path: Path, pin: Pin) -> str:
     return "" if found == expected else f"is corrupt: its {algorithm} is {found}, not the expected {expected}"
 
 
-def _facts(path: Path, pin: Pin) -> dict[str, Any]:
+def _facts(path: Path, pin: Pin) -> Facts:
     try:
         status = path.stat()
     except OSError as error:
@@ -70,15 +79,15 @@ def _facts(path: Path, pin: Pin) -> dict[str, Any]:
     return {"size_bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "digest": pin.digest}
 
 
-def _recall(folder: Path) -> dict[str, Any]:
+def _recall(folder: Path) -> Json:
     try:
         remembered = json.loads((folder / REMEMBERED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return remembered if isinstance(remembered, dict) else {}
 
 
-def _remember(folder: Path, facts: dict[str, Any]) -> None:
+def _remember(folder: Path, facts: Json) -> None:
     text = json.dumps(facts, indent=1, sort_keys=True) + "\n"
     # In a read-only folder the files are verified again next time, which costs only time.
     with contextlib.suppress(OSError):

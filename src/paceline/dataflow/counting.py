@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from paceline.dataflow.chips import load_chip
 from paceline.dataflow.levels import Accesses
 from paceline.dataflow.plan import Pass, Plan
 from paceline.dataflow.simulate import Simulation
+from paceline.results.dataflow import ArrayUse, ConvResult, EnergyByLevel, LogicalSet
+from paceline.results.study import SCHEMA
 
 
 def conv_accesses(simulation: Simulation) -> Accesses:
@@ -64,4 +67,34 @@ def _input_rows(plan: Plan, one: Pass) -> int:
             for row in range(first, first + count)
             for kernel_row in one.kernel_rows
         }
+    )
+
+
+def conv_result(simulation: Simulation) -> ConvResult:
+    """The figures of a simulation; energy is that of the chip that is built in."""
+    plan = simulation.plan
+    shape, timing = plan.shape, plan.timing
+    moved, chip = conv_accesses(simulation), load_chip("eyeriss")
+    return ConvResult(
+        schema=SCHEMA,
+        model=timing.model,
+        multiply_cycles=timing.multiply_cycles,
+        add_cycles=timing.add_cycles,
+        output=simulation.operands.shown(simulation.output).tolist(),
+        cycles=simulation.cycles,
+        pes=plan.num_logical_pes,
+        utilisation=simulation.utilisation,
+        set=LogicalSet(rows=shape.kernel_height, columns=shape.output_height, side_by_side=plan.num_sets_side_by_side),
+        array=ArrayUse(
+            rows=plan.array[0],
+            columns=plan.array[1],
+            pes=plan.array[0] * plan.array[1],
+            utilisation=simulation.array_utilisation,
+        ),
+        folds=plan.num_folds,
+        strip_columns=plan.strip_columns,
+        multiplications=shape.num_multiplications,
+        additions=shape.num_additions,
+        accesses=moved.counts(),
+        energy=EnergyByLevel(mac=shape.num_multiplications * chip.energy.mac, **moved.energy(chip)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from paceline.dataflow.plan import Strip
 from paceline.dataflow.simulate import Record, Simulation
@@ -32,6 +32,19 @@ class Event:
     target: Place | None = None
     tap: int | None = None  # which of the PE's weights is multiplied
     is_complete: bool = False  # the result is the output's final value
+
+
+class _Where(TypedDict):
+    """The fields of an event that do not depend on its cycle."""
+
+    number: int
+    place: Place
+    output: tuple[int, int, int, int]
+
+
+class _Cycles(TypedDict):
+    cycle: int
+    last_cycle: int
 
 
 def events(simulation: Simulation) -> Iterator[Event]:
@@ -127,7 +140,7 @@ def _of_column(record: Record, index: int, column: int, output: int) -> Iterator
         )
 
 
-def _common(record: Record, index: int, row: int, column: int, output: int) -> dict[str, Any]:
+def _common(record: Record, index: int, row: int, column: int, output: int) -> _Where:
     strip: Strip = record.one.strips[index]
     return {
         "number": record.one.index,
@@ -136,7 +149,7 @@ def _common(record: Record, index: int, row: int, column: int, output: int) -> d
     }
 
 
-def _cycles(record: Record, start: Any, length: int) -> dict[str, Any]:
+def _cycles(record: Record, start: Any, length: int) -> _Cycles:
     """Counted from 1 over the whole simulation."""
     before = record.one.start_cycle + int(start)
     return {"cycle": before + min(1, length), "last_cycle": before + length}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,14 +21,16 @@ from paceline.quantize.ops import Conv, Linear
 from paceline.quantize.quantized import INTEGERS_FILE, Quantized, restored
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
+from paceline.results.quantize import Quantization
+from paceline.runs import Stored
 
 
-def layers_of_integers(study: Mapping[str, Any], chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:
+def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:
     """The model of a stored quantization on images of its test set, in integers alone."""
-    recipe = Recipe.from_dict(study["recipe"])
+    recipe = Recipe.from_dict(stored.recipe_values)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
     images, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
-    model = _restored(study, build_model(recipe.model.name, data), images)
+    model = _restored(stored, build_model(recipe.model.name, data), images)
     kinds = (Conv, Linear) if with_linear else (Conv,)
     # A BatchNorm that stands alone is a convolution to the executor, but none of the model's.
     ops = {op.name: op for op in model.graph.layers if isinstance(op, kinds) and op.module}
@@ -54,17 +53,19 @@ def layers_of_integers(study: Mapping[str, Any], chip: Chip, *, num_images: int,
     return with_zeros(layers, seen)
 
 
-def _restored(study: Mapping[str, Any], model: torch.nn.Module, images: Tensor) -> Quantized:
+def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantized:
     """The integers that the study stored, in the network that the model's code still describes."""
-    file = Path(study["folder"]) / INTEGERS_FILE
+    study = stored.content
+    assert isinstance(study, Quantization)
+    file = stored.folder / INTEGERS_FILE
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise UsageError(f"study {Path(study['folder']).name!r} has no {INTEGERS_FILE} to read: {error}") from None
+        raise UsageError(f"study {stored.name!r} has no {INTEGERS_FILE} to read: {error}") from None
     graph = trace(model.float().eval(), images[:1])
-    symmetric = bool(study["request"]["symmetric"])
     grids = {
-        row["tensor"]: stored_grid(row["scale"], row["zero_point"], symmetric=symmetric) for row in study["activations"]
+        row.tensor: stored_grid(row.scale, row.zero_point, symmetric=study.request.symmetric)
+        for row in study.activations
     }
     return restored(graph, grids, tensors)
 

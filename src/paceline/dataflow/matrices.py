@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import UsageError
+from paceline.parsing import read_json
 
 Matrix = NDArray[Any]  # int64 where every number is whole, else float64
 
@@ -39,7 +41,7 @@ def read_matrix(text: str, what: str) -> Matrix:
     if is_file_name(stripped):
         return _read_file(Path(stripped), what)
     if stripped.startswith("["):
-        return _from_nested(_parse_json(stripped, what), what)
+        return _from_nested(read_json(stripped, what), what)
     if re.fullmatch(r"\S+\.[A-Za-z]\w*", stripped):
         raise UsageError(f"{what} {stripped!r}: files are read that end in {', '.join(SUFFIXES)}")
     lines = [line for line in re.split(r"[;\n]", stripped) if line.strip()]
@@ -51,16 +53,14 @@ def _read_file(path: Path, what: str) -> Matrix:
         if not path.is_file():
             raise UsageError(f"{what}: there is no file {str(path)!r}")
         if path.suffix.lower() == ".npy":
-            with path.open("rb") as file:  # np.load would also open archives of several arrays
-                matrix: Matrix = np.lib.format.read_array(file, allow_pickle=False)
-            return _checked(matrix, what)
+            return _checked(_read_npy(path, what), what)
         content = path.read_text(encoding="utf-8-sig")
     except UsageError:
         raise
     except (OSError, ValueError, EOFError, MemoryError) as error:
         raise UsageError(f"{what}: {str(path)!r} cannot be read: {error}") from None
     if path.suffix.lower() == ".json":
-        return _from_nested(_parse_json(content, what), what)
+        return _from_nested(read_json(content, what), what)
     try:
         rows = [row for row in csv.reader(content.splitlines()) if any(cell.strip() for cell in row)]
     except csv.Error as error:
@@ -68,13 +68,22 @@ def _read_file(path: Path, what: str) -> Matrix:
     return _from_rows(rows, what)
 
 
-def _parse_json(text: str, what: str) -> Any:
+def _read_npy(path: Path, what: str) -> Matrix:
+    """The array of a .npy file. Its header is Python text that numpy evaluates, so any error can come of it."""
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{what} is not JSON: {error}") from None
-    except RecursionError:
-        raise UsageError(f"{what} is nested far too deep; give {MAX_DIMENSIONS} dimensions at most") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python's parser, about the header
+            shape = np.lib.format.open_memmap(path, mode="r").shape  # refuses shapes larger than the file
+            if math.prod(shape) <= MAX_VALUES:
+                with path.open("rb") as file:  # np.load would also open archives of several arrays
+                    matrix: Matrix = np.lib.format.read_array(file, allow_pickle=False)
+                return matrix
+    except OSError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{what}: {str(path)!r} is not an array that can be read: {reason}") from None
+    raise UsageError(f"{what}: {str(path)!r} holds {math.prod(shape):,} values, and {MAX_VALUES:,} are the most")
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
@@ -161,3 +170,12 @@ def _checked(matrix: Matrix, what: str) -> Matrix:
     if matrix.dtype.kind == "u" and matrix.max() > np.iinfo(np.int64).max:
         raise UsageError(f"{what} holds a whole number beyond 64 bits")
     return matrix.astype(np.int64)
+
+
+def parse_sides(text: str) -> tuple[int, ...]:
+    """`3x32x32` as numbers."""
+    words = text.lower().split("x")
+    sides = tuple(int(word) if re.fullmatch(r"\d{1,9}", word) else 0 for word in words)
+    if 0 in sides or math.prod(sides) > MAX_VALUES:
+        raise UsageError(f"--input-shape {text!r} is not sizes such as 3x32x32 (of {MAX_VALUES:,} values at most)")
+    return sides

@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.compression import compressed_share
-from paceline.dataflow.layers import Layer, told_apart
+from paceline.dataflow.layers import PUBLISHED, Layer, told_apart
 from paceline.dataflow.levels import LEVELS, Accesses
 from paceline.dataflow.mapping import DEFAULT_OBJECTIVE, choose_mapping
 from paceline.dataflow.others import OTHERS, best_accesses
 from paceline.dataflow.rowstationary import accesses, cycles, total_cycles
+from paceline.errors import UsageError
+from paceline.results.dataflow import AccessCounts, ConvShape, Cost, Gating, LayerCost, LayerEnergy, NetworkCost
+from paceline.results.study import SCHEMA
+from paceline.results.value import changed
 
-SCHEMA = 1
 ROW_STATIONARY = "row-stationary"
 
 
 def analyse(
-    layers: Sequence[Layer], chip: Chip, *, objective: str = DEFAULT_OBJECTIVE, with_others: bool = True
-) -> dict[str, Any]:
-    """Plain values, ready for JSON: every layer, and the sums of all."""
+    layers: Sequence[Layer],
+    chip: Chip,
+    *,
+    network: str = "",
+    batch: int = 1,
+    objective: str = DEFAULT_OBJECTIVE,
+    with_others: bool = True,
+) -> NetworkCost:
+    """The cost of every layer, and of all together; `network` and `batch` name them in the result."""
     named = told_apart(layers)
     rows = [analyse_layer(layer, chip, objective=objective, with_others=with_others) for layer in named]
-    return {
-        "schema": SCHEMA,
-        "chip": chip.name,
-        "chip_description": chip.about,
-        "word_bits": chip.word_bits,
-        "objective": objective,
-        "layers": rows,
-        "total": _total(rows, chip),
-    }
+    return NetworkCost(
+        network=network,
+        batch=batch,
+        schema=SCHEMA,
+        chip=chip.name,
+        chip_description=chip.about,
+        word_bits=chip.word_bits,
+        objective=objective,
+        layers=rows,
+        total=_total(rows, chip),
+    )
 
 
-def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool) -> dict[str, Any]:
+def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool) -> LayerCost:
     """One layer under the mapping that the objective chooses."""
     shape, groups = layer.shape, layer.num_groups
     mapping = choose_mapping(layer.name, shape, chip, objective)
@@ -45,37 +57,52 @@ def analyse_layer(layer: Layer, chip: Chip, *, objective: str, with_others: bool
     dram_bytes = _dram_bytes(layer, moved, chip)
     processing_s, dram_s = cycle_count / chip.clock_hz, sum(dram_bytes.values()) / chip.dram.bytes_per_s
     time_s = max(processing_s, dram_s)
-    row = {
-        "name": layer.name,
-        "shape": {**asdict(shape), "num_groups": groups},
-        "input_zeros": layer.input_zeros,
-        "output_zeros": layer.output_zeros,
-        "filter_zeros": layer.filter_zeros,
-        "is_counted": layer.zero_products is not None,
-        "macs": layer.num_macs,
-        "mapping": asdict(mapping),
-        "active_pes": mapping.active_pes(shape),
-        "pes": chip.num_pes,
-        "cycles": cycle_count,
-        "cycles_by_cause": parts,
-        "processing_s": processing_s,
-        "dram_s": dram_s,
-        "time_s": time_s,
-        "bound": _bound(parts, processing_s, dram_s),
-        "utilisation": _utilisation(layer.num_macs, time_s, chip),
-        "processing_utilisation": _utilisation(layer.num_macs, processing_s, chip),
-        "accesses": asdict(moved),
-        "buffer_traffic_bytes": int((moved.buffer["input"] + moved.buffer["partial_sum"]) * chip.word_bytes),
-        "dram_bytes": round(sum(dram_bytes.values())),
-        "dram_uncompressed_bytes": int(moved.total("dram") * chip.word_bytes),
-        "energy": _energy(moved, layer, chip),
-        "gated": _gating(layer, chip),
-    }
+    energy = _energy(moved, layer, chip)
+    by_dataflow = None
     if with_others:
-        row["energy_by_dataflow"] = {ROW_STATIONARY: row["energy"]} | {
+        by_dataflow = {ROW_STATIONARY: energy} | {
             name: _energy(best_accesses(name, shape, chip).times(groups), layer, chip) for name in OTHERS
         }
-    return row
+    return LayerCost(
+        name=layer.name,
+        shape=ConvShape(**asdict(shape), num_groups=groups),
+        input_zeros=layer.input_zeros,
+        output_zeros=layer.output_zeros,
+        filter_zeros=layer.filter_zeros,
+        is_counted=layer.zero_products is not None,
+        macs=layer.num_macs,
+        mapping=asdict(mapping),
+        active_pes=mapping.active_pes(shape),
+        pes=chip.num_pes,
+        cycles=cycle_count,
+        cycles_by_cause=parts,
+        processing_s=processing_s,
+        dram_s=dram_s,
+        time_s=time_s,
+        bound=_bound(parts, processing_s, dram_s),
+        utilisation=_utilisation(layer.num_macs, time_s, chip),
+        processing_utilisation=_utilisation(layer.num_macs, processing_s, chip),
+        accesses=moved.counts(),
+        buffer_traffic_bytes=int((moved.buffer["input"] + moved.buffer["partial_sum"]) * chip.word_bytes),
+        dram_bytes=round(sum(dram_bytes.values())),
+        dram_uncompressed_bytes=int(moved.total("dram") * chip.word_bytes),
+        energy=energy,
+        gated=_gating(layer, chip),
+        energy_by_dataflow=by_dataflow,
+    )
+
+
+def read_network(
+    name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
+) -> tuple[str, list[Layer]]:
+    """The title and the layers of a network. Published networks need no torch; anything else is read with it."""
+    if name in PUBLISHED:
+        if input_shape is not None or with_linear:
+            raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
+        return name, PUBLISHED[name](num_images)
+    from paceline.dataflow.reading import read_layers
+
+    return read_layers(name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs)
 
 
 def _dram_bytes(layer: Layer, moved: Accesses, chip: Chip) -> dict[str, float]:
@@ -92,14 +119,14 @@ def _share(counted: float | None, zeros: float, chip: Chip) -> float:
     return compressed_share(zeros, chip) if counted is None else counted
 
 
-def _gating(layer: Layer, chip: Chip) -> dict[str, float]:
+def _gating(layer: Layer, chip: Chip) -> Gating:
     """A product with a zero is not made: neither its weight is read nor its partial sum read and written."""
     share = layer.input_zeros if layer.zero_products is None else layer.zero_products
     skipped = round(layer.num_macs * share)
-    return {"products": skipped, "energy_saved": skipped * (chip.energy.mac + 3 * chip.energy.register_file)}
+    return Gating(products=skipped, energy_saved=skipped * (chip.energy.mac + 3 * chip.energy.register_file))
 
 
-def _bound(parts: dict[str, int], processing_s: float, dram_s: float) -> str:
+def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
     """DRAM where it takes longer than all on the chip; else what is longer by itself, products or moving words."""
     if dram_s > processing_s:
         return "dram"
@@ -112,35 +139,57 @@ def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
     return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 
-def _energy(moved: Accesses, layer: Layer, chip: Chip) -> dict[str, float]:
+def _energy(moved: Accesses, layer: Layer, chip: Chip) -> LayerEnergy:
     """By level and in all, in units of one multiply-accumulate; DRAM without compression, which all could have."""
-    found = {"mac": layer.num_macs * chip.energy.mac}
-    found |= {level: float(cost) for level, cost in moved.energy(chip).items()}
-    total = sum(found.values())
-    return {**found, "total": total, "per_mac": total / layer.num_macs}
+    levels = {"mac": layer.num_macs * chip.energy.mac}
+    levels |= {level: float(cost) for level, cost in moved.energy(chip).items()}
+    total = sum(levels.values())
+    return LayerEnergy(**levels, total=total, per_mac=total / layer.num_macs)
 
 
-def _total(rows: Sequence[dict[str, Any]], chip: Chip) -> dict[str, Any]:
-    summed = ("macs", "cycles", "processing_s", "dram_s", "time_s", "buffer_traffic_bytes", "dram_bytes")
-    total: dict[str, Any] = {key: sum(row[key] for row in rows) for key in (*summed, "dram_uncompressed_bytes")}
-    total["utilisation"] = _utilisation(total["macs"], total["time_s"], chip)
-    total["processing_utilisation"] = _utilisation(total["macs"], total["processing_s"], chip)
-    total["accesses"] = {
-        level: {kind: sum(row["accesses"][level][kind] for row in rows) for kind in rows[0]["accesses"][level]}
-        for level in LEVELS
-    }
-    total["gated"] = {key: sum(row["gated"][key] for row in rows) for key in ("products", "energy_saved")}
-    total["energy"] = _summed([row["energy"] for row in rows], total["macs"])
-    if all("energy_by_dataflow" in row for row in rows):
-        names = rows[0]["energy_by_dataflow"]
-        by_name = {name: _summed([row["energy_by_dataflow"][name] for row in rows], total["macs"]) for name in names}
-        least = by_name[ROW_STATIONARY]["total"]
-        total["energy_by_dataflow"] = {
-            name: {**energy, "over_row_stationary": energy["total"] / least} for name, energy in by_name.items()
+def _total(rows: Sequence[LayerCost], chip: Chip) -> Cost:
+    def summed(field: str) -> Any:
+        return sum(getattr(row, field) for row in rows)
+
+    macs, time_s, processing_s = summed("macs"), summed("time_s"), summed("processing_s")
+    by_dataflow = None
+    if all(row.energy_by_dataflow is not None for row in rows):
+        found = [row.energy_by_dataflow or {} for row in rows]
+        by_name = {name: _summed([energies[name] for energies in found], macs) for name in found[0]}
+        least = by_name[ROW_STATIONARY].total
+        by_dataflow = {
+            name: changed(energy, over_row_stationary=energy.total / least) for name, energy in by_name.items()
         }
-    return total
+    return Cost(
+        macs=macs,
+        cycles=summed("cycles"),
+        processing_s=processing_s,
+        dram_s=summed("dram_s"),
+        time_s=time_s,
+        utilisation=_utilisation(macs, time_s, chip),
+        processing_utilisation=_utilisation(macs, processing_s, chip),
+        accesses=_summed_accesses([row.accesses for row in rows]),
+        buffer_traffic_bytes=summed("buffer_traffic_bytes"),
+        dram_bytes=summed("dram_bytes"),
+        dram_uncompressed_bytes=summed("dram_uncompressed_bytes"),
+        energy=_summed([row.energy for row in rows], macs),
+        gated=Gating(
+            products=sum(row.gated.products for row in rows),
+            energy_saved=sum(row.gated.energy_saved for row in rows),
+        ),
+        energy_by_dataflow=by_dataflow,
+    )
 
 
-def _summed(energies: Sequence[dict[str, float]], macs: int) -> dict[str, float]:
-    found = {level: sum(energy[level] for energy in energies) for level in ("mac", *LEVELS, "total")}
-    return {**found, "per_mac": found["total"] / macs}
+def _summed_accesses(found: Sequence[AccessCounts]) -> AccessCounts:
+    def level(name: str) -> dict[str, int]:
+        words: list[dict[str, int]] = [getattr(one, name) for one in found]
+        return {kind: sum(one[kind] for one in words) for kind in words[0]}
+
+    return AccessCounts(**{name: level(name) for name in LEVELS})
+
+
+def _summed(energies: Sequence[LayerEnergy], macs: int) -> LayerEnergy:
+    levels = {level: sum(getattr(energy, level) for energy in energies) for level in ("mac", *LEVELS)}
+    total = sum(energy.total for energy in energies)
+    return LayerEnergy(**levels, total=total, per_mac=total / macs)

@@ -21,7 +21,8 @@ from paceline.errors import PacelineError, UsageError, unknown
 from paceline.models import build_model, model_names
 from paceline.plugins import is_reference, load_reference
 from paceline.recipe import Recipe
-from paceline.runs import find
+from paceline.results import Json
+from paceline.runs import Stored, find
 
 CLASSES = 10  # of a model that is only looked at
 # Convolutions that no mapping covers: left out in silence, a network would look cheaper than it is.
@@ -44,12 +45,12 @@ def read_layers(
     if input_shape is not None:
         raise UsageError(f"{name!r} has data of its own: --input-shape is for models")
     found = _stored(name, runs)
-    kind, read = ("quantization", layers_of_integers) if found["kind"] == "study" else ("run", _layers_of_run)
-    layers = read(found, chip, num_images=num_images, with_linear=with_linear)
-    return f"{kind} {Path(found['folder']).name}", layers
+    kind, read_stored = ("quantization", layers_of_integers) if found.kind == "study" else ("run", _layers_of_run)
+    layers = read_stored(found, chip, num_images=num_images, with_linear=with_linear)
+    return f"{kind} {found.name}", layers
 
 
-def _stored(name: str, runs: Path) -> dict[str, Any]:
+def _stored(name: str, runs: Path) -> Stored:
     try:
         found = find(name, runs)
     except PacelineError as error:
@@ -57,14 +58,14 @@ def _stored(name: str, runs: Path) -> dict[str, Any]:
             raise
         nothing = unknown("network or model", name, [*PUBLISHED, *model_names()])
         raise UsageError(f"{nothing} (Nor is it a stored run: {error})") from None
-    if found["kind"] != "run" and found.get("study") != "quantize":
+    if found.kind != "run" and found.study != "quantize":
         raise UsageError(f"{name!r} is a study of several runs; name one of them, or a quantization")
     return found
 
 
-def _layers_of_run(run: dict[str, Any], chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:
+def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[Layer]:
     """A run's model with the weights it ended with, on images of its test set: zeros are counted, not assumed."""
-    folder = Path(run["folder"])
+    folder = run.folder
     try:
         recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
         weights = load_file(folder / "checkpoints" / "final.safetensors")
@@ -110,7 +111,7 @@ def layers_of(
     found: list[Layer] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def see(module: nn.Module, args: tuple[Any, ...], kwargs: Json) -> None:
         given: Tensor = args[0] if args else kwargs["input"]
         if isinstance(module, nn.Conv2d) and given.dim() == 3:
             given = given[None]

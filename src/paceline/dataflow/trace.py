@@ -13,6 +13,7 @@ from paceline.dataflow.simulate import Simulation
 from paceline.dataflow.vcd import write_vcd
 from paceline.errors import RunError, UsageError
 from paceline.files import whole_file
+from paceline.results.value import Json
 
 SCHEMA = 1
 MAX_EVENTS = 20_000_000  # some gigabytes; and as many cycles, each of which has a line in a .vcd
@@ -62,7 +63,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
         raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
 
 
-def event_row(event: Event) -> dict[str, Any]:
+def event_row(event: Event) -> Json:
     """An event as plain values, by column."""
     source, target = event.source or (None, None), event.target or (None, None)
     values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)

@@ -7,15 +7,15 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import UsageError, unknown
 from paceline.export.tables import Source
-from paceline.runs import read, recipe_of, results_of, run_folders, started_at, worker_files
+from paceline.runs import Stored, read, run_folders
 from paceline.runs.store import disk_errors
+from paceline.worker_files import worker_files
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ FORMATS = {
 }
 
 
-def sources_of(stored: Mapping[str, Any]) -> list[Source]:
+def sources_of(stored: Stored) -> list[Source]:
     """A run, or the runs of a study, that have something to give away."""
-    folder = Path(stored["folder"])
+    folder = stored.folder
     found = []
     for inner in run_folders(folder):
         item = stored if inner == folder else read(inner)
-        labels = [str(result["label"]) for result in results_of(item)] or [str(item.get("label", ""))]
         if worker_files(inner):
-            found.append(Source(inner.name, labels[0], inner, started_at(item) or 0.0, recipe_of(item)))
+            label = item.results[0].label if item.results else item.asked_label
+            found.append(Source(inner.name, label, inner, item.started_at or 0.0, item.recipe_values))
     if not found:
         raise UsageError(f"{folder.name!r} has no lines of workers to export")
     return found

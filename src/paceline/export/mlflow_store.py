@@ -12,7 +12,7 @@ from typing import Any
 from paceline.errors import RunError
 from paceline.export.scalars import scalars
 from paceline.export.tables import Source
-from paceline.runs import worker_files, worker_lines
+from paceline.worker_files import worker_files, worker_lines
 
 EXPERIMENT = "paceline"
 BATCH = 1000  # metrics in one call, as many as MLflow takes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.runs import worker_files, worker_lines
+from paceline.worker_files import worker_files, worker_lines
 
 Value = int | float | str | None
 

@@ -9,7 +9,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from paceline.export.scalars import scalars
 from paceline.export.tables import Source
-from paceline.runs import worker_files, worker_lines
+from paceline.worker_files import worker_files, worker_lines
 
 
 def write(sources: Sequence[Source], folder: Path) -> None:

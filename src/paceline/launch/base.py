@@ -1,34 +1,41 @@
-"""Who starts the workers. A launcher runs one function on every worker and brings the results together."""
+"""The contract of launchers: a request, the class that serves it, and the pool of workers that it opens."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.train.context import Context, Event
+from paceline.errors import UsageError
+from paceline.recipe import ClusterConfig
+
+if TYPE_CHECKING:  # these need torch, which a waiting worker process does without
+    from paceline.train.context import Context, Event
+
+DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # of host 0, where hosts are started by hand
 
 Function = Callable[..., Any]  # (context, **arguments) -> plain values; a module-level function
 
 
 @dataclass(frozen=True)
 class Task:
-    """What every worker does: a function, its arguments, and the comm that it does it on; and what servers do."""
+    """A function for every worker, one for every server, their arguments, and the comm between them."""
 
     function: Function
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     num_workers: int = 1
-    num_servers: int = 0  # their ranks come after the workers'
-    serve: Function | None = None  # what servers do, with the same arguments
+    num_servers: int = 0  # their ranks follow the workers'
+    serve: Function | None = None  # the servers' function; takes the same arguments
     comm: str = "torch"
     device: str = "cpu"
     threads: int = 1
     timeout_s: float = 60.0
 
     @property
-    def shared_arguments(self) -> dict[str, Any]:
-        """The arguments that must agree on all nodes: not where files go on each of them."""
+    def shared_arguments(self) -> Mapping[str, Any]:
+        """The arguments that must be equal on all hosts; paths of files may differ."""
         return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 
     @property
@@ -36,10 +43,10 @@ class Task:
         return self.num_workers + self.num_servers
 
     def call(self, context: Context) -> Any:
-        """The worker's part, or the server's, by its rank."""
+        """Run the worker's function or the server's, by rank."""
         if context.rank < self.num_workers:
             return self.function(context, **self.arguments)
-        assert self.serve is not None, "a task with servers says what they do"
+        assert self.serve is not None, "a task with servers needs a function for them"
         self.serve(context, **self.arguments)
         return None
 
@@ -49,23 +56,106 @@ class Task:
         return f"server {rank - self.num_workers} (rank {rank})"
 
 
-class Launcher(ABC):
-    """Starts workers once and gives them one task after the other. Use it as a context manager."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for about starting workers; every launcher reads the fields that it needs."""
 
-    name: ClassVar[str] = ""
-    is_main: bool = True  # whether this process writes results and talks to the user
-    can_go_on: bool = False  # whether the next task can run after one whose worker failed
+    launcher: str = ""  # --launcher: a name or `file.py:Class`; empty: detected from the rest
+    hosts: tuple[str, ...] | None = None  # --hosts; None: not given
+    ssh: str = "ssh"  # a client with its options; any program that takes a host and a command
+    remote_python: str = ""  # the interpreter on other hosts; empty: the same path as here
+    num_nodes: int = 1  # --nnodes: hosts that the user starts one by one
+    node_rank: int = 0
+    master_addr: str = ""  # of the first host, as the others reach it; empty: the launcher's default
+    master_port: int = 0  # that the first host listens on; 0: the launcher's default
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.hosts is None and (self.remote_python or self.ssh != "ssh"):
+            option = "--remote-python" if self.remote_python else "--ssh"
+            raise UsageError(f"{option} is for --hosts, which is not given")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A launcher's claim on a request."""
+
+    because: str = ""  # the option or program that asks for it: --hosts; empty: it is used when no other fits
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where workers run, for tables and stored runs."""
+
+    launcher: str
+    num_hosts: int = 1  # real ones: emulated nodes share one
+    words: str = ""  # "on alpha, beta"; empty for plain processes of this host
+
+
+class WorkerPool(ABC):
+    """Worker processes that take one task after the other. Use it as a context manager."""
+
+    is_main: bool = True  # whether this process receives results, writes files and talks to the user
+    can_go_on: bool = False  # whether another task can run after one in which a worker failed
 
     @abstractmethod
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        """The results of all workers in order of rank (an empty list where this process is not the main one)."""
+        """Run a task; the workers' results in order of rank (an empty list where this process is not the main one)."""
 
     @abstractmethod
     def close(self) -> None:
-        """End every process that this launcher started."""
+        """End every process that this pool started."""
 
-    def __enter__(self) -> Launcher:
+    def give(self, objects: bytes) -> None:
+        """Send pickled objects along with every task; refused unless all workers are children of this process."""
+        del objects
+        raise UsageError(
+            "models, data and losses given as objects cannot be sent to workers on other hosts; "
+            "put them into a file that is there too and give its name: 'file.py:factory'"
+        )
+
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Launcher(ABC):
+    """One way to start workers. Adding one is one file in this package with one class."""
+
+    name: ClassVar[str] = ""
+    # Whether one process starts all workers and decides what runs; else several run the same command side by side.
+    starts_all: ClassVar[bool] = True
+    # Launchers whose options contradict this one's, by name, with the sentence for the user.
+    conflicts: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes results and talks to the user."""
+        return True
+
+    @property
+    def because(self) -> str:
+        """The option or program that asked for this launcher."""
+        fit = self.detect(self.request)
+        return (fit.because if fit is not None else "") or f"--launcher {self.name}"
+
+    @classmethod
+    @abstractmethod
+    def detect(cls, request: Request) -> Fit | None:
+        """Whether the options or the environment of a request ask for this launcher."""
+
+    def check(self) -> None:
+        """Raise UsageError for every mistake in the request that can be found before anything starts."""
+
+    @abstractmethod
+    def open(self, num_processes: int) -> WorkerPool:
+        """A pool with room for that many workers and servers. It holds nothing until its `with` block begins."""
+
+    def describe(self) -> Place:
+        return Place(self.name)

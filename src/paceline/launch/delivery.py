@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from paceline.errors import RunError
 from paceline.launch.base import Task
+from paceline.launch.messages import FilePiece
 
 PIECE_BYTES = 1 << 20
 
-Message = dict[str, Any]
-
 
 @contextmanager
-def delivered(task: Task, send: Callable[[Message], None]) -> Iterator[Task]:
-    """The task with a folder that this process can write to; what is in it at the end is sent, however it ends."""
+def delivered(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
+    """The task with a folder that this process can write to; its files are sent at the end, after a failure too."""
     folder = task.arguments.get("folder")
     if not folder or Path(folder).is_dir():
         yield task
@@ -46,27 +44,32 @@ def _moved(task: Task, folder: Path, own: Path) -> dict[str, str]:
     return moved
 
 
-def _send_all(folder: Path, send: Callable[[Message], None]) -> None:
+def _send_all(folder: Path, send: Callable[[FilePiece], None]) -> None:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         with path.open("rb") as source:
             is_first = True
             while (piece := source.read(PIECE_BYTES)) or is_first:
-                send({"kind": "file", "name": name, "data": piece, "is_first": is_first})
+                send(FilePiece(name, piece, is_first))
                 is_first = False
 
 
 class Receiver:
-    """Puts files into the folder of a task's run as their pieces come."""
+    """Writes files into the folder of a task's run as their pieces arrive."""
 
     def __init__(self, task: Task) -> None:
         self._folder = task.arguments.get("folder")
 
-    def take(self, message: Message) -> None:
-        inner = PurePosixPath(message["name"])
+    def take(self, piece: FilePiece) -> None:
+        inner = PurePosixPath(piece.name)
         if not self._folder or inner.is_absolute() or ".." in inner.parts:
-            raise RunError(f"worker 0 wants to write outside the run's folder: {message['name']!r}")
+            raise RunError(f"worker 0 wants to write outside the run's folder: {piece.name!r}")
         target = Path(self._folder) / inner
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb" if message["is_first"] else "ab") as file:
-            file.write(message["data"])
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb" if piece.is_first else "ab") as file:
+                file.write(piece.data)
+        except OSError as error:
+            raise RunError(
+                f"{piece.name!r} of worker 0 cannot be written to {self._folder}: {error.strerror}"
+            ) from None

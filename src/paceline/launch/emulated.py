@@ -1,4 +1,4 @@
-"""Workers on the nodes of an emulated cluster: each node has a network, a link and a share of the processor."""
+"""Workers on emulated nodes of this machine, each with its own network, link and share of the processor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from paceline.errors import UsageError
+from paceline.launch.base import Fit, Launcher, Place, Request
 from paceline.launch.ground import Ground, Seat, WorkerProcess, spread, start_process
+from paceline.launch.pool import ProcessPool
 from paceline.recipe import ClusterConfig
 
 if TYPE_CHECKING:
@@ -18,10 +21,37 @@ if TYPE_CHECKING:
 STORE_PORT = 29400  # of node 0, whose network nobody else is in
 
 
-class EmulatedNodes(Ground):
-    """Process r on node r; where there are more processes than nodes, each node has a block of them.
+class Emulated(Launcher):
+    """Processes on emulated nodes, which exist as long as the pool."""
 
-    This process is not in the nodes' network: worker 0 keeps the store, and pipes are sockets without a network.
+    name: ClassVar[str] = "emulated"
+    conflicts: ClassVar = {
+        "torchrun": "--cluster starts workers on emulated nodes itself; leave torchrun out, or --cluster",
+        "ssh": "--cluster emulates nodes on this host, --hosts uses real ones; give one of the two",
+        "by-hand": "--cluster emulates nodes on this host alone; it cannot be used with --nnodes",
+    }
+
+    @classmethod
+    def detect(cls, request: Request) -> Fit | None:
+        return Fit("--cluster") if request.cluster.nodes else None
+
+    def check(self) -> None:
+        if not self.request.cluster.nodes:
+            raise UsageError(
+                "--launcher emulated needs nodes to emulate; an example: --cluster nodes=4,bandwidth=1gbit"
+            )
+
+    def open(self, num_processes: int) -> ProcessPool:
+        return ProcessPool(num_processes, EmulatedNodes(self.request.cluster, num_processes))
+
+    def describe(self) -> Place:
+        return Place(self.name, words=f"on emulated nodes ({self.request.cluster})")
+
+
+class EmulatedNodes(Ground):
+    """Process r on node r, or even blocks where there are more processes than nodes.
+
+    This process is not in the nodes' network: worker 0 keeps the store, and pipes are socket pairs.
     """
 
     def __init__(self, config: ClusterConfig, num_processes: int) -> None:
@@ -39,9 +69,9 @@ class EmulatedNodes(Ground):
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
         assert self._cluster is not None, "the cluster is not up"
-        # An interface of this host, which nodes do not have.
+        # It names an interface of this host, which nodes do not have.
         own = {key: value for key, value in os.environ.items() if key != "GLOO_SOCKET_IFNAME"}
-        # Nobody in a node can say which name an address has; without this torch complains of it for each connection.
+        # Nodes have no name service; without this torch warns of it for each connection.
         own.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         for node in self._node_of:
             yield start_process({**own, **environment}, partial(self._cluster.command, node))

@@ -1,4 +1,4 @@
-"""Where the processes of a pool stand: who starts them, which node each is on, and where they meet."""
+"""How the processes of a pool are started: by what command, on which node, and where they meet."""
 
 from __future__ import annotations
 
@@ -11,25 +11,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import Any
+
+from paceline.launch.messages import Channel, Forked
 
 STOP_S = 2.0  # between asking a worker to end and making it
+
+Wrap = Callable[[list[str]], list[str]]  # from a command to the one that runs it
 
 
 @dataclass(frozen=True)
 class Seat:
-    """The place of one process."""
+    """Where one process runs."""
 
     node: str  # processes with the same name here share a host
     local_rank: int  # which of its node's processes it is
-    address: str  # that peers reach it at; empty: the one that leads towards the meeting point
+    address: str  # at which peers reach it; empty: that of the interface towards the store
 
 
 @dataclass
 class WorkerProcess:
-    """A worker process, or the client that leads to it, and our end of its pipe."""
+    """A worker process, or the client that is connected to it, and our end of its pipe."""
 
     popen: subprocess.Popen[bytes]
-    pipe: Connection
+    pipe: Channel
     ends_with_pipe: bool = False  # whether it is asked to end by closing its pipe, not by a signal
 
     def ask_to_end(self) -> None:
@@ -39,7 +44,7 @@ class WorkerProcess:
             self.popen.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait for its end; from the deadline on, make it end."""
+        """Wait for its end until the deadline, then kill it."""
         try:
             self.popen.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -51,52 +56,54 @@ class WorkerProcess:
 class Ground(ABC):
     """Starts all processes of a pool; opened before the first of them and closed after the last."""
 
-    # Where worker 0 keeps the store at which all meet, and the port (0: a free one); None: this process keeps it.
+    # Whether every process is a child of this one on this machine, so that pickles may pass both ways.
+    is_forked: bool = True
+    # Address and port (0: a free one) of the store that worker 0 opens; None: this process opens it.
     meeting: tuple[str, int] | None = None
 
     def open(self) -> None:
-        """Make what processes stand on."""
+        """Acquire resources before processes start."""
 
     @abstractmethod
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
-        """Start every process, with these variables beside this process's; each says by its pipe when it is ready."""
+        """Start every process with these variables added to the environment; each sends Ready through its pipe."""
 
     @abstractmethod
     def seat(self, index: int) -> Seat:
-        """Where the process with that number stands."""
+        """Where the process with that number runs."""
 
     def who(self, index: int) -> str:
-        """Where that is, in words for errors; empty where it is here."""
+        """The host or node of a process, for errors; empty for this host."""
         del index
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """What may have ended that process, beside its exit code."""
+        """The likely reason for the end of a process, added to its exit code."""
         del index, code
         return ""
 
     def close(self) -> None:
-        """Take down what `open` made."""
+        """Release what `open` acquired."""
 
 
 class Here(Ground):
-    """Plain processes of this host."""
+    """Processes of this host; `wrap` puts a program in front of their command, as `nice` or `numactl` want."""
 
-    def __init__(self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1") -> None:
-        self._num_processes, self._node, self._address = num_processes, node, address
+    def __init__(
+        self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1", wrap: Wrap | None = None
+    ) -> None:
+        self._num_processes, self._node, self._address, self._wrap = num_processes, node, address, wrap or list
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
         for _ in range(self._num_processes):
-            yield start_process({**os.environ, **environment})
+            yield start_process({**os.environ, **environment}, self._wrap)
 
     def seat(self, index: int) -> Seat:
         return Seat(self._node, index, self._address)
 
 
-def start_process(
-    environment: dict[str, str], wrap: Callable[[list[str]], list[str]] = lambda command: command
-) -> WorkerProcess:
-    """A worker as a child of this process, a pair of sockets as its pipe; `wrap` turns its command into another."""
+def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProcess:
+    """Start a worker as a child of this process, with a socket pair as its pipe; `wrap` changes its command."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "paceline.launch.process", str(theirs.fileno())]
     # A session of its own: Ctrl-C reaches this process alone, which then ends the workers in order.
@@ -108,13 +115,13 @@ def start_process(
         stdin=subprocess.DEVNULL,
     )
     theirs.close()
-    pipe: Connection = Connection(ours.detach())
-    pipe.send(sys.path)
-    return WorkerProcess(popen, pipe)
+    connection: Connection[Any, Any] = Connection(ours.detach())
+    connection.send(sys.path)
+    return WorkerProcess(popen, Forked(connection))
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:
-    """The node of each process: its own as long as there are enough, else even blocks."""
+    """The node of each process: one each while there are enough nodes, else even blocks."""
     if num_processes <= num_nodes:
         return list(range(num_processes))
     return [index * num_nodes // num_processes for index in range(num_processes)]

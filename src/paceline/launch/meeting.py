@@ -1,4 +1,4 @@
-"""Where processes that somebody else started meet, as torchrun's environment says it."""
+"""Rendezvous of processes that torchrun started, read from the environment."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from paceline.errors import RunError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """One process's place among its peers, and the address of the store at which they meet."""
+    """The rank of a process and the address of the store that it shares with its peers."""
 
     rank: int
     world_size: int
     host: str
     port: int
     local_rank: int
+    local_world_size: int = 1  # processes of this host
     node: str  # processes with the same name here share a host
     opens_store: bool
-    attempt: str = "0"  # torchrun starts everybody again when one failed; the store remembers the last time
+    attempt: str = "0"  # torchrun restarts all processes after a failure; the store keeps the keys of the last attempt
 
     @staticmethod
     def is_here(environment: Mapping[str, str] = os.environ) -> bool:
-        """Whether this process was started by torchrun or by somebody who speaks its language."""
+        """Whether torchrun, or a program that sets the same variables, started this process."""
         return "RANK" in environment and "WORLD_SIZE" in environment
 
     @staticmethod
@@ -36,6 +37,7 @@ class Meeting:
             rank, world_size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
             local_rank = int(environment.get("LOCAL_RANK", rank))
+            local_world_size = max(int(environment.get("LOCAL_WORLD_SIZE", world_size)), 1)
         except (KeyError, ValueError) as error:
             raise UsageError(f"RANK is set, but the rest of torchrun's environment is not in order: {error}") from None
         return Meeting(
@@ -44,14 +46,15 @@ class Meeting:
             host=host,
             port=port,
             local_rank=local_rank,
+            local_world_size=local_world_size,
             node=environment.get("GROUP_RANK") or host_identity(),
-            # torchrun keeps a store of its own at that address; without it rank 0 opens one.
+            # torchrun may open a store of its own at that address; else rank 0 does.
             opens_store=rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
             attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
         )
 
     def open_store(self, timeout_s: float) -> Any:
-        """The store of all processes; rank 0 opens it where nobody did."""
+        """The store of all processes; rank 0 opens it unless torchrun did."""
         try:
             return make_store(self.host, self.port, is_master=self.opens_store, timeout_s=timeout_s)
         except (RuntimeError, OSError) as error:

@@ -1,24 +1,38 @@
-"""A pool of worker processes, started once and reused, wherever they stand."""
+"""A pool of worker processes, started once and reused, on any ground."""
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any, cast
 
 from paceline.comm.torch import make_store
 from paceline.errors import WorkerError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.launch.delivery import Receiver
 from paceline.launch.ground import STOP_S, Ground, WorkerProcess
-from paceline.train.context import Event
+from paceline.launch.messages import (
+    Channel,
+    Done,
+    Emitted,
+    Failed,
+    FilePiece,
+    KeepStore,
+    MessageError,
+    Ready,
+    Reply,
+    RunTask,
+    StoreKept,
+)
+
+if TYPE_CHECKING:
+    from paceline.train.context import Event
 
 START_S = 120.0  # a loaded machine may take long to import torch
-GRACE_S = 1.5  # after a peer's complaint, how long to wait for the culprit to show itself
+GRACE_S = 1.5  # after a peer's complaint, how long to wait for the failure that caused it
 
 
 @dataclass(frozen=True)
@@ -29,23 +43,29 @@ class _Failure:
     traceback: str = ""
 
 
-class PoolLauncher(Launcher):
+class ProcessPool(WorkerPool):
     """Processes on some ground; a pool that lost one is started again for the next task."""
 
     can_go_on = True
 
     def __init__(self, num_processes: int, ground: Ground, *, first_rank: int = 0) -> None:
-        """Room for the workers and servers of the largest task; the first process has that rank."""
+        """Room for the workers and servers of the largest task; the first process has rank `first_rank`."""
         self._num_processes, self._ground, self._first_rank = num_processes, ground, first_rank
         self._is_open = False
         self._processes: list[WorkerProcess] = []
+        self._objects = b""
         self._store: Any = None
         self._master = ("127.0.0.1", 0)
         self._job = 0
 
-    def __enter__(self) -> PoolLauncher:
+    def __enter__(self) -> ProcessPool:
         self._open()
         return self
+
+    def give(self, objects: bytes) -> None:
+        if not self._ground.is_forked:
+            super().give(objects)
+        self._objects = objects
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         try:
@@ -54,7 +74,7 @@ class PoolLauncher(Launcher):
             self._agree_on(task)
             active = [index for index in range(self._num_processes) if self._first_rank + index < task.num_processes]
             for index in active:
-                self._give(index, task)
+                self._order(index, task)
             results = self._listen(task, active, on_event)
         except BaseException:
             self.close()
@@ -82,85 +102,94 @@ class PoolLauncher(Launcher):
             self._store, port = self._meet(task.timeout_s)
             self._master = (self._master[0], port)
         if any(process.popen.poll() is not None for process in self._processes):
-            self.close()  # one died while there was nothing to do
+            self.close()  # one died between two tasks
         if self._processes:
             return
         self._open()
         for process in self._ground.start({"OMP_NUM_THREADS": str(task.threads)}):
             self._processes.append(process)
         for index, process in enumerate(self._processes):
-            if not process.pipe.poll(START_S):
+            if not process.pipe.has_message(START_S):
                 raise self._start_error(task, index, f"did not start within {START_S:g} s")
-            message = self._receive(process.pipe, index)
-            if message["kind"] != "ready":
-                raise self._start_error(task, index, f"could not start: {message['message']}")
+            reply = self._receive(process.pipe, index)
+            if not isinstance(reply, Ready):
+                raise self._start_error(task, index, f"could not start: {_reason(reply)}")
         if self._ground.meeting is not None:
-            self._master = (self._ground.meeting[0], self._let_worker_0_keep_the_store(task))
+            self._master = (self._ground.meeting[0], self._keep_store_on_worker_0(task))
 
     def _start_error(self, task: Task, index: int, sentence: str) -> WorkerError:
         rank = self._first_rank + index
-        where = self._ground.who(index)
-        return WorkerError(rank, f"{sentence}{where and f' ({where})'}", who=task.name_of(rank))
+        where = self._where(index)
+        return WorkerError(rank, sentence if sentence.endswith(where) else sentence + where, who=task.name_of(rank))
+
+    def _where(self, index: int) -> str:
+        words = self._ground.who(index)
+        return f" ({words})" if words else ""
 
     def _meet(self, timeout_s: float) -> tuple[Any, int]:
-        """A store in this process."""
+        """A store in this process, and its port."""
         store = make_store("127.0.0.1", 0, is_master=True, timeout_s=timeout_s)
         return store, store.port
 
-    def _let_worker_0_keep_the_store(self, task: Task) -> int:
-        """This process may not be in the workers' network; worker 0 is. Its port."""
+    def _keep_store_on_worker_0(self, task: Task) -> int:
+        """Open the store on worker 0, since this process may not be in the workers' network; its port."""
         assert self._ground.meeting is not None
         address, port = self._ground.meeting
-        order = {"kind": "store", "address": address, "port": port, "timeout_s": task.timeout_s}
-        self._processes[0].pipe.send_bytes(pickle.dumps(order))
-        message = self._receive(self._processes[0].pipe, 0)
-        if message["kind"] != "store":
-            raise self._start_error(task, 0, f"cannot let the others meet at {address}:{port}: {message['message']}")
-        return int(message["port"])
+        self._processes[0].pipe.send(KeepStore(address, port, task.timeout_s))
+        reply = self._receive(self._processes[0].pipe, 0)
+        if not isinstance(reply, StoreKept):
+            raise self._start_error(task, 0, f"cannot let the others meet at {address}:{port}: {_reason(reply)}")
+        return reply.port
 
     def _agree_on(self, task: Task) -> None:
-        """Whether all who take part were asked for the same; this process has asked them all."""
+        """Compare this task with that of other parents; here is only one."""
         del task
 
-    def _give(self, index: int, task: Task) -> None:
+    def _order(self, index: int, task: Task) -> None:
         seat = self._ground.seat(index)
-        order = {
-            "kind": "task",
-            "task": task,
-            "rank": self._first_rank + index,
-            "local_rank": seat.local_rank,
-            "node": seat.node,
-            "job": self._job,
-            "master": self._master,
-            "address": seat.address,
-        }
-        self._processes[index].pipe.send_bytes(pickle.dumps(order))
+        self._processes[index].pipe.send(
+            RunTask(
+                task=task,
+                rank=self._first_rank + index,
+                local_rank=seat.local_rank,
+                node=seat.node,
+                job=self._job,
+                master=self._master,
+                address=seat.address,
+                objects=self._objects,
+            )
+        )
 
     def _listen(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
-        """Results by rank; the first failure that is nobody else's fault ends the wait."""
-        pipes = {self._processes[index].pipe: index for index in active}
+        """Results by rank; the first failure that is not a consequence of another ends the wait."""
+        pipes: dict[Channel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
         failures: list[_Failure] = []
         files = Receiver(task)
         deadline: float | None = None
         while pipes:
-            ready = wait(list(pipes), None if deadline is None else max(deadline - time.monotonic(), 0))
+            ready: list[Any] = wait(
+                cast(Any, list(pipes)), None if deadline is None else max(deadline - time.monotonic(), 0)
+            )
             if not ready:
                 break
             for pipe in ready:
-                assert isinstance(pipe, Connection)
                 rank = self._first_rank + pipes[pipe]
-                message = self._receive(pipe, pipes[pipe])
-                if message["kind"] == "event":
-                    on_event(message["event"])
+                reply = self._receive(pipe, pipes[pipe])
+                if isinstance(reply, Emitted):
+                    on_event(reply.event)
                     continue
-                if message["kind"] == "file":
-                    files.take(message)
+                if isinstance(reply, FilePiece) and rank == 0:
+                    files.take(reply)
                     continue
-                if message["kind"] == "result":
-                    results[rank] = message["result"]
+                if isinstance(reply, Done):
+                    results[rank] = reply.result
+                elif isinstance(reply, Failed):
+                    failures.append(_Failure(rank, reply.kind, reply.message, reply.traceback))
+                elif isinstance(reply, _Failure):
+                    failures.append(reply)
                 else:
-                    failures.append(_Failure(**{key: message[key] for key in ("rank", "kind", "message", "traceback")}))
+                    failures.append(_Failure(rank, "raised", f"sent a message out of turn{self._where(pipes[pipe])}"))
                 del pipes[pipe]
             if any(failure.kind != "comm" for failure in failures):
                 break
@@ -170,10 +199,12 @@ class PoolLauncher(Launcher):
             raise _verdict(task, failures, silent=[self._first_rank + index for index in pipes.values()])
         return results
 
-    def _receive(self, pipe: Connection, index: int) -> dict[str, Any]:
+    def _receive(self, pipe: Channel, index: int) -> Reply | _Failure:
         rank = self._first_rank + index
         try:
-            message: dict[str, Any] = pipe.recv()
+            return pipe.receive()
+        except MessageError as error:
+            return _Failure(rank, "raised", f"sent {error}{self._where(index)}")
         except (EOFError, OSError):
             popen = self._processes[index].popen
             try:
@@ -182,20 +213,18 @@ class PoolLauncher(Launcher):
                 popen.kill()
                 code = popen.wait()
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            message = {
-                "kind": "died",
-                "message": f"died: its process {how}{self._ground.hint(index, code)}",
-                "traceback": "",
-            }
-        message.setdefault("rank", rank)
-        return message
+            return _Failure(rank, "died", f"died: its process {how}{self._ground.hint(index, code)}")
 
     def _bring_together(self, task: Task, results: dict[int, Any]) -> list[Any]:
         return [results[rank] for rank in range(task.num_workers)]
 
 
+def _reason(reply: Reply | _Failure) -> str:
+    return reply.message if isinstance(reply, Failed | _Failure) else "it sent a message out of turn"
+
+
 def _verdict(task: Task, failures: list[_Failure], silent: list[int]) -> WorkerError:
-    """Who is to blame: a worker that died or raised before those that merely missed it; else who stayed silent."""
+    """Blame a worker that died or raised before those that lost it; else one that stayed silent."""
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
         first = culprits[0]

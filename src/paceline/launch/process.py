@@ -1,69 +1,80 @@
 """A worker process: takes tasks from its parent's pipe until the pipe closes.
 
-Started as `python -m paceline.launch.process FD`; the parent's own pipe is the one place where pickles are read.
+Started as `python -m paceline.launch.process FD`. The pipe from the parent that forked this process carries pickles.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import pickle
 import select
 import sys
 import threading
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-
-class Pipe(Protocol):
-    """What leads to the parent, both ways."""
-
-    def fileno(self) -> int: ...
-
-    def recv_bytes(self) -> bytes: ...
-
-    def send(self, message: Any) -> None: ...
+from paceline.launch.messages import (
+    Channel,
+    Done,
+    Emitted,
+    Failed,
+    Forked,
+    KeepStore,
+    MessageError,
+    Ready,
+    Reply,
+    RunTask,
+    StoreKept,
+)
 
 
 def main() -> None:
-    pipe: Connection = Connection(int(sys.argv[1]))
-    sys.path[:] = pipe.recv()
-    serve(pipe)
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    sys.path[:] = connection.recv()
+    serve(Forked(connection))
 
 
-def serve(pipe: Pipe) -> NoReturn:
-    """Do what the parent orders, one thing after the other, as long as it is there."""
+def serve(pipe: Channel) -> NoReturn:
+    """Carry out the parent's orders, one after the other, until the pipe closes."""
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
     _get_ready()
-    pipe.send({"kind": "ready"})
+    pipe.send(Ready())
     store: Any = None
     while True:
         try:
-            order = pickle.loads(pipe.recv_bytes())
+            order = pipe.receive_order()
         except EOFError:
             _leave(0)
-        if order["kind"] == "store":
-            store, message = _keep_store(order)
+        except MessageError as error:
+            pipe.send(Failed("raised", f"received {error}"))
+            _leave(1)
+        reply: Reply
+        if isinstance(order, KeepStore):
+            store, reply = _keep_store(order)
+        elif isinstance(order, RunTask):
+            store, reply = _work(order, pipe, store)
         else:
-            store, message = _work(order, pipe, store)
-        pipe.send(message)
+            reply = Failed("raised", "received an order out of turn")
+        try:
+            pipe.send(reply)
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:  # a result that has no plain form
+            pipe.send(Failed("raised", f"has a result that cannot be sent: {error}"))
 
 
-def _keep_store(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Let all workers meet in this process."""
+def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
+    """Open the store at which all workers meet in this process."""
     from paceline.comm.torch import keep_store
 
     try:
-        store = keep_store(order["address"], order["port"], timeout_s=order["timeout_s"])
+        store = keep_store(order.address, order.port, timeout_s=order.timeout_s)
     except (OSError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        return None, {"kind": "raised", "message": reason, "traceback": ""}
-    return store, {"kind": "store", "port": store.port}
+        return None, Failed("raised", str(error).partition("\n")[0])
+    return store, StoreKept(store.port)
 
 
 def _get_ready() -> None:
-    """Everybody is warm before the first task: who sleeps during it must not disturb what is measured."""
+    """Import and warm up before the first task, so that idle workers do not disturb what it measures."""
     import torch
 
     from paceline.train import job  # noqa: F401
@@ -75,50 +86,57 @@ def _get_ready() -> None:
     warm_up()
 
 
-def _work(order: dict[str, Any], pipe: Pipe, store: Any) -> tuple[Any, dict[str, Any]]:
+def _work(order: RunTask, pipe: Channel, store: Any) -> tuple[Any, Reply]:
     import torch
 
     from paceline.comm import CommError
     from paceline.comm.torch import is_peer_failure, make_store
     from paceline.errors import PacelineError
     from paceline.launch.delivery import delivered
-    from paceline.launch.rendezvous import MoreComms, address_towards, connect, device_for, part
+    from paceline.launch.rendezvous import MoreComms, Seat, address_towards, connect, device_for, part
     from paceline.train.context import Context
+    from paceline.train.given import unpack
     from paceline.train.memory import give_back_memory
 
-    gc.collect()  # what the last task has left in circles
+    gc.collect()  # reference cycles of the last task
     give_back_memory()
-    task, local_rank = order["task"], order["local_rank"]
+    task = order.task
     try:
+        if order.objects:
+            unpack(order.objects)
         torch.set_num_threads(task.threads)
         if store is None:
-            store = make_store(*order["master"], is_master=False, timeout_s=task.timeout_s)
-        where = {key: order[key] for key in ("job", "rank", "local_rank", "node", "address")}
-        where["address"] = where["address"] or address_towards(*order["master"])
-        comm, wide = connect(task, store, **where)
+            store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
+        seat = Seat(
+            job=order.job,
+            rank=order.rank,
+            local_rank=order.local_rank,
+            node=order.node,
+            address=order.address or address_towards(*order.master),
+        )
+        comm, wide = connect(task, store, seat)
         context = Context(
             comm,
-            device_for(task, local_rank),
-            lambda event: pipe.send({"kind": "event", "event": event}),
-            MoreComms(task, store, **where).connect,
+            device_for(task, order.local_rank),
+            lambda event: pipe.send(Emitted(event)),
+            MoreComms(task, store, seat).connect,
             wide,
         )
-        if order["rank"] == 0:
+        if order.rank == 0:
             with delivered(task, pipe.send) as placed:
                 result = placed.call(context)
         else:
             result = task.call(context)
-        part(task, order["rank"], comm, wide)
-        return store, {"kind": "result", "result": result}
+        part(task, order.rank, comm, wide)
+        return store, Done(result)
     except CommError as error:
-        return store, {"kind": "comm", "message": str(error), "traceback": ""}
+        return store, Failed("comm", str(error))
     except PacelineError as error:
-        return store, {"kind": "raised", "message": f"stopped: {error}", "traceback": ""}
+        return store, Failed("raised", f"stopped: {error}")
     except BaseException as error:
         if is_peer_failure(error):
-            return store, {"kind": "comm", "message": str(error).partition("\n")[0], "traceback": ""}
-        summary = f"raised {type(error).__name__}: {error}"
-        return store, {"kind": "raised", "message": summary, "traceback": traceback.format_exc()}
+            return store, Failed("comm", str(error).partition("\n")[0])
+        return store, Failed("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _end_with_parent(fd: int) -> None:

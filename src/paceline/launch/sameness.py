@@ -1,4 +1,4 @@
-"""What must be the same on every host: Python, paceline with its source files, torch. Cheap to ask: torch stays out."""
+"""Versions that must be equal on all hosts: Python, paceline and its source files, torch. Does not import torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {
 
 
 def own_facts() -> dict[str, str]:
-    """Of this interpreter; short words that can be compared and read."""
+    """Versions of this interpreter and its packages."""
     try:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def own_facts() -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """The first thing that is not the same, in words; empty when all is."""
+    """A sentence about the first difference; empty when all are equal."""
     for key, word in WORDS.items():
         if ours.get(key) != theirs.get(key):
             return f"it has {word} {theirs.get(key, 'unknown')}, this host {ours.get(key)}"
@@ -46,7 +46,7 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 @functools.cache
 def _source_digest() -> str:
-    """Two working copies may have one version number."""
+    """A digest of the source files, since two working copies may have the same version number."""
     digest = hashlib.sha256()
     folder = Path(paceline.__file__).parent
     for file in sorted(folder.rglob("*.py")):

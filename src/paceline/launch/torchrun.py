@@ -1,43 +1,71 @@
-"""Workers that somebody else started, as torchrun does: this process is one of them."""
+"""Workers that torchrun, or a program that sets the same variables, has started: this process is one of them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from paceline.comm.torch import prefix_store
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Fit, Launcher, Place, Request, Task, WorkerPool
 from paceline.launch.meeting import Meeting
-from paceline.launch.rendezvous import MoreComms, address_towards, collect, connect, device_for, leave, part, publish
+from paceline.launch.rendezvous import (
+    MoreComms,
+    Seat,
+    address_towards,
+    collect,
+    connect,
+    device_for,
+    leave,
+    part,
+    publish,
+)
 from paceline.train.context import Context, Event
 from paceline.train.memory import keep_memory
 
 
-class TorchrunLauncher(Launcher):
-    """One worker or server per process, servers last; its place is in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+class Torchrun(Launcher):
+    """One worker or server per process, servers last, placed by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
 
     name: ClassVar[str] = "torchrun"
+    starts_all: ClassVar[bool] = False
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        meeting = Meeting.from_environment(environment)
+    @classmethod
+    def detect(cls, request: Request) -> Fit | None:
+        return Fit("torchrun") if Meeting.is_here(request.environment) else None
+
+    def check(self) -> None:
+        if not Meeting.is_here(self.request.environment):
+            raise UsageError(
+                "--launcher torchrun needs RANK and WORLD_SIZE, which torchrun sets: start this command by it"
+            )
+        Meeting.from_environment(self.request.environment)
+
+    def open(self, num_processes: int) -> TorchrunPool:
+        del num_processes  # decided by torchrun; compared with each task
+        return TorchrunPool(Meeting.from_environment(self.request.environment))
+
+    @property
+    def is_main(self) -> bool:
+        return Meeting.from_environment(self.request.environment).rank == 0
+
+    def describe(self) -> Place:
+        meeting = Meeting.from_environment(self.request.environment)
+        return Place(self.name, -(-meeting.world_size // meeting.local_world_size))
+
+
+class TorchrunPool(WorkerPool):
+    """This process takes part in every task; rank 0 receives the results of all."""
+
+    def __init__(self, meeting: Meeting) -> None:
         self.rank, self.world_size = meeting.rank, meeting.world_size
         self.is_main = self.rank == 0
         self._meeting = meeting
         self._store: Any = None
         self._job = 0
 
-    @staticmethod
-    def is_here(environment: Mapping[str, str] = os.environ) -> bool:
-        """Whether this process was started by torchrun or by somebody who speaks its language."""
-        return Meeting.is_here(environment)
-
-    @staticmethod
-    def num_nodes(environment: Mapping[str, str] = os.environ) -> int:
-        """How many hosts torchrun spread its workers over, as far as it says so."""
-        local = int(environment.get("LOCAL_WORLD_SIZE", environment["WORLD_SIZE"]))
-        return -(-int(environment["WORLD_SIZE"]) // max(local, 1))
+    def give(self, objects: bytes) -> None:
+        del objects  # every process was given the same objects by its own script
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         import torch
@@ -54,7 +82,7 @@ class TorchrunLauncher(Launcher):
             self._store = prefix_store(f"paceline{self._meeting.attempt}", store)
         self._job += 1
         results = self._take_part(task, on_event) if self.rank < task.num_processes else []
-        # Workers without a part in this task, and those that are done early, wait for its end here.
+        # Processes without a part in this task, and those that are done early, wait for its end.
         self._meet(f"end{self._job}")
         return results
 
@@ -63,15 +91,15 @@ class TorchrunLauncher(Launcher):
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         meeting = self._meeting
-        where: dict[str, Any] = {
-            "job": self._job,
-            "rank": self.rank,
-            "local_rank": meeting.local_rank,
-            "node": meeting.node,
-            "address": address_towards(meeting.host, meeting.port),
-        }
-        comm, wide = connect(task, self._store, **where)
-        more = MoreComms(task, self._store, **where)
+        seat = Seat(
+            job=self._job,
+            rank=self.rank,
+            local_rank=meeting.local_rank,
+            node=meeting.node,
+            address=address_towards(meeting.host, meeting.port),
+        )
+        comm, wide = connect(task, self._store, seat)
+        more = MoreComms(task, self._store, seat)
         result = task.call(Context(comm, device_for(task, meeting.local_rank), on_event, more.connect, wide))
         part(task, self.rank, comm, wide)
         if self.rank >= task.num_workers:

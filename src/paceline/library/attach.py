@@ -20,7 +20,9 @@ from paceline.comm import Comm
 from paceline.errors import RunError, UsageError
 from paceline.library.check import DataCheck, check_alike
 from paceline.library.optimizer import SteppedByStrategy
-from paceline.strategies import Guarantee, Strategy, Worker
+from paceline.strategies import CarriesReach, Guarantee, Strategy, Worker, WrappedModel
+from paceline.strategies.base import USER_LOOP
+from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of
 from paceline.train.batchnorm import bring_together
 from paceline.train.replicas import make_equal
 
@@ -44,17 +46,17 @@ class Attachment:
             model=model,
             optimizer=optimizer,
             weight=1 / comm.world_size,
-            is_library=True,
+            gradient_policy=USER_LOOP,
         )
         strategy.setup(self.worker)
         self.optimizer = SteppedByStrategy(optimizer, strategy) if _overrides(strategy, "step") else optimizer
         self.num_steps = 0
+        self._num_micro_batches = micro_batches_of(strategy)
         self._listens = _overrides(strategy, "on_gradient")
         self._averages_gradients = self._listens or _overrides(strategy, "after_backward")
-        # A replica that synchronises by itself, as DDP does: it has something to hold back or to scale.
-        self._is_wrapped = _overrides(strategy, "no_sync")
-        self._asks_for_reach = self._averages_gradients and not strategy.carries_reach
-        self._data = DataCheck(model) if check_data and not strategy.is_asynchronous else None
+        self._is_wrapped = isinstance(strategy, WrappedModel)
+        self._asks_for_reach = self._averages_gradients and not isinstance(strategy, CarriesReach)
+        self._data = DataCheck(model) if check_data and as_asynchronous(strategy) is None else None
         self._known = set(self.worker.parameters)
         self._queued: set[int] = set()  # backwards under way that will call at their end
         self._is_held = False  # inside no_sync
@@ -83,7 +85,7 @@ class Attachment:
     def no_sync(self) -> Iterator[None]:
         before, self._is_held = self._is_held, True
         try:
-            with self.strategy.no_sync():
+            with no_sync_of(self.strategy):
                 yield
         finally:
             self._is_held = before
@@ -122,7 +124,7 @@ class Attachment:
         task = torch._C._current_graph_task_id()
         if task != self._backward:
             self._backward, self._num_backwards = task, self._num_backwards + 1
-        if self._is_held or self._num_backwards % self.strategy.num_micro_batches:
+        if self._is_held or self._num_backwards % self._num_micro_batches:
             self._num_held += 1
             return
         if task not in self._queued:

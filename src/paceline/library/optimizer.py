@@ -9,6 +9,9 @@ import torch
 from torch.optim import Optimizer
 
 from paceline.strategies import Strategy
+from paceline.strategies.capabilities import optimizer_of
+
+State = dict[str, Any]  # torch's own: a parameter group, or the state of an optimiser
 
 
 class SteppedByStrategy(Optimizer):
@@ -39,15 +42,15 @@ class SteppedByStrategy(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: State) -> None:
         self.inner.add_param_group(param_group)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """The state of the steps that this worker takes: of its slices, where the strategy divides them."""
-        return self._strategy.optimizer.state_dict()
+        return optimizer_of(self._strategy).state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        stepping = self._strategy.optimizer
+    def load_state_dict(self, state_dict: State) -> None:
+        stepping = optimizer_of(self._strategy)
         stepping.load_state_dict(state_dict)
         for group, loaded in zip(self.inner.param_groups, stepping.param_groups, strict=True):
             group.update({key: value for key, value in loaded.items() if key != "params"})
@@ -60,5 +63,5 @@ class SteppedByStrategy(Optimizer):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> State:
         return self.inner.__getstate__()

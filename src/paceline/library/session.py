@@ -16,7 +16,9 @@ from paceline.comm.choose import AUTO
 from paceline.errors import RunError, UsageError
 from paceline.library.attach import Attachment
 from paceline.library.world import World, find_world
+from paceline.parsing import whole_number
 from paceline.strategies import Strategy, StrategySpec
+from paceline.strategies.capabilities import as_asynchronous, check_contract, servers_of
 
 # What `parallel` uses when nothing is said: the fastest exact strategy.
 DEFAULT_STRATEGY = "overlap"
@@ -53,7 +55,7 @@ class Session:
 
     def _check_steps(self) -> None:
         """Workers that made different numbers of steps would wait for each other in what follows."""
-        if self.world.store is None or any(a.strategy.is_asynchronous for a in self.attachments):
+        if self.world.store is None or any(as_asynchronous(a.strategy) for a in self.attachments):
             return
         everybody = self.world.tell("finish", " ".join(str(attachment.num_steps) for attachment in self.attachments))
         odd = next((rank for rank, steps in enumerate(everybody) if steps != everybody[0]), None)
@@ -153,7 +155,7 @@ def parallel(
         raise UsageError("parallel() was called twice for one model")
     if session.world_size == 1:
         return model, optimizer
-    if built.num_servers(session.world_size):
+    if servers_of(built, session.world_size):
         raise UsageError(f"strategy {built.name!r} has servers, which are processes of their own: use `paceline run`")
     built.check(session.world_size, type(optimizer))
     comm = session.connect(built, parameters[0].device.type)
@@ -216,9 +218,10 @@ def load_state_dict(state: dict[str, Tensor]) -> None:
     parts: list[dict[str, Tensor]] = [{} for _ in attachments]
     for key, value in state.items():
         index, _, name = key.partition(".")
-        if not index.isdigit() or int(index) >= len(parts):
+        number = whole_number(index)
+        if number is None or number >= len(parts):
             raise UsageError(f"{key!r} belongs to no model of this session; call parallel() as before, then this")
-        parts[int(index)][name] = value
+        parts[number][name] = value
     for attachment, part in zip(attachments, parts, strict=True):
         attachment.strategy.load_state_dict(part)
 
@@ -228,6 +231,7 @@ def _build(strategy: str | Strategy, codec: str | None) -> Strategy:
         return StrategySpec.parse(strategy, codec or "fp32").build()
     if codec is not None:
         raise UsageError("a Strategy object has its codec already; leave codec= out")
+    check_contract(type(strategy))
     return strategy
 
 

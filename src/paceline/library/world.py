@@ -15,6 +15,7 @@ from paceline.comm.torch import existing_world, prefix_store, wait_for
 from paceline.errors import RunError, UsageError
 from paceline.launch.meeting import Meeting
 from paceline.launch.rendezvous import address_towards, leave
+from paceline.parsing import whole_number
 from paceline.strategies import Strategy
 
 # A store stays open for as long as its process lives: peers of the next session look for it at the same address.
@@ -154,6 +155,9 @@ def find_world(
 
 
 def _port(text: str | None) -> int | None:
-    if text is not None and not text.isdigit():
+    if not text:
+        return None
+    number = whole_number(text)
+    if number is None:
         raise UsageError(f"MASTER_PORT is {text!r}, which is no port")
-    return int(text) if text else None
+    return number

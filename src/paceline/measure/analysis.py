@@ -5,28 +5,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval
-from paceline.measure.reading import StepLines, read_lines, read_steps, together, worker_files
+from paceline.measure.reading import StepLines, read_steps, together
 from paceline.measure.split import Factors, SplitSum, StepSplit, split_step
 from paceline.measure.stragglers import OwnWork, find_stragglers
 from paceline.measure.timeline import Timeline, first_shown
-
-NOTHING: dict[str, Any] = {"split": None, "stragglers": None, "timeline": None}
+from paceline.results import Split, Straggler, Value
+from paceline.results import Timeline as TimelineResult
+from paceline.worker_files import worker_files, worker_lines
 
 Group = dict[int, StepLines]
 
 
-def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> dict[str, Any]:
+class Analysis(Value, frozen=True, kw_only=True):
+    """The findings in the files of all workers; None where nothing was measured."""
+
+    split: Split | None = None
+    stragglers: list[Straggler] | None = None
+    timeline: TimelineResult | None = None
+
+
+def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> Analysis:
     """The split, the stragglers and the timeline of a run whose workers wrote into this folder."""
-    workers = {rank: read_steps(read_lines(file)) for rank, file in worker_files(folder).items()}
+    workers = {rank: read_steps(worker_lines(file)) for rank, file in worker_files(folder).items()}
     return analyse(workers, first=first, last=last, factors=factors)
 
 
-def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int, factors: Factors) -> dict[str, Any]:
-    """The same from measured steps; those from `first` to `last` count. All None where nothing was measured."""
+def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int, factors: Factors) -> Analysis:
+    """The same from measured steps; those from `first` to `last` count."""
     total, timeline = SplitSum(), Timeline(first_shown(first, last))
     own: dict[int, list[OwnWork]] = {rank: [] for rank in workers}
     for step, group, splits in _splits(workers, factors):
@@ -40,10 +48,8 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
                 own[rank].append(split.own_s)
     found = total.result()
     if found is None:
-        return dict(NOTHING)
-    slow = find_stragglers(own)
-    stragglers = None if slow is None else [one.as_dict() for one in slow]
-    return {"split": found, "stragglers": stragglers, "timeline": timeline.result()}
+        return Analysis()
+    return Analysis(split=found, stragglers=find_stragglers(own), timeline=timeline.result())
 
 
 def _splits(

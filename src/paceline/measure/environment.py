@@ -5,29 +5,29 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import Any
 
 import psutil
 import torch
 
 from paceline import __version__
+from paceline.results import Environment
 
 
-def environment() -> dict[str, Any]:
-    """What a reader needs to judge a figure, and nothing that names a person."""
-    return {
-        "paceline": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.release()}",
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],
-    }
+def environment() -> Environment:
+    """The facts that a reader needs to judge a figure; none of them names a person."""
+    return Environment(
+        paceline=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        system=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        processor=_processor(),
+        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        memory_bytes=psutil.virtual_memory().total,
+        load_average=list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        gpus=[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+        command=[os.path.basename(sys.argv[0]), *sys.argv[1:]],
+    )
 
 
 def _processor() -> str:

@@ -14,7 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-Event = dict[str, Any]
+from paceline.results.value import Json
+
+Event = Json
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import Any
 from paceline.errors import UsageError, unknown
 from paceline.measure.observer import Observer, RunFacts
 from paceline.measure.split import PHASES
+from paceline.parsing import whole_number
 
 DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
 ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
@@ -195,9 +196,10 @@ def _whole(text: str, key: str, given: dict[str, str]) -> int:
     value = given.get(key)
     if value is None:
         raise UsageError(f"--inject {text!r} does not say {key}=...")
-    if not (value.isascii() and value.isdigit()):
+    number = whole_number(value)
+    if number is None:
         raise UsageError(f"--inject {text!r}: {key} must be a whole number from 0 on, not {value!r}")
-    return int(value)
+    return number
 
 
 def _number(text: str, key: str, value: str, *, above: float, most: float) -> float:

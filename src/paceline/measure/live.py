@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from paceline.measure.observer import Observer, Row, RunFacts
 
@@ -72,7 +72,7 @@ class Live(Observer):
         self._told_at = now
         self._emit({"kind": kind, **(self._last or {}), **self._recently(now), **self._more()})
 
-    def _recently(self, now: float) -> dict[str, Any]:
+    def _recently(self, now: float) -> Row:
         while len(self._recent) > 2 and self._recent[1].end < now - WINDOW_S:
             self._recent.popleft()
         first, *steps = self._recent

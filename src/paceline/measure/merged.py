@@ -9,9 +9,9 @@ from pathlib import Path
 from paceline.errors import RunError, UsageError
 from paceline.measure.events import Arrows, write_events
 from paceline.measure.profiled import FOLDER, ProfiledTrace, profiled_events, read_profiled
-from paceline.measure.reading import read_lines, worker_files
 from paceline.measure.steps import StepRange, check_within
 from paceline.measure.trace import WorkerLines, merged_events, pid_of
+from paceline.worker_files import worker_files, worker_lines
 
 # Beside the folder of the workers' own traces: programs that are given that folder read every file in it.
 NAME = "merged-trace.json.gz"
@@ -41,13 +41,13 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
             f"{str(target)!r} lies among the workers' own traces, where other programs take it for one of them; "
             "choose another folder"
         )
-    files = worker_files(folder / "workers")
+    files = worker_files(folder)
     lines, total_steps = _count_lines(files)
     if not lines:
         raise UsageError(f"run {folder.name!r} has nothing to trace: its workers recorded no spans (--no-measure)")
     profiled = {rank: trace for rank in files if (trace := read_profiled(folder, rank)) is not None}
     steps = _settle(steps, lines, total_steps, profiled)
-    workers = [WorkerLines.of(rank, read_lines(file), steps) for rank, file in files.items()]
+    workers = [WorkerLines.of(rank, worker_lines(file), steps) for rank, file in files.items()]
     arrows = Arrows()
     events = merged_events(workers, arrows)
     shown = {rank: trace for rank, trace in profiled.items() if _overlap(trace.steps, steps)}
@@ -82,10 +82,10 @@ def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
     counts: Counter[int] = Counter()
     total_steps = 0
     for file in files.values():
-        for line in read_lines(file):
-            if line.get("kind") == "step":
+        for line in worker_lines(file):
+            if line["kind"] == "step":
                 total_steps = max(total_steps, line["step"] + 1)
-            elif line.get("kind") in ("span", "op", "blocked"):
+            elif line["kind"] in ("span", "op", "blocked"):
                 counts[line["step"]] += 1
     return counts, total_steps
 

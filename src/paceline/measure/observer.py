@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
-Row = dict[str, Any]
+from paceline.results.value import Json
+
+Row = Json  # a line of workers/RANK.jsonl, or facts about a step
 
 COMMUNICATION = "communication"  # the loop waits for the strategy to agree, after backward or after the step
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", COMMUNICATION)
@@ -57,7 +58,7 @@ class Observer:
         """Also when training failed."""
 
     def findings(self) -> Row:
-        """After a run that did not fail: what goes into the worker's result, as plain values."""
+        """After a run that did not fail: fields of the WorkerReport that this observer knows."""
         return {}
 
 

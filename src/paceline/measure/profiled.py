@@ -53,7 +53,7 @@ def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
             int(trace["baseTimeNanoseconds"]) - int(own["run_start_ns"]),
             list(trace["traceEvents"]),
         )
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"{file.name} is damaged, or not a trace of this program ({reason})") from None
 

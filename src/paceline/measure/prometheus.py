@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 from paceline.errors import UsageError
+from paceline.results.value import Json
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATHS = ("/", "/metrics")
@@ -27,7 +28,7 @@ class Metric:
     help: str
     path: tuple[str, ...]
 
-    def value_in(self, event: dict[str, Any]) -> float | None:
+    def value_in(self, event: Json) -> float | None:
         found: Any = event
         for key in self.path:
             found = found.get(key) if isinstance(found, dict) else None
@@ -68,12 +69,12 @@ class Board:
     """The latest event of every worker under every strategy; any thread may write and read."""
 
     def __init__(self) -> None:
-        self._events: dict[tuple[str, int], dict[str, Any]] = {}
+        self._events: dict[tuple[str, int], Json] = {}
         self._finished: dict[str, int] = {}
         self._running: dict[str, bool] = {}
         self._lock = threading.Lock()
 
-    def put(self, strategy: str, event: dict[str, Any]) -> None:
+    def put(self, strategy: str, event: Json) -> None:
         """Take note of an event; one that is about no worker's step is left out."""
         if "rank" in event and "step" in event:
             with self._lock:

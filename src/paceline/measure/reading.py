@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
-
-from paceline.errors import UsageError
 
 # A collective may complete, and be written, while the worker is in its next step.
 LATE_STEPS = 2
@@ -75,26 +71,6 @@ class StepLines:
         return self.is_complete and bool(self.spans)
 
 
-def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines. A last line that was cut, as when its writer was killed, is left out."""
-    bad: tuple[int, str] | None = None
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if bad is not None:
-                raise UsageError(f"{file.name} is damaged: line {bad[0]} is no JSON object ({bad[1]})")
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-                reason = "" if isinstance(value, dict) else "not an object"
-            except ValueError as error:
-                reason = str(error)
-            if reason:
-                bad = (number, reason)
-                continue
-            yield value
-
-
 def read_steps(lines: Iterable[Mapping[str, Any]]) -> Iterator[StepLines]:
     """One worker's measured steps in order; those of which only the step's own line was kept are passed over."""
     waiting: dict[int, StepLines] = {}
@@ -150,12 +126,6 @@ def together(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[int, S
                 del heads[rank]
             else:
                 heads[rank] = following
-
-
-def worker_files(folder: Path) -> dict[int, Path]:
-    """The files that the workers of a run wrote, by rank."""
-    found = {int(file.stem): file for file in folder.glob("*.jsonl") if file.stem.isdigit()}
-    return dict(sorted(found.items()))
 
 
 def stands_for(step: int) -> int:

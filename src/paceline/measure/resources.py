@@ -1,11 +1,14 @@
-"""From samples to a result's resources and network: pure, values in, values out."""
+"""Resources and network bytes of a run, from the samples and counters of its workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Row = dict[str, Any]
+from paceline.results import Json, Network, Resources, WorkerNetwork, WorkerResources
+from paceline.results.worker_report import WorkerReport
+
+Sample = Json  # one `sample` line of a worker
 
 SAMPLE_POINTS = 400
 COLUMNS = (
@@ -33,10 +36,10 @@ class Thinned:
     def __init__(self, most: int) -> None:
         assert most >= 4, "fewer cannot be halved and still have a first and a last"
         self._most, self._stride, self._added = most, 1, 0
-        self._rows: list[Row] = []
-        self._last: Row | None = None
+        self._rows: list[Sample] = []
+        self._last: Sample | None = None
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Sample) -> None:
         if self._added % self._stride == 0:
             if len(self._rows) == self._most - 1:
                 del self._rows[1::2]
@@ -47,13 +50,13 @@ class Thinned:
         self._last = row
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Sample]:
         if self._last is None or self._rows[-1] is self._last:
             return list(self._rows)
         return [*self._rows, self._last]
 
 
-def thinned(rows: Sequence[Row], most: int = SAMPLE_POINTS) -> list[Row]:
+def thinned(rows: Sequence[Sample], most: int = SAMPLE_POINTS) -> list[Sample]:
     """At most so many of the rows."""
     kept = Thinned(most)
     for row in rows:
@@ -61,49 +64,43 @@ def thinned(rows: Sequence[Row], most: int = SAMPLE_POINTS) -> list[Row]:
     return kept.rows
 
 
-def resource_results(workers: Sequence[Mapping[str, Any]]) -> Row:
-    """What samples add to a run's result; both keys are null where nothing was sampled."""
-    samples = {worker["rank"]: worker.get("samples") or [] for worker in workers}
-    return {"resources": resources(samples), "network": network(workers)}
-
-
-def resources(samples: Mapping[int, Sequence[Row]]) -> Row | None:
-    """A result's `resources` from each rank's `sample` lines; None where nobody has any."""
+def resources(samples: Mapping[int, Sequence[Sample]]) -> Resources | None:
+    """The samples of every rank over time; None where no worker has any."""
     per_worker = [_over_time(rank, thinned(rows)) for rank, rows in sorted(samples.items()) if rows]
-    return {"per_worker": per_worker} if per_worker else None
+    return Resources(per_worker=per_worker) if per_worker else None
 
 
-def _over_time(rank: int, rows: list[Row]) -> Row:
+def _over_time(rank: int, rows: list[Sample]) -> WorkerResources:
     columns: dict[str, list[Any] | None] = {}
     for name in COLUMNS:
         values = [row.get(name) for row in rows]
         columns[name] = None if all(value is None for value in values) else values
-    return {
-        "rank": rank,
-        "time_s": [row["time_s"] for row in rows],
+    return WorkerResources(
+        rank=rank,
+        time_s=[row["time_s"] for row in rows],
         **columns,
-        "peak_rss_bytes": max((row["peak_rss_bytes"] for row in rows), default=None),
-    }
+        peak_rss_bytes=max((row["peak_rss_bytes"] for row in rows), default=None),
+    )
 
 
-def network(workers: Sequence[Mapping[str, Any]]) -> Row | None:
-    """A result's `network`: the kernel's count of a worker's payload beside the comm's own and the predicted one.
+def network(workers: Sequence[WorkerReport]) -> Network | None:
+    """Payload bytes as the kernel, the comm and the strategy's prediction count them; None without kernel counters.
 
-    All of them are of the training steps. What went through shared memory stands apart.
+    All of them are of the training steps. Bytes through shared memory stand apart.
     """
     rows = [_network_row(worker) for worker in workers]
-    return {"per_worker": rows} if any(row["kernel_sent_bytes"] is not None for row in rows) else None
+    return Network(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None
 
 
-def _network_row(worker: Mapping[str, Any]) -> Row:
-    kernel = worker.get("at_last_step") or {}
-    return {
-        "rank": worker["rank"],
-        "kernel_sent_bytes": kernel.get("network_sent_bytes"),
-        "kernel_received_bytes": kernel.get("network_received_bytes"),
-        "comm_sent_bytes": worker.get("network_sent_bytes"),
-        "comm_received_bytes": worker.get("network_received_bytes"),
-        "predicted_sent_bytes": worker.get("predicted_network_sent_bytes"),
-        "memory_bytes": worker.get("memory_sent_bytes"),
+def _network_row(worker: WorkerReport) -> WorkerNetwork:
+    kernel = worker.at_last_step or {}
+    return WorkerNetwork(
+        rank=worker.rank,
+        kernel_sent_bytes=kernel.get("network_sent_bytes"),
+        kernel_received_bytes=kernel.get("network_received_bytes"),
+        comm_sent_bytes=worker.network_sent_bytes,
+        comm_received_bytes=worker.network_received_bytes,
+        predicted_sent_bytes=worker.predicted_network_sent_bytes,
+        memory_bytes=worker.memory_sent_bytes,
         **{name: kernel.get(source) for name, source in _BESIDE.items()},
-    }
+    )

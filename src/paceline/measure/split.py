@@ -11,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
 from paceline.measure.observer import COMMUNICATION
 from paceline.measure.reading import Op, StepLines, stands_for
+from paceline.results import Split, SplitMean, WorkerSplit
 
 PHASES = ("data", "forward", "backward", "optimizer")
 PARTS = ("compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
@@ -172,19 +173,19 @@ class WorkerSum:
         for phase in PHASES:
             self.own_s[phase] += weight * split.own_s[phase]
 
-    def mean(self) -> dict[str, Any]:
-        """Mean seconds per step, and what follows from them."""
+    def mean(self) -> SplitMean:
+        """Mean seconds per step, and the figures derived from them."""
         parts = {part: value / self.steps for part, value in self.parts.items()}
         moved_s = parts["overlap_s"] + parts["communication_s"]
         moved_bytes = max(self.sent_bytes, self.received_bytes)  # both ways go at once: the busier one counts
-        return {
-            "step_s": self.step_s / self.steps,
+        return SplitMean(
+            step_s=self.step_s / self.steps,
             **parts,
-            "overlap_fraction": parts["overlap_s"] / moved_s if self.num_operations and moved_s else None,
-            "bandwidth_bytes_per_s": moved_bytes / self.transfer_s if self.transfer_s else None,
-            "phases_s": {phase: value / self.steps for phase, value in self.own_s.items()},
-            "caused_waiting_s": self.caused_waiting_s / self.steps,
-        }
+            overlap_fraction=parts["overlap_s"] / moved_s if self.num_operations and moved_s else None,
+            bandwidth_bytes_per_s=moved_bytes / self.transfer_s if self.transfer_s else None,
+            phases_s={phase: value / self.steps for phase, value in self.own_s.items()},
+            caused_waiting_s=self.caused_waiting_s / self.steps,
+        )
 
 
 class SplitSum:
@@ -198,15 +199,15 @@ class SplitSum:
         for rank, split in splits.items():
             self._workers.setdefault(rank, WorkerSum()).add(split, caused[rank], step)
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Split | None:
         """Means over steps for every worker, and over workers; None where nothing was measured."""
         if not self._workers:
             return None
-        rows = [{"rank": rank, **total.mean()} for rank, total in sorted(self._workers.items())]
-        return {"mean": _mean_of_workers(list(self._workers.values())), "per_worker": rows}
+        rows = [WorkerSplit(rank=rank, **total.mean()) for rank, total in sorted(self._workers.items())]
+        return Split(mean=_mean_of_workers(list(self._workers.values())), per_worker=rows)
 
 
-def _mean_of_workers(workers: list[WorkerSum]) -> dict[str, Any]:
+def _mean_of_workers(workers: list[WorkerSum]) -> SplitMean:
     everybody = WorkerSum()
     for worker in workers:
         names = ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "num_operations", "caused_waiting_s")

@@ -15,14 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paceline.measure.observer import Row
 from paceline.measure.spans import count_rows, lines, whole_rows
 
 MOST_WAITING = 64  # chunks and lines that may wait for the disk
 CHUNK_NUMBERS = 8192  # numbers that are handed over together
 SUFFIX = ".spool"
 CLOSE_S = 30.0  # longest wait for a disk that does not answer
-
-Row = dict[str, Any]
 
 
 class Spool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 # Student's t, two-sided 95 %, by degrees of freedom.
@@ -18,6 +18,12 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     """Mean, median, 90th and 95th percentile."""
     ordered = sorted(values)
     return {"mean": statistics.fmean(values), **{f"p{share}": percentile(ordered, share) for share in PERCENTILES}}
+
+
+def of_all(summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+    """A summary such as `statistics.median`; None where a value is missing or there is none."""
+    known = [value for value in values if value is not None]
+    return summarise(known) if known and len(known) == len(values) else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

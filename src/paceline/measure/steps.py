@@ -27,7 +27,7 @@ class StepRange:
     @staticmethod
     def parse(text: str, option: str) -> StepRange:
         """The range that was given to an option; what cannot be one is refused in that option's name."""
-        match = re.fullmatch(r"\s*(\d+):(\d+)\s*", text, re.ASCII)
+        match = re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})\s*", text, re.ASCII)
         if match is None:
             raise UsageError(f"{option} {text!r} is not a range of steps; {RULE}")
         first, end = int(match[1]), int(match[2])

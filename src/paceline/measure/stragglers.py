@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from paceline.measure.split import PHASES
 from paceline.measure.stats import interval95_of_median
+from paceline.results import Straggler
 
 LEAST_STEPS = 50
 LEAST_EXCESS = 0.10  # of the others' own work
@@ -32,21 +31,6 @@ NUM_LOOKS = 2
 
 OwnWork = Mapping[str, float]  # seconds by phase, of one step
 Block = dict[str, float]  # the same of several steps, and in all
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """A worker that does more, or more slowly, than the others; sizes are those of the phase, per step."""
-
-    rank: int
-    phase: str  # the one with the largest excess, or "all"
-    excess_s: float
-    excess_percent: float  # of the others' own work in all phases
-    interval95_percent: tuple[float, float]
-    steps: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "interval95_percent": list(self.interval95_percent)}
 
 
 def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from paceline.measure.reading import StepLines
+from paceline.results import Lane, TimelineSpan
+from paceline.results import Timeline as TimelineResult
 
 NUM_STEPS = 3
 LAST_DENSE = 999  # of later steps not every one is kept
@@ -22,7 +22,7 @@ class Timeline:
 
     def __init__(self, first_step: int) -> None:
         self._first_step = first_step
-        self._lanes: dict[int, list[dict[str, Any]]] = {}
+        self._lanes: dict[int, list[TimelineSpan]] = {}
 
     def add(self, rank: int, lines: StepLines) -> None:
         if not self._first_step <= lines.step < self._first_step + NUM_STEPS:
@@ -32,18 +32,18 @@ class Timeline:
         lane += [_row(op.key.op, "op", op.begin_s, op.end_s, op.nbytes) for op in lines.ops]
         lane += [_row(stop.key.op, "blocked", stop.begin_s, stop.end_s) for stop in lines.blocked]
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> TimelineResult | None:
         """None where none of the steps was measured."""
         if not self._lanes:
             return None
-        lanes = [{"rank": rank, "spans": _thinned(spans)} for rank, spans in sorted(self._lanes.items())]
-        return {"first_step": self._first_step, "lanes": lanes}
+        lanes = [Lane(rank=rank, spans=_thinned(spans)) for rank, spans in sorted(self._lanes.items())]
+        return TimelineResult(first_step=self._first_step, lanes=lanes)
 
 
-def _row(name: str, kind: str, begin_s: float, end_s: float, nbytes: int | None = None) -> dict[str, Any]:
-    return {"name": name, "kind": kind, "begin_s": begin_s, "end_s": end_s, "bytes": nbytes}
+def _row(name: str, kind: str, begin_s: float, end_s: float, nbytes: int | None = None) -> TimelineSpan:
+    return TimelineSpan(name=name, kind=kind, begin_s=begin_s, end_s=end_s, bytes=nbytes)
 
 
-def _thinned(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    longest = sorted(spans, key=lambda span: span["begin_s"] - span["end_s"])[:MOST_SPANS]
-    return sorted(longest, key=lambda span: (span["begin_s"], -span["end_s"]))
+def _thinned(spans: list[TimelineSpan]) -> list[TimelineSpan]:
+    longest = sorted(spans, key=lambda span: span.begin_s - span.end_s)[:MOST_SPANS]
+    return sorted(longest, key=lambda span: (span.begin_s, -span.end_s))

@@ -29,7 +29,7 @@ class Graph:
 
     def walk(self, first: Tensor, make: Callable[[Op, list[Any]], Any], seen: Seen | None = None) -> Tensor:
         """Every operation in turn, as `make` does it; what nobody needs any more is let go."""
-        values: dict[str, Any] = {self.input: first}
+        values = {self.input: first}
         uses = _users(self)
         if seen is not None:
             seen(self.input, first)

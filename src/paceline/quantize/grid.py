@@ -33,9 +33,6 @@ class Grid:
             to_integers(values, self.scale, self.zero_point, self.low, self.high), self.scale, self.zero_point
         )
 
-    def dequantize(self, integers: Tensor) -> Tensor:
-        return to_numbers(integers.to(torch.float32), self.scale, self.zero_point)
-
     @property
     def range(self) -> tuple[float, float]:
         """The smallest and the largest number that is not clipped."""

@@ -1,7 +1,7 @@
 """What to run: a recipe is everything needed to repeat a run. Frozen, validated, TOML in and out."""
 
 from paceline.recipe.cluster import ClusterConfig, cluster_of, parse_cluster
-from paceline.recipe.fields import Section, option
+from paceline.recipe.fields import Changes, Section, option
 from paceline.recipe.files import DEFAULT_RECIPE, builtin_recipes, load_recipe, parse_set
 from paceline.recipe.sections import (
     DataConfig,
@@ -17,6 +17,7 @@ __all__ = [
     "DEFAULT_RECIPE",
     "EXCLUSIVE",
     "SAME_STORY",
+    "Changes",
     "ClusterConfig",
     "DataConfig",
     "MeasureConfig",

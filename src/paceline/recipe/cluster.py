@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.recipe.fields import Section, option
+from paceline.parsing import whole_number
+from paceline.recipe.fields import Changes, Section, option
 from paceline.recipe.units import bits_per_s, fraction, num_bytes, seconds
 
 EXAMPLE = "nodes=4,cpus=0.5,bandwidth=1gbit"
@@ -72,7 +73,7 @@ class ClusterConfig(Section):
         for word in self.links:
             pair, _, rate = word.partition(":")
             ends = pair.split("-")
-            if len(ends) != 2 or not rate or not all(end.isdecimal() for end in ends):
+            if len(ends) != 2 or not rate or any(whole_number(end) is None for end in ends):
                 raise UsageError(f"cluster.links {word!r} is not two nodes and a rate such as 0-2:100mbit")
             first, second = sorted(self._node("links", word, end) for end in ends)
             if first == second or (first, second) in found:
@@ -91,7 +92,7 @@ class ClusterConfig(Section):
                 part = float(text)
             except ValueError:
                 part = 0.0
-            if not node.isdecimal() or not 0 < part <= 1:
+            if whole_number(node) is None or not 0 < part <= 1:
                 raise UsageError(f"cluster.slow {word!r} is not a node and a part from 0 to 1 such as 3:0.5")
             number = self._node("slow", word, node)
             if number in found:
@@ -100,12 +101,13 @@ class ClusterConfig(Section):
         return found
 
     def _node(self, key: str, word: str, text: str) -> int:
-        if int(text) >= self.nodes:
+        number = whole_number(text)
+        if number is None or number >= self.nodes:
             raise UsageError(f"cluster.{key} {word!r}: node {text} is not one of 0 to {self.nodes - 1} (cluster.nodes)")
-        return int(text)
+        return number
 
 
-def parse_cluster(text: str) -> dict[str, Any]:
+def parse_cluster(text: str) -> Changes:
     """`nodes=4,cpus=0.5,links=0-2:100mbit` as changes of the whole section; what is not named takes its default."""
     fields = {item.name: item for item in dataclasses.fields(ClusterConfig)}
     words: dict[str, list[str]] = {}

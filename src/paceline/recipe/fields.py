@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -11,6 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import LARGEST_WHOLE
 
 
 def option(
@@ -45,7 +47,8 @@ class Section:
 
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
-        hints = hints_of(type(self))
+        own: typing.Any = type(self)
+        hints = hints_of(own)
         for item in dataclasses.fields(self):  # type: ignore[arg-type]
             if not dataclasses.is_dataclass(hints[item.name]):
                 value = getattr(self, item.name)
@@ -58,7 +61,15 @@ class Section:
     section: typing.ClassVar[str] = ""
 
 
+Changes = dict[str, Any]  # dotted recipe keys with new values; `Recipe.replace` checks their types
+
+
 def hints_of(cls: Any) -> dict[str, Any]:
+    return _resolved_hints(cls)
+
+
+@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
+def _resolved_hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
@@ -67,6 +78,8 @@ def _coerce(key: str, hint: Any, value: Any) -> Any:
         if value is None:
             return None
         hint = next(part for part in hint.__args__ if part is not type(None))
+    if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+        raise UsageError(f"{key} must be a number within 64 bits; what was given is larger")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if typing.get_origin(hint) is tuple:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml_value
+from paceline.recipe.fields import Changes
 from paceline.recipe.whole import Recipe, recipe_keys
 
 DEFAULT_RECIPE = "lenet5-mnist"
@@ -34,9 +34,9 @@ def builtin_recipes() -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in found}
 
 
-def parse_set(assignments: list[str]) -> dict[str, Any]:
+def parse_set(assignments: list[str]) -> Changes:
     """`key=value` words as changes; a value is read as TOML reads it, or else as a string."""
-    changes: dict[str, Any] = {}
+    changes: Changes = {}
     for word in assignments:
         key, equals, text = word.partition("=")
         if not equals:
@@ -44,8 +44,5 @@ def parse_set(assignments: list[str]) -> dict[str, Any]:
         known = dict(recipe_keys())
         if key not in known:
             raise unknown("recipe key", key, known)
-        try:
-            changes[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            changes[key] = text
+        changes[key] = read_toml_value(text, f"--set {key}")
     return changes

@@ -8,6 +8,7 @@ from paceline.errors import UsageError
 
 RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+MOST = 1e15  # of any unit
 SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -36,6 +37,6 @@ def fraction(key: str, text: str) -> float:
 
 def _quantity(key: str, text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z%]*)", text.strip().lower())
-    if match is None or match[2] not in units or float(match[1]) == 0:
+    if match is None or match[2] not in units or not 0 < float(match[1]) < MOST:
         raise UsageError(f"{key} {text!r} is not {example}")
     return float(match[1]) * units[match[2]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import Table, read_toml
 from paceline.recipe.cluster import ClusterConfig
 from paceline.recipe.fields import Section, hints_of, option
 from paceline.recipe.sections import (
@@ -90,9 +90,9 @@ class Recipe(Section):
             return iterations if iterations is not None else per_epoch
         return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Table:
         """Plain values, without those that are unset."""
-        return typing.cast(dict[str, Any], _plain(dataclasses.asdict(self)))
+        return typing.cast(Table, _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
         values = self.to_dict()
@@ -108,10 +108,7 @@ class Recipe(Section):
 
     @staticmethod
     def from_toml(text: str, source: str = "recipe") -> Recipe:
-        try:
-            return Recipe.from_dict(tomllib.loads(text), source)
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{source} is not valid TOML: {error}") from None
+        return Recipe.from_dict(read_toml(text, source), source)
 
     def replace(self, changes: Mapping[str, Any]) -> Recipe:
         """A copy with dotted keys changed; the other name of a changed quantity is dropped with it."""
@@ -132,7 +129,7 @@ class Recipe(Section):
             model, data = (
                 changes.get(key, old) for key, old in (("model.name", self.model.name), ("data.name", self.data.name))
             )
-            values["name"] = f"{_short(model)}-{_short(data)}"
+            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # what is no string is refused below
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())
@@ -199,7 +196,7 @@ def key_type(key: str) -> Any:
 def _build(cls: type, values: Mapping[str, Any], source: str, prefix: str) -> Any:
     hints = hints_of(cls)
     names = [item.name for item in dataclasses.fields(cls)]
-    arguments: dict[str, Any] = {}
+    arguments = {}
     for key, value in values.items():
         if key not in names:
             raise unknown(f"key in {source}", f"{prefix}{key}", [f"{prefix}{name}" for name in names])

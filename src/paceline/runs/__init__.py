@@ -1,39 +1,18 @@
 """The store of runs and studies."""
 
+from paceline.results import SCHEMA, STUDY_FILE
 from paceline.runs.delete import check_deletable, delete, size_bytes
-from paceline.runs.lines import run_folders, worker_files, worker_lines
-from paceline.runs.select import (
-    Filter,
-    age_s,
-    find,
-    folder_of,
-    model_of,
-    name_of,
-    place,
-    recipe_of,
-    results_of,
-    started_at,
-    status_of,
-    strategies_of,
-)
-from paceline.runs.store import (
-    SCHEMA,
-    STUDY_FILE,
-    Folder,
-    finite,
-    list_runs,
-    read,
-    stamped,
-    store_study,
-    unstamped,
-    write_run,
-)
+from paceline.runs.select import Filter, age_s, find, folder_of, place
+from paceline.runs.store import Folder, finite, stamped, store_study, unstamped, write_run
+from paceline.runs.stored import UNREADABLE, Stored, list_runs, name_of, read, run_folders
 
 __all__ = [
     "SCHEMA",
     "STUDY_FILE",
+    "UNREADABLE",
     "Filter",
     "Folder",
+    "Stored",
     "age_s",
     "check_deletable",
     "delete",
@@ -41,21 +20,13 @@ __all__ = [
     "finite",
     "folder_of",
     "list_runs",
-    "model_of",
     "name_of",
     "place",
     "read",
-    "recipe_of",
-    "results_of",
     "run_folders",
     "size_bytes",
     "stamped",
-    "started_at",
-    "status_of",
     "store_study",
-    "strategies_of",
     "unstamped",
-    "worker_files",
-    "worker_lines",
     "write_run",
 ]

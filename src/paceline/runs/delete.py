@@ -6,21 +6,21 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import RunError, UsageError
-from paceline.runs.select import KINDS
-from paceline.runs.store import RUN_FILE, STUDY_FILE, hidden_name, read
+from paceline.results import RUN_FILE, STUDY_FILE
+from paceline.runs.store import hidden_name
+from paceline.runs.stored import Stored, read
 
 
-def check_deletable(folder: Path, out: Path) -> dict[str, Any]:
+def check_deletable(folder: Path, out: Path) -> Stored:
     """What is stored there; anything that is not surely a run or a study is refused with the reason."""
     if folder.is_symlink():
         raise UsageError(f"{str(folder)!r} is a link, and links are not followed; name the folder itself")
     if not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is not the folder of a run or a study; nothing was deleted")
     stored = read(folder)
-    if stored.get("kind") not in KINDS or any((folder / name).is_symlink() for name in (RUN_FILE, STUDY_FILE)):
+    if any((folder / name).is_symlink() for name in (RUN_FILE, STUDY_FILE)):
         raise UsageError(f"{str(folder)!r} is neither a run nor a study; nothing was deleted")
     whole = folder.resolve()
     for other, name in ((Path.cwd(), "the folder that you are in"), (out, "the folder of all runs")):

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.runs.store import list_runs, read
+from paceline.results import DONE, FAILED, INTERRUPTED
+from paceline.runs.stored import UNREADABLE, Stored, list_runs, read
 
-Stored = Mapping[str, Any]
-
-STATUSES = ("done", "failed", "interrupted", "unreadable")
+STATUSES = (DONE, FAILED, INTERRUPTED, UNREADABLE)
 KINDS = ("run", "study")
-_LAST = re.compile(r"last(?:~(\d+))?")
-_AGE = re.compile(r"(\d+)\s*([mhdw])")
+_LAST = re.compile(r"last(?:~(\d{1,9}))?")
+_AGE = re.compile(r"(\d{1,9})\s*([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
-def find(name: str, out: Path) -> dict[str, Any]:
+def find(name: str, out: Path) -> Stored:
     """A stored run or study: `last`, `last~1` (the one before), a name below `out`, or a folder anywhere."""
     match = _LAST.fullmatch(name)
     if match and not (out / name).exists():
-        found = [item for item in list_runs(out) if item["kind"] != "unreadable"]
+        found = [item for item in list_runs(out) if item.content is not None]
         back = int(match[1] or 0)
         if back >= len(found):
             raise UsageError(f"{name!r} is not there: {str(out)!r} holds {len(found)} runs and studies")
@@ -39,14 +36,14 @@ def find(name: str, out: Path) -> dict[str, Any]:
 def folder_of(name: str, out: Path) -> Path:
     """As `find`, for who reads the folder itself; it may also be a folder of several runs."""
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
-    return Path(find(name, out)["folder"]) if is_last else place(_completed(name, out), out)
+    return find(name, out).folder if is_last else place(_completed(name, out), out)
 
 
 def _completed(name: str, out: Path) -> str:
     """The one name below `out` that begins so; as it is, where there is none or are several."""
     if not name or (out / name).exists() or Path(name).exists():
         return name
-    known = [Path(item["folder"]).name for item in list_runs(out)]
+    known = [item.name for item in list_runs(out)]
     begun = [one for one in known if one.startswith(name)]
     return begun[0] if len(begun) == 1 else name
 
@@ -57,7 +54,7 @@ def place(name: str, out: Path) -> Path:
     for folder in (Path(name),) if is_path else (out / name, Path(name)):
         if folder.exists() or folder.is_symlink():
             return folder
-    known = [Path(item["folder"]).name for item in list_runs(out)]
+    known = [item.name for item in list_runs(out)]
     error = unknown("run or study", name, known) if known else f"there is no {name!r} in {str(out)!r}, nor a folder"
     raise error if isinstance(error, UsageError) else UsageError(error)
 
@@ -83,21 +80,21 @@ class Filter:
         if self.since:
             moment(self.since)
 
-    def apply(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def apply(self, found: Sequence[Stored]) -> list[Stored]:
         earliest = moment(self.since) if self.since else None
         kept = [item for item in found if self._wants(item, earliest)]
         return kept[-self.last :] if self.last else kept
 
     def _wants(self, item: Stored, earliest: float | None) -> bool:
-        if self.status and status_of(item) != self.status:
+        if self.status and item.status != self.status:
             return False
-        if self.kind and item["kind"] != self.kind:
+        if self.kind and item.kind != self.kind:
             return False
-        if earliest is not None and (started_at(item) or 0.0) < earliest:
+        if earliest is not None and (item.started_at or 0.0) < earliest:
             return False
-        if self.model and not _matches(self.model, [model_of(item)]):
+        if self.model and not _matches(self.model, [item.model]):
             return False
-        return not self.strategy or _matches(self.strategy, strategies_of(item))
+        return not self.strategy or _matches(self.strategy, item.strategies)
 
 
 def moment(text: str) -> float:
@@ -116,54 +113,6 @@ def age_s(text: str) -> float:
     if not match:
         raise UsageError(f"{text!r} is not an age: a number and m, h, d or w, such as 30d")
     return float(match[1]) * _SECONDS[match[2]]
-
-
-def status_of(item: Stored) -> str:
-    return "unreadable" if item["kind"] == "unreadable" else str(item.get("status", ""))
-
-
-def started_at(item: Stored) -> float | None:
-    """When it was started, in seconds since 1970; None where it does not say."""
-    try:
-        return datetime.fromisoformat(str(item.get("started", ""))).timestamp()
-    except ValueError:
-        return None
-
-
-def results_of(item: Stored) -> list[dict[str, Any]]:
-    """The rows of a study, or the one of a run; none where it never got there."""
-    return list(item.get("results") or ([item["result"]] if item.get("result") else []))
-
-
-def name_of(result: Mapping[str, Any]) -> str:
-    """A row of a study by what tells it from the others: its label, and its point where that does not say it."""
-    point = {} if "remedy" in result else result.get("point") or {}  # the label of a sweep's row names its point
-    return ", ".join([str(result["label"]), *(f"{key.rpartition('.')[2]} {value}" for key, value in point.items())])
-
-
-def recipe_of(item: Stored) -> dict[str, Any]:
-    """The recipe's plain values; empty where it cannot be read."""
-    if isinstance(item.get("recipe"), dict):
-        return dict(item["recipe"])
-    try:
-        with (Path(item["folder"]) / "recipe.toml").open("rb") as file:
-            return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError):
-        return {}
-
-
-def model_of(item: Stored) -> str:
-    return str(recipe_of(item).get("model", {}).get("name", ""))
-
-
-def strategies_of(item: Stored) -> list[str]:
-    """Strategies by name and by label; of what never got to a result, those that were asked for."""
-    results = results_of(item)
-    if results:
-        return [str(result[key]) for result in results for key in ("strategy", "label")]
-    recipe = recipe_of(item)
-    asked = recipe.get("strategies") if item["kind"] == "study" else None
-    return [str(name) for name in asked or [recipe.get("strategy", "")]]
 
 
 def _matches(pattern: str, names: list[str]) -> bool:

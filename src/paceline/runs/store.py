@@ -1,4 +1,4 @@
-"""Where runs and studies are kept: one folder each, written whole or not at all."""
+"""Writing runs and studies: one folder each, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from paceline.errors import RunError, UsageError
+from paceline.parsing import whole_number
 from paceline.recipe import Recipe
-
-SCHEMA = 1
-RUN_FILE = "summary.json"
-STUDY_FILE = "study.json"
+from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
+from paceline.results.worker_report import WorkerReport
+from paceline.text import file_name_of
 
 
 class Folder:
@@ -44,7 +43,10 @@ class Folder:
         self.path.chmod(0o755)
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(finite(value), indent=1) + "\n")
+        if isinstance(value, Value):
+            self.write_text(name, encode(value).decode())
+        else:
+            self.write_text(name, json.dumps(finite(value), indent=1) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         target = self.path / name
@@ -92,7 +94,7 @@ def _sweep(out: Path) -> None:
     """Take away what writers of this host left when they were killed; a living writer's folder is not touched."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -108,8 +110,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def stamped(name: str) -> str:
     """A folder name that sorts by time."""
-    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}"[:100]
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{file_name_of(name, allowed='-_.', other='-')}"[:100]
 
 
 def unstamped(name: str) -> str:
@@ -120,24 +121,24 @@ def unstamped(name: str) -> str:
 def write_run(
     folder: Folder,
     recipe: Recipe,
-    environment: Mapping[str, Any],
-    summary: Mapping[str, Any],
-    workers: list[dict[str, Any]],
+    environment: Environment,
+    record: RunRecord,
+    workers: Sequence[WorkerReport],
 ) -> None:
     """The files of one run."""
     folder.write_text("recipe.toml", recipe.to_toml())
     folder.write_json("environment.json", environment)
     for worker in workers:
-        name = f"workers/{worker['rank']}.jsonl"
+        name = f"workers/{worker.rank}.jsonl"
         if not (folder.path / name).exists():  # else the worker has written it itself
             folder.write_text(name, "".join(_step_lines(worker)))
-    folder.write_json(RUN_FILE, {"schema": SCHEMA, "kind": "run", **summary})
+    folder.write_json(RUN_FILE, record)
 
 
-def store_study(folder: Folder, study: Mapping[str, Any]) -> Path:
-    """A study with its recipe, whole or not at all; where it lies from now on."""
+def store_study(folder: Folder, study: StudyResult) -> Path:
+    """Write a study with its recipe, whole or not at all; returns its final folder."""
     try:
-        folder.write_text("recipe.toml", Recipe.from_dict(study["recipe"]).to_toml())
+        folder.write_text("recipe.toml", Recipe.from_dict(study.recipe).to_toml())
         folder.write_json(STUDY_FILE, study)
         return folder.commit()
     except BaseException:
@@ -145,63 +146,20 @@ def store_study(folder: Folder, study: Mapping[str, Any]) -> Path:
         raise
 
 
-def _step_lines(worker: dict[str, Any]) -> Iterator[str]:
+def _step_lines(worker: WorkerReport) -> Iterator[str]:
     """One JSON object per step."""
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
-    for step in range(len(worker["iteration_s"])):
-        row = {"kind": "step", "step": step, **{column: worker[column][step] for column in columns}}
+    for step in range(len(worker.iteration_s)):
+        row = {"kind": "step", "step": step, **{column: getattr(worker, column)[step] for column in columns}}
         yield json.dumps(finite(row)) + "\n"
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A run's summary or a study, checked; the folder or the file itself may be named."""
-    folder = path if path.is_dir() else path.parent
-    for name in (STUDY_FILE, RUN_FILE):
-        file = folder / name
-        if file.is_file() and (path.is_dir() or path == file):
-            return _read_checked(file)
-    raise UsageError(f"{str(path)!r} is neither a run nor a study: it has no {RUN_FILE} or {STUDY_FILE}")
-
-
-def _read_checked(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-        schema = value["schema"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{str(file)!r} is damaged: {error}") from None
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise UsageError(
-            f"{str(file)!r} has schema {schema}, this version of paceline reads up to {SCHEMA}; use a newer paceline"
-        )
-    return {**value, "folder": str(file.parent)}
-
-
-def list_runs(out: Path) -> list[dict[str, Any]]:
-    """Every run and study below a folder, newest last; what cannot be read comes first, with the reason."""
-    found: list[dict[str, Any]] = []
-    for name in sorted(os.listdir(out)) if out.is_dir() else []:
-        folder = out / name
-        if name.startswith(".") or not any((folder / file).is_file() for file in (STUDY_FILE, RUN_FILE)):
-            continue
-        try:
-            found.append(read(folder))
-        except UsageError as error:
-            found.append({"kind": "unreadable", "folder": str(folder), "reason": str(error)})
-    return sorted(found, key=_age)
-
-
-def _age(item: Mapping[str, Any]) -> tuple[float, str]:
-    """Sorts by time, and by name within one second."""
-    try:
-        return datetime.fromisoformat(item["started"]).timestamp(), item["folder"]
-    except (KeyError, TypeError, ValueError):
-        return 0.0, item["folder"]
 
 
 def finite(value: Any) -> Any:
     """The same plain values with NaN and infinity as null: JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Value):
+        return to_json(value)
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

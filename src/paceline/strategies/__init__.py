@@ -1,7 +1,46 @@
-"""How workers agree: one file per strategy, found by walking this package."""
+"""How workers synchronise: one file per strategy, found by walking this package."""
 
-from paceline.strategies.base import Guarantee, Strategy, Worker
+from paceline.strategies.base import GradientPolicy, Guarantee, Strategy, Worker
+from paceline.strategies.capabilities import (
+    Accumulating,
+    Asynchronous,
+    BufferEstimate,
+    CarriesReach,
+    Drifting,
+    GradientBuffers,
+    Heartbeat,
+    ModelCheck,
+    Periodic,
+    ScaledLoss,
+    Servers,
+    ShardedOptimizer,
+    Tunable,
+    WrappedModel,
+)
 from paceline.strategies.gradients import GradientAveraging
 from paceline.strategies.registry import StrategySpec, available_strategies, strategies
 
-__all__ = ["GradientAveraging", "Guarantee", "Strategy", "StrategySpec", "Worker", "available_strategies", "strategies"]
+__all__ = [
+    "Accumulating",
+    "Asynchronous",
+    "BufferEstimate",
+    "CarriesReach",
+    "Drifting",
+    "GradientAveraging",
+    "GradientBuffers",
+    "GradientPolicy",
+    "Guarantee",
+    "Heartbeat",
+    "ModelCheck",
+    "Periodic",
+    "ScaledLoss",
+    "Servers",
+    "ShardedOptimizer",
+    "Strategy",
+    "StrategySpec",
+    "Tunable",
+    "Worker",
+    "WrappedModel",
+    "available_strategies",
+    "strategies",
+]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,15 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Done, Reduction, Work
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Worker, gradient_of
-from paceline.strategies.gradients import Accumulating
+from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
+from paceline.strategies.capabilities import (
+    Accumulating,
+    BufferEstimate,
+    CarriesReach,
+    GradientBuffers,
+    Tunable,
+    Varied,
+)
 
 MB = 1_000_000
 FIRST_MB = 1.0
@@ -34,6 +41,13 @@ class Bucket:
     begin: int = 0
     end: int = 0
     flags: int = 0  # where the members' reach begins, when that travels along; else the end
+
+
+class Limits(TypedDict):
+    """How much goes into the first bucket, and into every other."""
+
+    first_bytes: float
+    bucket_bytes: float
 
 
 def plan_buckets(
@@ -92,7 +106,8 @@ class GradientBuckets:
         divisor: int = 1,
     ) -> None:
         self._worker = worker
-        cast = worker.codec.cast
+        cast, policy = worker.codec.cast, worker.gradient_policy
+        self._carries_reach = policy.none_where_unreached
         # What cannot be summed as it is encoded is summed by the codec, at once, in this worker's own memory.
         self._is_encoded = bool(worker.codec.relative_error) and cast is None
         self._is_scattered = is_scattered
@@ -104,7 +119,7 @@ class GradientBuckets:
             first_bytes=first_bytes,
             bucket_bytes=bucket_bytes,
             divisor=divisor,
-            with_reach=worker.is_library,
+            with_reach=self._carries_reach,
         )
         lengths = {bucket.kind: bucket.end for bucket in self.buckets}
         self.reductions: dict[Any, Reduction] = {
@@ -123,7 +138,8 @@ class GradientBuckets:
         num_bytes = sum(reduction.own.nbytes for reduction in self.reductions.values())
         # Small gradients are best accumulated where they will be summed. Large ones are not: backward would add to
         # zeros that it fetches from memory, while a gradient of its own is moved once, perhaps by another thread.
-        self.is_live = num_bytes <= LIVE_BYTES and cast is None and not self._is_encoded and not worker.is_library
+        is_allowed = policy.in_place_allowed and not policy.none_where_unreached
+        self.is_live = is_allowed and num_bytes <= LIVE_BYTES and cast is None and not self._is_encoded
         self.replaced: list[Tensor | None] = []
         self._reset()
 
@@ -209,7 +225,7 @@ class GradientBuckets:
         for own, whole in zip(owns, wholes, strict=True):
             if whole is not own:
                 own.copy_(whole)
-        if self._worker.is_library:
+        if self._carries_reach:
             with comm.uncounted():
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
@@ -237,7 +253,7 @@ class GradientBuckets:
             if small:
                 torch._foreach_copy_(small, sources)
                 torch._foreach_mul_(small, weight)
-            if self._worker.is_library:
+            if self._carries_reach:
                 reach = torch.tensor([gradient is not None for gradient in gradients], dtype=reduction.own.dtype)
                 reduction.own[bucket.flags : bucket.flags + len(reach)].copy_(reach)
 
@@ -245,7 +261,7 @@ class GradientBuckets:
 
     def _keep_reach(self) -> None:
         self.is_reached = [True] * len(self.parameters)
-        if not self._worker.is_library:
+        if not self._carries_reach:
             return
         for bucket in self.buckets:
             result = self.reductions[bucket.kind].result
@@ -255,10 +271,10 @@ class GradientBuckets:
 
 
 @dataclass(kw_only=True)
-class Bucketed(Accumulating):
-    """What strategies have in common that exchange gradients in buckets while backward runs."""
+class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tunable, Strategy):
+    """Gradients are exchanged in buckets while backward runs; a subclass says how."""
 
-    carries_reach: ClassVar[bool] = True
+    tuned_options: ClassVar[Mapping[str, Varied]] = {"bucket_mb": Varied.BUCKET_MB}
 
     bucket_mb: float = 4.0
     first_bucket_mb: float | None = None  # FIRST_MB unless given, or less where all buckets are smaller
@@ -272,10 +288,10 @@ class Bucketed(Accumulating):
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @property
-    def limits(self) -> dict[str, Any]:
+    def limits(self) -> Limits:
         """How much goes into a bucket."""
         first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
         return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}
@@ -298,9 +314,7 @@ class Bucketed(Accumulating):
 
     @property
     def watched(self) -> list[nn.Parameter]:
-        if self.worker.comm.world_size == 1:
-            return []
-        return self.worker.parameters if self.worker.is_library else self._buckets.early
+        return self._buckets.early if self.worker.comm.world_size > 1 else []
 
     @property
     def loss_scale(self) -> float:
@@ -311,7 +325,7 @@ class Bucketed(Accumulating):
         if self.worker.comm.world_size > 1 and self._buckets.is_live:
             self._buckets.attach()
         else:
-            super().zero_grad()
+            self.worker.optimizer.zero_grad()
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
         self._buckets.arrived(parameter)

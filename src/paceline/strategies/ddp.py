@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
-from paceline.strategies.base import Guarantee, Worker
-from paceline.strategies.gradients import Accumulating
+from paceline.strategies.base import Guarantee, Strategy, Worker
+from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable, Varied, WrappedModel
 
 # What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
 # torch 2.13 deprecates the one that 2.11 knows.
@@ -41,11 +41,13 @@ class _Replica(DistributedDataParallel):
 
 
 @dataclass(kw_only=True)
-class Ddp(Accumulating):
+class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
     """torch's DistributedDataParallel: buckets of gradients are all-reduced while backward still runs."""
 
     name: ClassVar[str] = "ddp"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
+
+    tuned_options: ClassVar[Mapping[str, Varied]] = {"bucket_mb": Varied.BUCKET_MB}
 
     bucket_mb: float = 25.0
     static_graph: bool = False
@@ -59,7 +61,7 @@ class Ddp(Accumulating):
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:
@@ -69,8 +71,8 @@ class Ddp(Accumulating):
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
-        if worker.is_library and self.accumulate > 1:
-            # DistributedDataParallel decides in forward whether a backward will send, before anybody has counted it.
+        if self.accumulate > 1 and not worker.gradient_policy.knows_last_backward:
+            # DistributedDataParallel decides in forward whether the backward after it will send.
             raise UsageError(
                 "strategy ddp cannot accumulate in a loop of your own: leave accumulate out, and put "
                 "every backward but a step's last into paceline.no_sync()"
@@ -102,7 +104,7 @@ class Ddp(Accumulating):
 
     def no_sync(self) -> AbstractContextManager[Any]:
         if self.worker.comm.world_size == 1:
-            return super().no_sync()
+            return nullcontext()
         return self._replica.no_sync()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002

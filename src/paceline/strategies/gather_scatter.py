@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,14 +15,14 @@ class GatherScatter(GradientAveraging):
     """Rank 0 gathers each gradient tensor, averages, and scatters the mean: all traffic meets at one worker."""
 
     name: ClassVar[str] = "gather-scatter"
+    is_tried: ClassVar[bool] = False  # by `tune`: a baseline whose traffic meets at one worker
 
     def sum(self, tensor: Tensor) -> None:
         gather_scatter(tensor, self.worker.comm)
 
-    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        """Rank 0 holds everybody's piece of one tensor, and their sum."""
-        held = (world_size + 1) * max(tensor.nbytes for tensor in tensors) if rank == 0 and world_size > 1 else 0
-        return held + super().buffer_bytes(tensors, rank, world_size)
+    def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:
+        """Rank 0 holds every worker's tensor, and their sum."""
+        return (world_size + 1) * spec.nbytes if rank == 0 else 0
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002
         return [Operation("gather", spec.nbytes, 0), Operation("scatter", spec.nbytes, 0)]

@@ -9,12 +9,13 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies import mixing
-from paceline.strategies.base import Guarantee, Worker
-from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+from paceline.strategies.base import Guarantee, Worker, joined
+from paceline.strategies.capabilities import Drifting
+from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
 
 
 @dataclass(kw_only=True)
-class Gossip(WeightAveraging):
+class Gossip(WeightAveraging, Drifting):
     """All weights as one vector go to one peer, 1, 2, 4, ... places away in turn; each averages its own with one.
 
     A step's mean of two is a permutation's, so every worker gives and takes one half: all count alike after any number

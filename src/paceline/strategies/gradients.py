@@ -1,4 +1,4 @@
-"""What strategies have in common that send gradients: how they are gathered up, weighted and averaged."""
+"""Base classes of strategies that average gradients after backward."""
 
 from __future__ import annotations
 
@@ -13,37 +13,19 @@ from torch import Tensor
 from paceline.codecs import Key, TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Strategy, gradient_of
+from paceline.strategies.base import Guarantee, Strategy, gradient_of, joined
+from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable
 
 
 @dataclass(kw_only=True)
-class Accumulating(Strategy):
-    """What strategies have in common that send gradients: several backwards may come before they are sent.
-
-    The global batch stays what it is: it is cut into pieces, which need less memory, and only the last one's backward
-    is followed by sending. The sum of the pieces' gradients is that of the whole batch.
-    """
-
-    accumulate: int = 1  # micro-batches between synchronisations
-
-    def __post_init__(self) -> None:
-        if self.accumulate < 1:
-            raise UsageError(f"option accumulate of strategy {self.name} must be at least 1, not {self.accumulate}")
-
-    @property
-    def num_micro_batches(self) -> int:
-        return self.accumulate
-
-
-@dataclass(kw_only=True)
-class GradientAveraging(Accumulating):
+class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
     """Gradients are averaged after backward, weighted by samples; a subclass says how a tensor is summed."""
 
     fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
 
     @property
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @abstractmethod
     def sum(self, tensor: Tensor) -> None:
@@ -52,6 +34,10 @@ class GradientAveraging(Accumulating):
     @abstractmethod
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         """The operations of `sum` on one worker."""
+
+    def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
+        """Memory that `sum` takes on one worker beside the tensor: an estimate."""
+        return 0
 
     def after_backward(self) -> None:
         worker = self.worker
@@ -76,20 +62,20 @@ class GradientAveraging(Accumulating):
         tensor.mul_(self.worker.weight)
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
-    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
         """One vector of everything, or one tensor at a time; a lossy codec keeps about as much again."""
         if world_size == 1:
             return 0
         total = sum(tensor.nbytes for tensor in tensors)
-        own = total if self.fused else max(tensor.nbytes for tensor in tensors)
-        return own + (total if self.codec.relative_error else 0)
+        summed = joined(tensors) if self.fused else max(tensors, key=lambda tensor: tensor.nbytes)
+        own = total if self.fused else summed.nbytes
+        return own + self.sum_bytes(summed, rank, world_size) + (total if self.codec.relative_error else 0)
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:
             return []
         if self.fused:
-            # Joined, tensors of several number types become the widest of them.
-            tensors = [TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))]
+            tensors = [joined(tensors)]
         return [
             operation
             for spec in tensors

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
-from paceline.strategies.base import Guarantee, Worker, gradient_of
-from paceline.strategies.gradients import Accumulating
+from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
+from paceline.strategies.capabilities import Accumulating, BufferEstimate
 
 HOW_TO_START = "start workers with `horovodrun -np N`, or set HOROVOD_RANK, HOROVOD_SIZE and HOROVOD_GLOO_* for each"
 
 
 @dataclass(kw_only=True)
-class Horovod(Accumulating):
+class Horovod(Accumulating, BufferEstimate, Strategy):
     """All gradients are summed by one grouped all-reduce of Horovod, on connections that it makes itself."""
 
     name: ClassVar[str] = "horovod"

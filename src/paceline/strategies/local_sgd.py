@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,12 +9,13 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Worker
-from paceline.strategies.weights import WeightAveraging, joined, new_vector, pack, unpack
+from paceline.strategies.base import Guarantee, Worker, joined
+from paceline.strategies.capabilities import Periodic, Tunable, Varied
+from paceline.strategies.weights import WeightAveraging, new_vector, pack, unpack
 
 
 @dataclass(kw_only=True)
-class LocalSgd(WeightAveraging):
+class LocalSgd(WeightAveraging, Periodic, Tunable):
     """Every so many steps all weights are averaged by one all-reduce of one vector; between them nothing is sent.
 
     With an outer optimiser the way to the mean is a gradient: SGD with Nesterov's momentum moves the weights of the
@@ -23,6 +24,8 @@ class LocalSgd(WeightAveraging):
 
     name: ClassVar[str] = "local-sgd"
     paper: ClassVar[str] = "Stich 2019, arXiv:1805.09767; Douillard et al. 2023, arXiv:2311.08105"
+
+    tuned_options: ClassVar[Mapping[str, Varied]] = {"sync_every": Varied.PERIOD_STEPS}
 
     sync_every: int = 8
     outer_lr: float = 1.0

@@ -20,7 +20,7 @@ class Overlap(Bucketed):
     def make_buckets(self) -> GradientBuckets:
         worker = self.worker
         # A sum may be read where it appears only if nothing will write to it.
-        is_shared = not worker.is_library and only_reads_gradients(worker.optimizer)
+        is_shared = worker.gradient_policy.in_place_allowed and only_reads_gradients(worker.optimizer)
         return GradientBuckets(worker, **self.limits, is_shared=is_shared)
 
     def after_backward(self) -> None:

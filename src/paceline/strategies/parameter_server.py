@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +11,18 @@ from paceline.codecs import TensorSpec
 from paceline.codecs.cast import Cast
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Worker, gradient_of
-from paceline.strategies.gradients import Accumulating, refuse_lossy_weights
+from paceline.results.value import Json
+from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
+from paceline.strategies.capabilities import (
+    Accumulating,
+    Asynchronous,
+    BufferEstimate,
+    Heartbeat,
+    ModelCheck,
+    Servers,
+    distribution,
+)
+from paceline.strategies.gradients import refuse_lossy_weights
 from paceline.strategies.serving import (
     ALIVE,
     ANSWER,
@@ -31,7 +40,6 @@ from paceline.strategies.serving import (
     Note,
     Server,
     Share,
-    counts_of,
     split_tensors,
 )
 
@@ -40,7 +48,7 @@ DEFAULT_STALENESS = 2
 
 
 @dataclass(kw_only=True)
-class ParameterServer(Accumulating):
+class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy):
     """Every worker sends its gradients to servers, which hold the parameters, step, and send the parameters back.
 
     Servers are processes that do not train. Each holds whole tensors with their optimiser's state, so that any
@@ -95,7 +103,7 @@ class ParameterServer(Accumulating):
             return Guarantee.STALE
         if self.average == "weights":
             return Guarantee.PERIODIC
-        return Guarantee.EXACT if self.codec.relative_error == 0 else Guarantee.LOSSY
+        return Guarantee.of_codec(self.codec)
 
     @property
     def is_asynchronous(self) -> bool:
@@ -114,6 +122,10 @@ class ParameterServer(Accumulating):
     def staleness_bound(self, num_workers: int) -> int | None:
         """While a worker computes, each other one may come from s steps behind it to s + 1 steps ahead."""
         return None if self.max_staleness is None else (num_workers - 1) * (2 * self.max_staleness + 1)
+
+    @property
+    def staleness_updates(self) -> Sequence[int]:
+        return self._staleness
 
     def serve(self, server: Worker) -> None:
         num_workers = server.comm.world_size - self.servers
@@ -197,8 +209,6 @@ class ParameterServer(Accumulating):
         return self._is_asked_to_stop
 
     def wait_for_others(self) -> None:
-        if not self.is_asynchronous:
-            return
         # One server is enough: every update comes to all of them.
         peer, share = self._links[0]
         answer = torch.zeros(ANSWER_FIELDS, dtype=torch.float64)
@@ -237,18 +247,11 @@ class ParameterServer(Accumulating):
         """What is sent as one vector, and room for what comes back."""
         return 2 * sum(tensor.nbytes for tensor in tensors)
 
-    def metrics(self) -> dict[str, Any]:
-        """Of this worker's updates, over all servers: how late they were, and by how many steps the worker led."""
-        if self.mode == "sync":
-            return {}
-        return {"staleness_updates": _distribution(self._staleness), "lead_steps": _distribution(self._leads)}
+    def metrics(self) -> Json:
+        """By how many steps this worker led the slowest, at each of its updates."""
+        return {"lead_steps": distribution(self._leads)} if self.is_asynchronous else {}
 
     def _shares(self, worker: Worker) -> list[Share]:
         self.check_model(worker.specs)
         wire_dtype = self.codec.cast if isinstance(self.codec, Cast) else None
         return [Share(worker, indices, wire_dtype) for indices in split_tensors(worker.specs, self.servers)]
-
-
-def _distribution(values: list[int]) -> dict[str, Any]:
-    counts = {str(value): count for value, count in counts_of(values).items()}
-    return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}

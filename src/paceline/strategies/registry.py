@@ -9,6 +9,7 @@ from paceline.codecs import build_codec
 from paceline.errors import UsageError
 from paceline.plugins import Registry, convert_options, split_words
 from paceline.strategies.base import Strategy
+from paceline.strategies.capabilities import check_contract
 
 strategies: Registry[Strategy] = Registry("strategy", "paceline.strategies", Strategy)
 
@@ -42,6 +43,7 @@ class StrategySpec:
     def build(self) -> Strategy:
         """A fresh strategy; every mistake in the words is found here."""
         strategy = strategies.get(self.name)
+        check_contract(strategy)
         codec = build_codec(self.codec)
         values = convert_options("strategy", self.name, strategy, strategy.option_fields(), self.options)
         return strategy(codec=codec, **values)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,9 +30,8 @@ class Ring(GradientsOrWeights):
     def sum(self, tensor: Tensor) -> None:
         ring_all_reduce(tensor.view(-1), self.worker.comm, self._spare)
 
-    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        arriving = spare_bytes(sum(tensor.nbytes for tensor in tensors) // world_size) if world_size > 1 else 0
-        return arriving + super().buffer_bytes(tensors, rank, world_size)
+    def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
+        return spare_bytes(spec.nbytes // world_size)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         sizes = chunk_sizes(spec.numel, world_size)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ class RingReduce(GradientsOrWeights):
 
     name: ClassVar[str] = "ring-reduce"
     fused: ClassVar[bool] = True
+    is_tried: ClassVar[bool] = False  # by `tune`: `ring` sends less
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
@@ -31,9 +31,8 @@ class RingReduce(GradientsOrWeights):
     def sum(self, tensor: Tensor) -> None:
         sum_there_and_back(tensor.view(-1), self.worker.comm, self._spare)
 
-    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        arriving = spare_bytes(sum(tensor.nbytes for tensor in tensors)) if world_size > 1 else 0
-        return arriving + super().buffer_bytes(tensors, rank, world_size)
+    def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
+        return spare_bytes(spec.nbytes)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         neighbours = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < world_size]

@@ -16,6 +16,7 @@ class RootAverage(GradientAveraging):
     """Each gradient goes to rank 0 in a message, and the mean comes back in one: what courses call all-reduce."""
 
     name: ClassVar[str] = "root-average"
+    is_tried: ClassVar[bool] = False  # by `tune`: a baseline whose traffic meets at one worker
 
     def sum(self, tensor: Tensor) -> None:
         comm = self.worker.comm

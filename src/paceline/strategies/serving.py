@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -205,8 +204,3 @@ class Server:
         self._answer(dict.fromkeys(range(self.num_workers), (NOT_COUNTED, 0)))
         for worker in range(self.num_workers):
             self.comm.recv(torch.zeros(1), worker, START)
-
-
-def counts_of(values: list[int]) -> dict[int, int]:
-    """How often each value occurs, smallest value first."""
-    return dict(sorted(Counter(values).items()))

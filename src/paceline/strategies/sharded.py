@@ -12,6 +12,7 @@ from paceline.comm import Common, Operation
 from paceline.errors import UsageError
 from paceline.strategies.base import Worker
 from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, like, plan_buckets
+from paceline.strategies.capabilities import ShardedOptimizer
 from paceline.strategies.optimizers import is_elementwise
 
 
@@ -27,7 +28,7 @@ class _Shard:
 
 
 @dataclass(kw_only=True)
-class Sharded(Bucketed):
+class Sharded(Bucketed, ShardedOptimizer):
     """Gradients are reduce-scattered, each worker's optimiser updates its slice, and parameters are gathered."""
 
     name: ClassVar[str] = "sharded"
@@ -50,23 +51,28 @@ class Sharded(Bucketed):
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
-        # Sums appear in the same place in every step; only what a user's loop may do to gradients has to be looked at.
-        self._has_lasting_gradients = not worker.is_library and all(
+        # Sums appear in the same place in every step, unless the user's loop may replace them.
+        self._has_lasting_gradients = worker.gradient_policy.partial_allowed and all(
             self._buckets.reductions[shard.kind].result.dtype == shard.parameter.dtype for shard in self._shards
         )
         self._buckets.is_reached = [True] * len(worker.parameters)
         self._set_gradients()
 
     def make_buckets(self) -> GradientBuckets:
-        # A user's loop may look at all gradients, so there every worker gets every sum, in its own memory.
-        is_ours, divisor = not self.worker.is_library, self.worker.comm.world_size
-        return GradientBuckets(self.worker, **self.limits, is_scattered=is_ours, is_shared=is_ours, divisor=divisor)
+        policy = self.worker.gradient_policy
+        return GradientBuckets(
+            self.worker,
+            **self.limits,
+            is_scattered=policy.partial_allowed,
+            is_shared=policy.in_place_allowed,
+            divisor=self.worker.comm.world_size,
+        )
 
     def after_backward(self) -> None:
         if self.worker.comm.world_size == 1:
             return
         self._buckets.finish()
-        if self.worker.is_library:
+        if not self.worker.gradient_policy.partial_allowed:
             self._buckets.give_back()
 
     def step(self) -> None:
@@ -74,7 +80,7 @@ class Sharded(Bucketed):
         if worker.comm.world_size == 1:
             worker.optimizer.step()
             return
-        if worker.is_library:
+        if not worker.gradient_policy.partial_allowed:
             self._take_changes()
             worker.comm.barrier()  # somebody may still be reading parameters that others are about to change
         for ours, theirs in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation, Work
 from paceline.errors import UsageError
+from paceline.results.value import Json
 from paceline.strategies import mixing
-from paceline.strategies.base import Guarantee, Worker
+from paceline.strategies.base import Guarantee, Worker, joined
+from paceline.strategies.capabilities import Drifting, Tunable
 from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
-from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, joined, new_vector, pieces, unpack
+from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
 
 LOOK_EVERY = 16  # steps between two looks at how far averaging moved a replica
 TAGS = 64  # messages carry their step, counted modulo this
@@ -30,7 +32,7 @@ class _Leg(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Stepwise(WeightAveraging):
+class Stepwise(WeightAveraging, Drifting, Tunable):
     """Weights go round the ring once, in N chunks that start at N workers; each goes on from the mean up to it.
 
     Ring all-reduce would go round a second time to spread the result. Here a worker whose part has arrived begins its
@@ -149,7 +151,7 @@ class Stepwise(WeightAveraging):
                     operations.append(Operation("recv", nbytes, self._last(leg, rank, world_size)))
         return operations
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Json:
         """How far averaging moved this replica, relative to its length, in the steps that were looked at."""
         if not self._moved:
             return {}

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Work
 from paceline.errors import UsageError
-from paceline.strategies.base import Strategy, Worker, average_parameters
+from paceline.strategies.base import Strategy, Worker, average_parameters, joined
+from paceline.strategies.capabilities import BufferEstimate
 from paceline.strategies.ring import PIECE_BYTES
 
 SEND_BUFFERS = 2  # steps whose messages may still be under way while a worker goes on
 
 
 @dataclass(kw_only=True)
-class WeightAveraging(Strategy):
+class WeightAveraging(BufferEstimate, Strategy):
     """Weights are averaged after the optimiser's step; a subclass says which, when and with whom.
 
     Every replica counts alike, whatever its samples were in a step: weights are states, not sums over samples. A
@@ -112,11 +113,6 @@ def pieces(vector: Tensor) -> list[Tensor]:
     """A vector in even pieces that travel on their own: one is averaged while the next is on its way."""
     count = -(-vector.numel() * vector.element_size() // PIECE_BYTES)
     return list(vector.tensor_split(count)) if count else []
-
-
-def joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
-    """The size of `new_vector`."""
-    return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
 
 
 def _parts(parameters: Sequence[nn.Parameter], vector: Tensor) -> list[Tensor]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.recipe import ClusterConfig, Recipe, builtin_recipes, recipe_keys
+from paceline.recipe import Changes, ClusterConfig, Recipe, builtin_recipes, recipe_keys
+from paceline.results.study import Best
 
 BEST_FILE = "best.toml"
 SAME_RUN = ("name", "description", "strategies")  # keys that do not change what one run does
@@ -24,22 +24,9 @@ def command_for(recipe: Recipe) -> str | None:
     return " ".join(["paceline run", name, *_words(changes)])
 
 
-def command_in(best: Mapping[str, Any], folder: str | Path) -> str:
+def command_in(best: Best, folder: str | Path) -> str:
     """What to type for the winner of a study that is stored in a folder."""
-    return str(best["command"] or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}")
-
-
-def lost_words(best: Mapping[str, Any]) -> str:
-    """What the winner lost against exact, and whether its seeds could tell."""
-    if best["guarantee"] == "EXACT":
-        return "it is exact, so that nothing is lost"
-    unit = "points of test accuracy" if best["judged_by"] == "accuracy" else "% of test loss"
-    bounds, did = best["lost_interval95"], "gained" if best["lost"] < 0 else "lost"
-    words = f"it {did} {abs(best['lost']):.2f} {unit} against exact after equal samples"
-    if bounds is None:
-        return f"{words} (one seed)"
-    words = f"{words} (95 % over seeds: {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
-    return words if bounds[1] <= best["margin"] else f"{words}, so that more seeds are needed to be sure of the margin"
+    return best.command or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}"
 
 
 def library_call(strategy: str, comm: str) -> str:
@@ -48,7 +35,7 @@ def library_call(strategy: str, comm: str) -> str:
     return f'paceline.init(comm="{comm}")\n{wrap}'
 
 
-def _changes(base: Recipe, recipe: Recipe) -> dict[str, Any] | None:
+def _changes(base: Recipe, recipe: Recipe) -> Changes | None:
     """What changes one recipe into another; None where options cannot say it."""
     keys = [key for key, _ in recipe_keys() if key not in SAME_RUN]
     changes = {key: _value(recipe, key) for key in keys if _value(recipe, key) != _value(base, key)}
@@ -62,7 +49,7 @@ def _value(recipe: Recipe, key: str) -> Any:
     return getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
 
 
-def _words(changes: dict[str, Any]) -> list[str]:
+def _words(changes: Changes) -> list[str]:
     fields = dict(recipe_keys())
     words = []
     cluster = {key.partition(".")[2]: value for key, value in changes.items() if key.startswith("cluster.")}

@@ -7,25 +7,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
 from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError, unknown
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.stats import paired_ratio, summary
-from paceline.runs import SCHEMA
+from paceline.parsing import first_repeated, words_in
+from paceline.results.bench import Bench, CollectiveResult, CommSpeedup
+from paceline.results.run import Summary
+from paceline.results.study import SCHEMA
+from paceline.results.value import Json
 from paceline.study.entries import reason_against
+from paceline.study.results import interval_of
 from paceline.study.trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
 from paceline.train.context import Event
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 REFERENCE = "torch"  # what others are compared with, where it takes part
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ class Plan:
         for kind, names in (("op", self.ops), ("comm", self.comms), ("size", self.sizes)):
             if not names:
                 raise UsageError(f"there is no {kind} to measure")
-            twice = next((name for name in names if names.count(name) > 1), None)
+            twice = first_repeated(names)
             if twice is not None:
                 raise UsageError(f"{kind} {twice!r} is named twice")
         for size in self.sizes:
@@ -90,21 +92,10 @@ class Plan:
 
 def parse_bytes(text: str) -> int:
     """A size: 4096, 4K, 37M, 1G. K, M and G are powers of 1024, as nccl-tests has them."""
-    match = re.fullmatch(r"\s*(\d+)\s*([KMG]?)\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,18})\s*([KMG]?)\s*", text, re.IGNORECASE)
     if not match:
         raise UsageError(f"size {text!r} is not a number of bytes such as 4096, 4K, 37M or 1G")
     return int(match[1]) * UNITS[match[2].upper()]
-
-
-def human_bytes(num_bytes: int) -> str:
-    """A size as `parse_bytes` reads it; one that is no round number of units is shown to three digits."""
-    unit = next(unit for unit in reversed(UNITS) if num_bytes >= UNITS[unit] or not unit)
-    return f"{num_bytes / UNITS[unit]:.{4 if num_bytes < 1 << 10 or num_bytes % UNITS[unit] == 0 else 3}g}{unit}"
-
-
-def short_name(comm: str) -> str:
-    """A comm from the user's own file goes by its class."""
-    return comm.rpartition(":")[2]
 
 
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
@@ -121,13 +112,8 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """The words of a list that is separated by commas."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 def find_ops(text: str) -> tuple[str, ...]:
-    return tuple(OPS) if text.strip() == "all" else listed(text)
+    return tuple(OPS) if text.strip() == "all" else words_in(text)
 
 
 def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -137,7 +123,7 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
         reasons = {name: reason_against(name, num_nodes) for name in between_processes}
         usable = tuple(name for name, reason in reasons.items() if not reason)
         return usable, {name: reason for name, reason in reasons.items() if reason}
-    given = listed(text)
+    given = words_in(text)
     chosen = choose_comm(num_workers=num_workers, num_nodes=num_nodes)
     names = tuple(chosen if name == AUTO else name for name in given if name != AUTO or chosen not in given)
     for name in names:
@@ -158,22 +144,35 @@ def bus_factor(op: str, world_size: int) -> float:
     return {**factors, "reduce_scatter": share, "all_gather": share, "broadcast": 1.0}[op]
 
 
-def figures(op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]) -> Row:
+@dataclass(frozen=True, kw_only=True)
+class Bandwidth:
     """What follows from the slowest worker's times, and from those of the copies beside them."""
+
+    time_s: Summary
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    copy_limit_bytes_per_s: float
+    percent_of_copy_limit: float
+
+
+def bandwidth(
+    op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
+) -> Bandwidth:
+    """The bandwidth of one operation on tensors of one size."""
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
     copy_limit = num_bytes / summary(copy_times_s)["p50"]
-    return {
-        "time_s": time_s,
-        "algbw_bytes_per_s": algbw,
-        "busbw_bytes_per_s": busbw,
-        "copy_limit_bytes_per_s": copy_limit,
-        "percent_of_copy_limit": 100 * busbw / copy_limit,
-    }
+    return Bandwidth(
+        time_s=Summary(**time_s),
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=busbw,
+        copy_limit_bytes_per_s=copy_limit,
+        percent_of_copy_limit=100 * busbw / copy_limit,
+    )
 
 
-def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Row]]) -> list[Row]:
+def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]) -> list[CollectiveResult]:
     """The rows of one operation at one size, from what every worker measured."""
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
@@ -188,31 +187,28 @@ def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Row]
             continue
         wrong = [rank for rank, trials in enumerate(workers) if trials[index]["is_right"] is False]
         ratio = paired_ratio(slowest[reference], slowest[index])
+        measured = bandwidth(op, num_bytes, plan.workers, slowest[index], copy_times)
         rows.append(
-            {
-                "op": op,
-                "comm": comm,
-                "result": result,
-                "world_size": plan.workers,
-                "bytes": num_bytes,
-                "dtype": plan.dtype,
-                "warmup": plan.warmup,
-                "iterations": plan.iterations,
-                **figures(op, num_bytes, plan.workers, slowest[index], copy_times),
-                "speedup": {
-                    "over": plan.reference,
-                    "value": ratio.value,
-                    "interval95": _interval(ratio.low, ratio.high),
-                },
-                "correct": not wrong if plan.check else None,
-                "wrong_workers": wrong,
-            }
+            CollectiveResult(
+                op=op,
+                comm=comm,
+                result=result,
+                world_size=plan.workers,
+                bytes=num_bytes,
+                dtype=plan.dtype,
+                warmup=plan.warmup,
+                iterations=plan.iterations,
+                time_s=measured.time_s,
+                algbw_bytes_per_s=measured.algbw_bytes_per_s,
+                busbw_bytes_per_s=measured.busbw_bytes_per_s,
+                copy_limit_bytes_per_s=measured.copy_limit_bytes_per_s,
+                percent_of_copy_limit=measured.percent_of_copy_limit,
+                speedup=CommSpeedup(over=plan.reference, value=ratio.value, interval95=interval_of(ratio)),
+                correct=not wrong if plan.check else None,
+                wrong_workers=wrong,
+            )
         )
     return rows
-
-
-def _interval(low: float | None, high: float | None) -> list[float] | None:
-    return None if low is None or high is None else [low, high]
 
 
 def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) -> None:
@@ -220,11 +216,11 @@ def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) ->
 
 
 def bench(
-    plan: Plan, launcher: Launcher, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
-) -> dict[str, Any] | None:
+    plan: Plan, launcher: WorkerPool, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
+) -> Bench | None:
     """Measure everything; None where this process is not the one that reports."""
     started, surroundings = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
-    rows: dict[str, list[Row]] = {op: [] for op in plan.ops}
+    rows: dict[str, list[CollectiveResult]] = {op: [] for op in plan.ops}
     rounds_per_size = plan.num_rounds // len(plan.sizes)
     for index, size in enumerate(plan.sizes):
         cases = [(op, plan.numel(op, size)) for op in plan.ops]
@@ -249,13 +245,12 @@ def bench(
     if not launcher.is_main:
         return None
     results = [row for op in plan.ops for row in rows[op]]
-    largest = max(results, key=lambda row: row["bytes"])
-    return {
-        "schema": SCHEMA,
-        "started": started,
-        "results": results,
-        "copy_limit_bytes_per_s": largest["copy_limit_bytes_per_s"],
-        "reference": plan.reference,
-        "unavailable": missing or {},
-        "environment": surroundings,
-    }
+    return Bench(
+        schema=SCHEMA,
+        started=started,
+        results=results,
+        copy_limit_bytes_per_s=max(results, key=lambda row: row.bytes).copy_limit_bytes_per_s,
+        reference=plan.reference,
+        unavailable=missing or {},
+        environment=surroundings,
+    )

@@ -1,35 +1,39 @@
-"""What tuning tries: strategies, each with the bucket sizes, sync periods and codecs that it can have."""
+"""Candidates of `tune`: strategies with the bucket sizes, sync periods and codecs that each can have."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from paceline.codecs import TensorSpec, build_codec
 from paceline.comm import comms
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
+from paceline.strategies.capabilities import Varied, is_tried_by_tune, steps_to_synchronisation, tuned_options_of
 from paceline.study.entries import ONE_WORKER, Entry, check_models, make_entry
 from paceline.train.traffic import predicted_traffic
 
-STRATEGIES = ("overlap", "ddp", "sharded", "all-reduce", "ring", "local-sgd", "stepwise")
 CODECS = ("fp32", "bf16", "int8", "powersgd")
 PERIODS = (4, 16)
 SHARES = (1 / 16, 1 / 4, 1.0)  # of the model, for bucket sizes when none are given
 LEAST_MB = 0.05  # a smaller bucket is a message per tensor
 MB = 1_000_000
 NO_CODEC = "unsaid"  # stands for a codec that was not written
-BUCKET, PERIOD = "bucket_mb", "sync_every"  # options that are varied in whatever strategy has them
+
+
+def tried_strategies() -> tuple[str, ...]:
+    """The strategies that `tune` tries unless the user names some."""
+    return tuple(name for name, cls in strategies.classes.items() if is_tried_by_tune(cls))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """What may be combined; options and codecs that a strategy was written with are left as they are."""
 
-    strategies: tuple[str, ...] = STRATEGIES
+    strategies: tuple[str, ...] = field(default_factory=tried_strategies)
     buckets_mb: tuple[float, ...] = ()  # empty: shares of the model
     codecs: tuple[str, ...] = CODECS
     periods: tuple[int, ...] = PERIODS
@@ -78,8 +82,9 @@ def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec])
 
 
 def sync_period(entries: Sequence[Entry]) -> int:
-    """The longest number of steps after which one of them begins again: a fair time covers it whole."""
-    return max(int(entry.options.get(PERIOD, 1)) for entry in entries)
+    """The longest time between two synchronisations in steps: a fair measurement covers it whole."""
+    built = [StrategySpec.parse(entry.spec, entry.codec).build() for entry in entries]
+    return max(steps_to_synchronisation(strategy) for strategy in built)
 
 
 def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
@@ -112,17 +117,16 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
     if text == ONE_WORKER:
         raise UsageError("one-worker agrees with nobody: there is nothing to tune in it")
     written = StrategySpec.parse(text, NO_CODEC)
-    options = strategies.get(written.name).option_fields()
     given = dict(written.options)
     model_mb = sum(spec.nbytes for spec in tensors) / MB
-    ways: list[list[tuple[tuple[str, str], ...]]] = []
-    if BUCKET in options and BUCKET not in given:
-        ways.append([((BUCKET, f"{size:g}"),) for size in bucket_sizes(space.buckets_mb, model_mb)])
-    if PERIOD in options and PERIOD not in given:
-        ways.append([((PERIOD, str(period)),) for period in space.periods])
+    values = {
+        Varied.BUCKET_MB: [f"{size:g}" for size in bucket_sizes(space.buckets_mb, model_mb)],
+        Varied.PERIOD_STEPS: [str(period) for period in space.periods],
+    }
+    tuned = tuned_options_of(strategies.get(written.name)).items()
+    ways = [[(option, value) for value in values[kind]] for option, kind in tuned if option not in given]
     chosen = space.codecs if written.codec == NO_CODEC else (written.codec,)
-    for more in itertools.product(*ways):
-        extra = tuple(itertools.chain.from_iterable(more))
+    for extra in itertools.product(*ways):
         for codec in chosen:
             yield replace(written, options=(*written.options, *extra), codec=codec)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import torch
 
@@ -13,10 +12,12 @@ from paceline.comm.torch import TorchComm
 from paceline.data import Batch, Data, Dataset, load_data
 from paceline.models import build_model, model_names
 from paceline.recipe import DataConfig
+from paceline.results.catalogue import CodecEntry, ModelEntry, StrategyEntry
 from paceline.strategies import StrategySpec, strategies
+from paceline.strategies.capabilities import servers_of, steps_to_synchronisation
 
 
-def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]]:
+def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]:
     """One row per strategy for a model on so many workers."""
     built = build_model(model, load_data(DataConfig(name=data), seed=0))
     specs = [TensorSpec.of(p) for p in built.parameters() if p.requires_grad]
@@ -24,43 +25,43 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[dict[str, Any]
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
         # Between two synchronisations nothing may be sent: figures are means up to the first one.
-        period = next(step for step in range(1 << 20) if strategy.is_synchronised(step)) + 1
+        period = steps_to_synchronisation(strategy)
         steps = [
             Counter.of(op for step in range(period) for op in strategy.traffic(specs, rank, num_workers, step))
             for rank in range(num_workers)
         ]
         rows.append(
-            {
-                "strategy": name,
-                "description": (inspect.getdoc(cls) or "").partition("\n")[0],
-                "paper": cls.paper,
-                "unavailable": cls.unavailable(),
-                "guarantee": strategy.guarantee.value,
-                "options": strategy.options,
-                "workers": num_workers,
-                "servers": strategy.num_servers(num_workers),
-                "sent_bytes_per_step": [
+            StrategyEntry(
+                strategy=name,
+                description=(inspect.getdoc(cls) or "").partition("\n")[0],
+                paper=cls.paper,
+                unavailable=cls.unavailable(),
+                guarantee=strategy.guarantee.value,
+                options=strategy.options,
+                workers=num_workers,
+                servers=servers_of(strategy, num_workers),
+                sent_bytes_per_step=[
                     round(TorchComm.predict(step, rank, num_workers).sent_bytes / period)
                     for rank, step in enumerate(steps)
                 ],
-                "messages_per_step": max(
+                messages_per_step=max(
                     sum(calls for (op, _), calls in step.calls.items() if op != "recv") for step in steps
                 )
                 / period,
-            }
+            )
         )
     return rows
 
 
-def codec_catalogue() -> list[dict[str, Any]]:
+def codec_catalogue() -> list[CodecEntry]:
     """One row per codec."""
     return [
-        {
-            "codec": name,
-            "description": (inspect.getdoc(cls) or "").partition("\n")[0],
-            "is_lossless": cls.relative_error == 0,
-            "options": build_codec(name).options,
-        }
+        CodecEntry(
+            codec=name,
+            description=(inspect.getdoc(cls) or "").partition("\n")[0],
+            is_lossless=cls.relative_error == 0,
+            options=build_codec(name).options,
+        )
         for name, cls in codecs.classes.items()
     ]
 
@@ -69,7 +70,7 @@ def codec_catalogue() -> list[dict[str, Any]]:
 USUAL_INPUT = {"lenet5": ((1, 28, 28), 10), "resnet50": ((3, 224, 224), 1000)}
 
 
-def model_catalogue() -> list[dict[str, Any]]:
+def model_catalogue() -> list[ModelEntry]:
     """One row per built-in model, with its size for its usual input."""
     rows = []
     for name, description in model_names().items():
@@ -77,12 +78,12 @@ def model_catalogue() -> list[dict[str, Any]]:
         with torch.device("meta"):  # sizes without the weights
             built = build_model(name, Data(_Nothing(), _Nothing(), shape, num_classes))
         rows.append(
-            {
-                "model": name,
-                "description": description,
-                "parameters": sum(parameter.numel() for parameter in built.parameters()),
-                "input": "x".join(str(side) for side in shape) + f" to {num_classes}",
-            }
+            ModelEntry(
+                model=name,
+                description=description,
+                parameters=sum(parameter.numel() for parameter in built.parameters()),
+                input="x".join(str(side) for side in shape) + f" to {num_classes}",
+            )
         )
     return rows
 

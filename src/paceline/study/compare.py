@@ -2,120 +2,65 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher
-from paceline.measure.environment import environment
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, Folder, stamped, store_study
+from paceline.results import StudyResult, changed
+from paceline.results.study import Comparison
+from paceline.study.base import Cell, Probe, Progress, Study, fair_rows, make_result
 from paceline.study.entries import Entry, make_entries
-from paceline.study.measuring import cost_of_measuring
 from paceline.study.preflight import Facts, preflight
-from paceline.study.results import Result, add_comparisons, combine
-from paceline.study.run import execute, run_folder
-from paceline.train.context import Event
+from paceline.study.results import compared
+from paceline.text import file_name_of
 
 
-class Listener(Protocol):
-    """Who is told how a study gets on."""
+@dataclass(frozen=True, kw_only=True)
+class Compare(Study):
+    """Every strategy of a recipe, `repeats` times."""
 
-    def started(self, entry: Entry, repeat: int) -> None: ...
+    name: ClassVar[str] = "compare"
+    result_type: ClassVar[type[StudyResult]] = Comparison
 
-    def event(self, entry: Entry, event: Event) -> None: ...
+    recipe: Recipe
+    entries: tuple[Entry, ...]
+    facts: Facts
+    repeats: int = 1
 
-    def done(self, entry: Entry, repeat: int, result: Result) -> None: ...
+    @classmethod
+    def prepare(cls, recipe: Recipe, *, repeats: int = 1) -> Compare:
+        """Find every mistake in a request before anything starts."""
+        if not recipe.strategies:
+            raise UsageError(f"recipe {recipe.name!r} names no strategies to compare; give some with --strategies")
+        entries = make_entries(recipe.strategies, recipe)
+        facts = preflight(recipe, entries)
+        return cls(recipe=recipe, entries=tuple(entries), facts=facts, repeats=repeats)
 
+    @classmethod
+    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Compare:
+        del num_hosts  # the stored recipe names its comm
+        return cls.prepare(Recipe.from_dict(stored.recipe), repeats=stored.repeats or 1)
 
-def prepare(recipe: Recipe) -> tuple[list[Entry], Facts]:
-    """Find every mistake in a request before anything starts."""
-    if not recipe.strategies:
-        raise UsageError(f"recipe {recipe.name!r} names no strategies to compare; give some with --strategies")
-    entries = make_entries(recipe.strategies, recipe)
-    return entries, preflight(recipe, entries)
+    @property
+    def num_processes(self) -> int:
+        return max(entry.num_processes for entry in self.entries)
 
+    def cells(self) -> list[Cell]:
+        cells = [
+            Cell(key=entry.label, recipe=self.recipe, entry=entry, folder_name=file_name_of(entry.label))
+            for entry in self.entries
+        ]
+        return self.repeated(cells, self.repeats)
 
-def compare(
-    recipe: Recipe,
-    entries: list[Entry],
-    launcher: Launcher,
-    *,
-    repeats: int,
-    out: Path,
-    listener: Listener,
-    total_steps: int = 0,
-) -> tuple[dict[str, Any], Path] | None:
-    """Run every entry `repeats` times, in turn; the study and its folder, or None where another process reports.
+    def probe(self, progress: Progress) -> Probe:
+        del progress
+        num_steps = self.facts.total_steps * len(self.entries) * self.repeats
+        return Probe(recipe=self.recipe, entries=self.entries, num_steps=num_steps)
 
-    An interrupted or failed study keeps what was measured until then, and says so. With the steps that a run takes,
-    what measuring costs is found out too.
-    """
-    folder = run_folder(out, stamped(f"compare-{recipe.name}"), launcher)
-    study: dict[str, Any] = {
-        "schema": SCHEMA,
-        "kind": "study",
-        "study": "compare",
-        "name": recipe.name,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "status": "done",
-        "recipe": recipe.to_dict(),
-        "environment": environment(),
-        "repeats": repeats,
-    }
-    measured: dict[str, list[Result]] = {entry.label: [] for entry in entries}
-    started = time.perf_counter()
-    try:
-        for repeat in range(repeats):
-            # Every other round runs backwards, so that a machine that slows down does not slow the same ones.
-            for entry in entries if repeat % 2 == 0 else reversed(entries):
-                listener.started(entry, repeat)
-                inner = Folder(folder.path / "runs", f"{_file_name(entry.label)}-{repeat + 1}") if folder else None
-                result = execute(
-                    launcher,
-                    recipe,
-                    entry,
-                    folder=inner,
-                    on_event=lambda event, e=entry: listener.event(e, event),  # type: ignore[misc]
-                )
-                if result is not None:
-                    measured[entry.label].append(result)
-                    listener.done(entry, repeat, result)
-        cost = None
-        if total_steps:
-            num_steps = total_steps * len(entries) * repeats
-            cost = cost_of_measuring(launcher, recipe, entries, num_steps=num_steps, out=out)
-    except BaseException as error:
-        if folder is not None:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            error.__notes__ = []  # the run inside moves with the study
-            unfinished = {**study, "status": status, "error": str(error)}
-            _, path = _store(folder, unfinished, measured, time.perf_counter() - started)
-            error.add_note(f"what was measured until then is kept: {path}")
-        raise
-    if folder is None:
-        return None
-    return _store(folder, study, measured, time.perf_counter() - started, cost)
-
-
-def _store(
-    folder: Folder,
-    study: dict[str, Any],
-    measured: dict[str, list[Result]],
-    wall_s: float,
-    cost: tuple[str, dict[str, Any]] | None = None,
-) -> tuple[dict[str, Any], Path]:
-    rows = [values for values in measured.values() if values]
-    common = min((len(values) for values in rows), default=0)
-    results = [combine(values[:common]) for values in rows]
-    if results:
-        add_comparisons(results)
-    for result in results:
-        result["measuring"] = cost[1] if cost is not None and cost[0] == result["label"] else None
-    study = {**study, "wall_s": wall_s, "results": results}
-    return study, store_study(folder, study)
-
-
-def _file_name(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.=+" else "_" for c in label)
+    def result(self, header: StudyResult, progress: Progress) -> Comparison:
+        rows = compared(fair_rows(progress.of(entry.label) for entry in self.entries))
+        if progress.overhead is not None:
+            label, cost = progress.overhead
+            rows = [changed(row, measuring=cost) if row.label == label else row for row in rows]
+        return make_result(Comparison, header, results=rows)

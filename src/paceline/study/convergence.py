@@ -1,102 +1,114 @@
-"""How training came on: over steps, over time, over bytes, and up to a target. Pure, values in, values out."""
+"""How training progressed: over steps, over time, over bytes, and up to a target accuracy."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+
+from paceline.measure.stats import of_all
+from paceline.results import Curve, Evaluation, Target, changed
+from paceline.results.worker_report import WorkerReport
 
 CURVE_POINTS = 400
 
-Worker = dict[str, Any]
 
-
-def curve_of(workers: Sequence[Worker]) -> dict[str, list[Any]]:
+def curve_of(workers: Sequence[WorkerReport]) -> Curve:
     """Loss, accuracy, time and bytes over steps, all workers together, thinned to what a chart can show.
 
-    Workers that run at their own pace may have made different numbers of steps: each counts in those that it made.
+    Workers of an asynchronous strategy may have made different numbers of steps: each counts in those that it made.
     """
-    num_steps = max(len(worker["loss"]) for worker in workers)
+    num_steps = max(len(worker.loss) for worker in workers)
     stride = max(-(-num_steps // CURVE_POINTS), 1)
-    has_bytes = all("step_sent_bytes" in worker for worker in workers)
-    names = ["step", "train_s", "loss", "accuracy", "iteration_s", *(["sent_bytes"] if has_bytes else [])]
-    curve: dict[str, list[Any]] = {name: [] for name in names}
+    has_bytes = all(worker.step_sent_bytes is not None for worker in workers)
+    curve = Curve(step=[], train_s=[], loss=[], accuracy=[], iteration_s=[], sent_bytes=[] if has_bytes else None)
     elapsed_s = 0.0
     for first in range(0, num_steps, stride):
         end = min(first + stride, num_steps)
         times = [
-            max(worker["iteration_s"][step] for worker in workers if step < len(worker["iteration_s"]))
+            max(worker.iteration_s[step] for worker in workers if step < len(worker.iteration_s))
             for step in range(first, end)
         ]
-        samples, answers, right = (
-            sum(sum(worker[key][first:end]) for worker in workers)
-            for key in ("num_samples", "num_answers", "num_right")
-        )
+        samples = sum(sum(worker.num_samples[first:end]) for worker in workers)
+        answers = sum(sum(worker.num_answers[first:end]) for worker in workers)
+        right = sum(sum(worker.num_right[first:end]) for worker in workers)
         elapsed_s += sum(times)
-        curve["step"].append(end)
-        curve["train_s"].append(elapsed_s)
-        curve["loss"].append(_loss_sum(workers, first, end) / samples)
-        curve["accuracy"].append(right / answers if answers else None)
-        curve["iteration_s"].append(statistics.fmean(times))
-        if has_bytes:
-            curve["sent_bytes"].append(sent_until(workers, end))
+        curve.step.append(end)
+        curve.train_s.append(elapsed_s)
+        curve.loss.append(_loss_sum(workers, first, end) / samples)
+        curve.accuracy.append(right / answers if answers else None)
+        curve.iteration_s.append(statistics.fmean(times))
+        if curve.sent_bytes is not None:
+            curve.sent_bytes.append(sent_until(workers, end))
     return curve
 
 
-def _loss_sum(workers: Sequence[Worker], first: int, end: int) -> float:
+def _loss_sum(workers: Sequence[WorkerReport], first: int, end: int) -> float:
     return float(
         sum(
             loss * count
             for worker in workers
-            for loss, count in zip(worker["loss"][first:end], worker["num_samples"][first:end], strict=True)
+            for loss, count in zip(worker.loss[first:end], worker.num_samples[first:end], strict=True)
         )
     )
 
 
-def sent_until(workers: Sequence[Worker], step: int) -> int | None:
-    """Bytes that all workers have sent after so many steps of each; None where nobody counted them."""
-    if not all("step_sent_bytes" in worker for worker in workers):
-        return None
-    return sum(int(worker["step_sent_bytes"][min(step, len(worker["step_sent_bytes"])) - 1]) for worker in workers)
+def sent_until(workers: Sequence[WorkerReport], step: int) -> int | None:
+    """Bytes that all workers have sent after so many steps of each; None where they were not counted."""
+    total = 0
+    for worker in workers:
+        if worker.step_sent_bytes is None:
+            return None
+        total += int(worker.step_sent_bytes[min(step, len(worker.step_sent_bytes)) - 1])
+    return total
 
 
-def evaluations_of(workers: Sequence[Worker]) -> list[dict[str, Any]]:
-    """Rank 0's evaluations on the way, each with what all workers had sent until then."""
-    found = workers[0]["evaluations"]
-    return [{**evaluation, "sent_bytes": sent_until(workers, evaluation["step"])} for evaluation in found]
+def evaluations_of(workers: Sequence[WorkerReport]) -> list[Evaluation]:
+    """Rank 0's evaluations during training, each with the bytes that all workers had sent until then."""
+    return [
+        changed(evaluation, sent_bytes=sent_until(workers, evaluation.step)) for evaluation in workers[0].evaluations
+    ]
 
 
-def target_of(accuracy: float | None, workers: Sequence[Worker]) -> dict[str, Any] | None:
-    """What it took to reach the target, or the best that was seen; None where there was no target."""
+def target_of(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target | None:
+    """What it took to reach the target, or the best accuracy seen; None where there was no target."""
     if accuracy is None:
         return None
-    evaluations = [row for row in evaluations_of(workers) if row["accuracy"] is not None]
-    reached = next((row for row in evaluations if row["accuracy"] >= accuracy), None)
+    scored = [(row, row.accuracy) for row in evaluations_of(workers) if row.accuracy is not None]
+    reached = next((row for row, score in scored if score >= accuracy), None)
     if reached is None:
-        return {"accuracy": accuracy, "reached": False, "best": max((r["accuracy"] for r in evaluations), default=None)}
-    if len({len(worker["loss"]) for worker in workers}) > 1:
-        # At their own pace: equal numbers of steps are not the same moment, but all stopped at about the same.
-        reached = {**reached, "sent_bytes": sent_until(workers, max(len(worker["loss"]) for worker in workers))}
-    return {
-        "accuracy": accuracy,
-        "reached": True,
-        **{key: reached[key] for key in ("step", "epoch", "train_s", "sent_bytes")},
-    }
+        return Target(accuracy=accuracy, reached=False, best=max((score for _, score in scored), default=None))
+    if len({len(worker.loss) for worker in workers}) > 1:
+        # Asynchronous workers: equal numbers of steps are not the same moment, but all stopped at about the same.
+        reached = changed(reached, sent_bytes=sent_until(workers, max(len(worker.loss) for worker in workers)))
+    return Target(
+        accuracy=accuracy,
+        reached=True,
+        step=reached.step,
+        epoch=reached.epoch,
+        train_s=reached.train_s,
+        sent_bytes=reached.sent_bytes,
+    )
 
 
-def combined_targets(targets: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Of repeats: medians where all of them reached it; else it was not reached, and the best of those that did not."""
+def combined_targets(targets: Sequence[Target | None]) -> Target | None:
+    """Medians where all repeats reached the target; otherwise not reached, with the best of those that did not."""
     found = [target for target in targets if target is not None]
     if not found or len(found) < len(targets):
         return None
-    first, reached = found[0], [target for target in found if target["reached"]]
-    counts = {"repeats_reached": len(reached), "repeats": len(found)}
-    if len(reached) < len(found):
-        best = [target["best"] for target in found if not target["reached"] and target["best"] is not None]
-        return {"accuracy": first["accuracy"], "reached": False, "best": max(best, default=None), **counts}
-    medians = {
-        key: None if first[key] is None else statistics.median_low(target[key] for target in reached)
-        for key in ("step", "epoch", "sent_bytes")
-    }
-    train_s = statistics.median(target["train_s"] for target in reached)
-    return {"accuracy": first["accuracy"], "reached": True, **medians, "train_s": train_s, **counts}
+    reached = [target for target in found if target.reached]
+    first = Target(
+        accuracy=found[0].accuracy,
+        reached=len(reached) == len(found),
+        repeats_reached=len(reached),
+        repeats=len(found),
+    )
+    if not first.reached:
+        best = [target.best for target in found if not target.reached and target.best is not None]
+        return changed(first, best=max(best, default=None))
+    return changed(  # lower medians, which are values of one repeat
+        first,
+        step=of_all(statistics.median_low, [target.step for target in reached]),
+        epoch=of_all(statistics.median_low, [target.epoch for target in reached]),
+        sent_bytes=of_all(statistics.median_low, [target.sent_bytes for target in reached]),
+        train_s=statistics.median(target.train_s for target in reached if target.train_s is not None),
+    )

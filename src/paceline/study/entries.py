@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.comm.choose import AUTO, choose_comm
 from paceline.errors import UsageError
-from paceline.recipe import Recipe
-from paceline.strategies import Guarantee, Strategy, StrategySpec
+from paceline.parsing import first_repeated
+from paceline.plugins import Options
+from paceline.recipe import Changes, Recipe
+from paceline.strategies import Guarantee, StrategySpec
+from paceline.strategies.capabilities import as_asynchronous, check_model_of, servers_of
 from paceline.train.optimizers import optimizer_class
 
 ONE_WORKER = "one-worker"
@@ -24,7 +26,7 @@ class Entry:
     label: str  # as the user wrote it
     spec: str  # the strategy that runs
     name: str
-    options: dict[str, Any]
+    options: Options
     codec: str
     guarantee: str
     num_workers: int
@@ -36,7 +38,7 @@ class Entry:
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe as this row runs it. The global batch is the same for any number of workers."""
-        changes: dict[str, Any] = {"strategy": self.spec, "strategies": [], "codec": self.codec}
+        changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
         return recipe.replace(changes)
@@ -79,16 +81,10 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
     if reason:
         raise UsageError(f"strategy {text!r} cannot run: {reason}")
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
-    if strategy.is_asynchronous and recipe.train.batchnorm == "sync":
+    if as_asynchronous(strategy) and recipe.train.batchnorm == "sync":
         raise UsageError(
             f"strategy {text!r} lets workers run at their own pace, and batchnorm sync needs them in step; use another "
             "--batchnorm"
-        )
-    has_target = recipe.measure.target_accuracy is not None
-    if strategy.is_asynchronous and has_target and type(strategy).ask_all_to_stop is Strategy.ask_all_to_stop:
-        raise UsageError(
-            f"strategy {text!r} lets workers run at their own pace and has no way to stop them all, so that it cannot "
-            "have a --target-accuracy"
         )
     return Entry(
         str(spec),
@@ -98,21 +94,21 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
         spec.codec,
         strategy.guarantee.value,
         recipe.workers,
-        strategy.num_servers(recipe.workers),
+        servers_of(strategy, recipe.workers),
     )
 
 
 def check_models(entries: list[Entry], tensors: Sequence[TensorSpec]) -> None:
     """Refuse a model that one of the strategies cannot train."""
     for entry in entries:
-        StrategySpec.parse(entry.spec, entry.codec).build().check_model(tensors)
+        check_model_of(StrategySpec.parse(entry.spec, entry.codec).build(), tensors)
 
 
 def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:
     """The rows of a study, each once."""
     entries = [make_entry(text, recipe) for text in texts]
     labels = [entry.label for entry in entries]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
+    twice = first_repeated(labels)
     if twice:
         raise UsageError(f"strategy {twice!r} is named twice")
     return entries

@@ -6,18 +6,17 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from paceline.measure.stats import interval95, paired_ratio
-from paceline.study.results import Result
+from paceline.measure.stats import interval95, of_all, paired_ratio
+from paceline.results import RunResult, changed
+from paceline.results.study import Candidate, RungResult
+from paceline.study.results import interval_of
 
 FINALISTS = 4  # beside the reference
 EARLY_ROUNDS = 2  # of rungs before the last
 CHANCE_ERRORS = 3.0  # standard errors above guessing, below which an accuracy says nothing
 TIE = 1.05  # times the fastest; closer, and not told apart by the repeats, the stronger guarantee is preferred
 STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,107 +83,109 @@ def plan_rungs(
 
 def judge_rung(
     rung: Rung,
-    measured: Mapping[str, Sequence[Result]],
+    measured: Mapping[str, Sequence[RunResult]],
     failures: Mapping[str, str],
     *,
     reference: str,
     margins: Margins,
     guessing: Guessing,
-) -> dict[str, Any]:
-    """The rung's table: for everybody time, accuracy, what was lost against exact, and whether it goes on."""
+) -> RungResult:
+    """The rung's table: for every candidate time, accuracy, the loss against exact, and whether it goes on."""
     exact = measured[reference]
-    by = _what_judges(exact, guessing)
+    by = _judged_by(exact, guessing)
     margin = (margins.points if by == "accuracy" else margins.loss_percent) * rung.leniency
     rows = [_row(results, exact, by, margin, is_reference=label == reference) for label, results in measured.items()]
-    rivals = sorted((row for row in rows if row["is_within"]), key=lambda row: float(row["iteration_s"]))
-    kept = [row["label"] for row in rivals[: rung.num_kept]]
-    for row in rows:
-        row["end"] = _end(row, kept)
-    failed = [{"label": label, "end": "failed", "reason": reason} for label, reason in failures.items()]
-    return {
-        "rung": rung.number,
-        "steps": rung.steps,
-        "repeats": rung.repeats,
-        "judged_by": by,
-        "margin": margin,
-        "rows": [*rows, *failed],
-    }
+    kept = [row.label for row in sorted((row for row in rows if row.is_within), key=time_of)[: rung.num_kept]]
+    failed = [Candidate(label=label, end="failed", reason=reason) for label, reason in failures.items()]
+    return RungResult(
+        rung=rung.number,
+        steps=rung.steps,
+        repeats=rung.repeats,
+        judged_by=by,
+        margin=margin,
+        rows=[*(changed(row, end=_end(row, kept)) for row in rows), *failed],
+    )
 
 
-def survivors(table: Mapping[str, Any]) -> list[str]:
-    """Who goes on to the next rung: the reference always does."""
-    return [row["label"] for row in table["rows"] if row["end"] in ("kept", "reference")]
+def survivors(table: RungResult) -> list[str]:
+    """The candidates of the next rung: the reference is always among them."""
+    return [row.label for row in table.rows if row.end in ("kept", "reference")]
 
 
-def best_of(table: Mapping[str, Any]) -> Row:
+def best_of(table: RungResult) -> Candidate:
     """The fastest that lost no more than allowed; of those that cannot be told from it, the strongest guarantee."""
-    rivals = [row for row in table["rows"] if row.get("is_within")]
-    fastest = min(rivals, key=lambda row: float(row["iteration_s"]))
+    rivals = [row for row in table.rows if row.is_within]
+    fastest = min(rivals, key=time_of)
     ties = [row for row in rivals if row is fastest or _is_tie(row, fastest)]
-    return min(ties, key=lambda row: (STRENGTH.index(row["guarantee"]), row["iteration_s"]))
+    return min(ties, key=lambda row: (STRENGTH.index(row.guarantee or STRENGTH[-1]), time_of(row)))
 
 
-def _is_tie(row: Row, fastest: Row) -> bool:
-    ratio = paired_ratio(row["iteration_s_repeats"], fastest["iteration_s_repeats"])
-    return row["iteration_s"] <= TIE * fastest["iteration_s"] and not ratio.is_different
+def time_of(row: Candidate) -> float:
+    """Seconds of a step; a candidate that failed has none and comes last."""
+    return math.inf if row.iteration_s is None else row.iteration_s
 
 
-def _what_judges(exact: Sequence[Result], guessing: Guessing) -> str:
-    scores = [result["final"]["test_accuracy"] for result in exact]
-    if any(score is None for score in scores):
-        return "loss"
-    return "accuracy" if guessing.is_beaten_by(statistics.fmean(scores)) else "loss"
+def _is_tie(row: Candidate, fastest: Candidate) -> bool:
+    ratio = paired_ratio(row.iteration_s_repeats or [], fastest.iteration_s_repeats or [])
+    return time_of(row) <= TIE * time_of(fastest) and not ratio.is_different
 
 
-def _row(results: Sequence[Result], exact: Sequence[Result], by: str, margin: float, *, is_reference: bool) -> Row:
+def _judged_by(exact: Sequence[RunResult], guessing: Guessing) -> str:
+    mean = of_all(statistics.fmean, [result.final.test_accuracy for result in exact])
+    return "accuracy" if mean is not None and guessing.is_beaten_by(mean) else "loss"
+
+
+def _row(
+    results: Sequence[RunResult], exact: Sequence[RunResult], by: str, margin: float, *, is_reference: bool
+) -> Candidate:
     first = results[0]
     times = [slowest_s(result) for result in results]
     pairs = list(zip(results, exact, strict=False))
     # Two exact strategies differ by rounding alone, which is no finding.
-    gaps = [0.0] * len(pairs) if first["guarantee"] == "EXACT" else [_gap(ours, theirs, by) for ours, theirs in pairs]
-    bounds = interval95(gaps) if all(map(math.isfinite, gaps)) else None
-    ratio = paired_ratio(times, [slowest_s(result) for result in exact])
+    gaps = [0.0] * len(pairs) if first.guarantee == "EXACT" else [_gap(ours, theirs, by) for ours, theirs in pairs]
     gap = statistics.fmean(gaps)
-    return {
-        **{key: first[key] for key in ("label", "strategy", "options", "codec", "guarantee")},
-        "iteration_s": statistics.median(times),
-        "iteration_s_repeats": times,
-        "versus_reference": statistics.median(times) / statistics.median(map(slowest_s, exact)),
-        "versus_reference_interval95": None if ratio.low is None else [ratio.low, ratio.high],
-        "test_accuracy": _mean([result["final"]["test_accuracy"] for result in results]),
-        "test_loss": _mean([result["final"]["test_loss"] for result in results]),
-        "sent_bytes": max(worker["sent_bytes"] for worker in first["per_worker"]),
-        "lost": gap,  # in points of accuracy, or in percent of the loss
-        "lost_interval95": list(bounds) if bounds else None,
-        "is_within": gap <= margin,
-        "is_reference": is_reference,
-    }
+    return Candidate(
+        label=first.label,
+        end="",  # known when all rows are
+        strategy=first.strategy,
+        options=first.options,
+        codec=first.codec,
+        guarantee=first.guarantee,
+        iteration_s=statistics.median(times),
+        iteration_s_repeats=times,
+        versus_reference=statistics.median(times) / statistics.median(map(slowest_s, exact)),
+        versus_reference_interval95=interval_of(paired_ratio(times, [slowest_s(result) for result in exact])),
+        test_accuracy=of_all(statistics.fmean, [result.final.test_accuracy for result in results]),
+        test_loss=of_all(statistics.fmean, [result.final.test_loss for result in results]),
+        sent_bytes=max(worker.sent_bytes for worker in first.per_worker),
+        lost=gap,
+        lost_interval95=interval95(gaps) if all(map(math.isfinite, gaps)) else None,
+        is_within=gap <= margin,
+        is_reference=is_reference,
+    )
 
 
-def slowest_s(result: Result) -> float:
+def slowest_s(result: RunResult) -> float:
     """Mean time of a step of the slowest worker: the others wait for it sooner or later."""
-    return max(float(row["iteration_s"]) for row in result["per_worker"])
+    return max(worker.iteration_s for worker in result.per_worker)
 
 
-def _gap(ours: Result, theirs: Result, by: str) -> float:
-    """How much was lost against exact; what is not a finite number has lost everything."""
-    key = f"test_{by}"
-    mine, other = ours["final"][key], theirs["final"][key]
+def _gap(ours: RunResult, theirs: RunResult, by: str) -> float:
+    """How much was lost against exact; a score that is not finite has lost everything."""
+    if by == "accuracy":
+        mine, other = ours.final.test_accuracy, theirs.final.test_accuracy
+    else:
+        mine, other = ours.final.test_loss, theirs.final.test_loss
     if mine is None or not math.isfinite(mine):
         return math.inf
-    if by == "accuracy":
-        return 100 * float(other - mine)
-    return 100 * float(mine / other - 1) if other > 0 else 0.0
+    if other is None or (by == "loss" and other <= 0):
+        return 0.0
+    return 100 * (other - mine) if by == "accuracy" else 100 * (mine / other - 1)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if len(found) == len(values) else None
-
-
-def _end(row: Row, kept: Sequence[str]) -> str:
-    if row["label"] in kept:
+def _end(row: Candidate, kept: Sequence[str]) -> str:
+    if row.label in kept:
         return "kept"
-    if row["is_reference"]:
+    if row.is_reference:
         return "reference"
-    return "slower" if row["is_within"] else "less accurate"
+    return "slower" if row.is_within else "less accurate"

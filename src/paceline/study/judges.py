@@ -1,18 +1,29 @@
-"""Whether a strategy kept its promise: one judge per guarantee, over what the workers of a verification saw. Pure."""
+"""One judge per guarantee: decides from what the workers of a verification saw whether a strategy kept it. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from paceline.results.value import changed
+from paceline.results.verify import Divergence, ReplicaReport, ReplicaStep
 from paceline.strategies import Guarantee, Strategy
+from paceline.strategies.capabilities import (
+    STALENESS,
+    drift_bound_of,
+    is_synchronised,
+    staleness_bound_of,
+    steps_to_synchronisation,
+)
 
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
 REALLY_DIFFERENT = 1e-6
+# Added to a drift bound that may be zero, in lengths of a step: float64 rounds at 1e-16 of a replica, and a step is not
+# a million times shorter than a replica.
+DRIFT_ROUNDING = 1e-9
 
-Seen = dict[str, list[dict[str, Any]]]  # by optimiser: what each worker saw
+Seen = dict[str, list[ReplicaReport]]  # by optimiser: what each worker saw
 
 
 @dataclass(frozen=True)
@@ -22,7 +33,7 @@ class Verdict:
     error: float
     tolerance: float
     kept: bool
-    first_divergence: dict[str, Any] | None = None
+    first_divergence: Divergence | None = None
     has_promise: bool = True
 
 
@@ -33,7 +44,7 @@ def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float = 1.0)
 
 def _exact(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Every replica equals the oracle after every step."""
-    return _within(EXACT_TOLERANCE, list(_differences(seen, "relative_error")))
+    return _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
 
 
 def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
@@ -42,39 +53,49 @@ def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
     It moves by the mean gradient, and nothing is left over from before, while later gradients are taken at points that
     differ already. Codecs state their error relative to what workers put in; the step is shorter by the spread.
     """
-    found = [d for d in _differences(seen, "relative_to_path") if d["step"] == 0 or math.isinf(d["error"])]
+    found = [d for d in _differences(seen, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)]
     return _within(strategy.codec.error_bound(num_workers) * spread, found)
 
 
 def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas are the same bits wherever the strategy says that they are synchronised; and they have moved."""
     found = [
-        {**_where(optimizer, worker, row), "error": 0.0 if row["digest"] == first["digest"] else math.inf}
+        _divergence(optimizer, worker, row, 0.0 if row.digest == first.digest else math.inf)
         for optimizer, workers in seen.items()
         for worker in workers
-        for row, first in zip(worker["steps"], workers[0]["steps"], strict=True)
-        if strategy.is_synchronised(row["step"])
+        for row, first in zip(worker.steps, workers[0].steps, strict=True)
+        if is_synchronised(strategy, row.step)
     ]
     verdict = _within(0.0, [*found, *_ends(seen)])
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
 
 
+def _partial(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+    """No replica is further from the mean than stated; after `finish` all are the same bits, and they have moved."""
+    tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
+    verdict = _within(tolerance, [*_drifts(seen), *_ends(seen)])
+    return Verdict(verdict.error, tolerance, verdict.kept and _moved(seen), verdict.first_divergence)
+
+
 def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """No update came later than stated, and after `finish` all replicas are the same bits; and they have moved."""
-    bound = strategy.staleness_bound(num_workers)
-    found = list(_ends(seen))
-    for difference, worker in zip(found, (worker for workers in seen.values() for worker in workers), strict=True):
-        latest = worker["metrics"]["staleness_updates"]["max"]
+    bound = staleness_bound_of(strategy, num_workers)
+    found = []
+    for difference, worker in zip(
+        _ends(seen), (worker for workers in seen.values() for worker in workers), strict=True
+    ):
+        latest = worker.metrics[STALENESS]["max"] if bound is not None else 0
         if bound is not None and latest > bound:
-            difference["error"] = math.inf
-            difference["tensor"] = f"an update {latest} late, of {bound} allowed"
+            late = f"an update {latest} late, of {bound} allowed"
+            difference = changed(difference, error=math.inf, tensor=late)
+        found.append(difference)
     verdict = _within(0.0, found)
     return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
 
 
 def _none(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas really go their own ways, where there are several."""
-    verdict = _within(EXACT_TOLERANCE, list(_differences(seen, "relative_error")))
+    verdict = _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > REALLY_DIFFERENT
     return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_promise=False)
 
@@ -83,41 +104,61 @@ JUDGES: dict[Guarantee, Callable[[Strategy, int, Seen, float], Verdict]] = {
     Guarantee.EXACT: _exact,
     Guarantee.LOSSY: _lossy,
     Guarantee.PERIODIC: _periodic,
+    Guarantee.PARTIAL: _partial,
     Guarantee.STALE: _stale,
     Guarantee.NONE: _none,
 }
 
 
-def _within(tolerance: float, found: list[dict[str, Any]]) -> Verdict:
-    worst = max(difference["error"] for difference in found)
-    in_order = sorted(found, key=lambda d: (d["step"], d["rank"]))
-    first = next((difference for difference in in_order if difference["error"] > tolerance), None)
+def _within(tolerance: float, found: list[Divergence]) -> Verdict:
+    worst = max(difference.error for difference in found)
+    in_order = sorted(found, key=lambda d: (d.step, d.rank))
+    first = next((difference for difference in in_order if difference.error > tolerance), None)
     return Verdict(worst, tolerance, worst <= tolerance, first)
 
 
-def _differences(seen: Seen, measure: str) -> Iterator[dict[str, Any]]:
+def _differences(seen: Seen, error_of: Callable[[ReplicaStep], float | None]) -> Iterator[Divergence]:
     for optimizer, workers in seen.items():
         for worker in workers:
-            for row in worker["steps"]:
-                yield {**_where(optimizer, worker, row), "error": or_infinite(row[measure])}
+            for row in worker.steps:
+                yield _divergence(optimizer, worker, row, or_infinite(error_of(row)))
 
 
-def _ends(seen: Seen) -> Iterator[dict[str, Any]]:
+def _drifts(seen: Seen) -> Iterator[Divergence]:
+    """Distances from the mean replica after every step, in lengths of the longest update so far of any worker."""
+    for optimizer, workers in seen.items():
+        longest = 0.0
+        for rows in zip(*(worker.steps for worker in workers), strict=True):
+            longest = max([longest, *(row.longest_update or 0.0 for row in rows)])
+            for worker, row in zip(workers, rows, strict=True):
+                drift = row.distance / longest if longest and row.distance is not None else math.inf
+                yield _divergence(optimizer, worker, row, or_infinite(drift))
+
+
+def _ends(seen: Seen) -> Iterator[Divergence]:
     """How each worker's replica stands to rank 0's after `finish`."""
     for optimizer, workers in seen.items():
         for worker in workers:
-            same = worker["final_digest"] == workers[0]["final_digest"]
-            yield {**_where(optimizer, worker, worker["steps"][-1]), "error": 0.0 if same else math.inf}
+            same = worker.final_digest == workers[0].final_digest
+            yield _divergence(optimizer, worker, worker.steps[-1], 0.0 if same else math.inf)
 
 
 def _moved(seen: Seen) -> bool:
-    return all(worker["final_digest"] != worker["start_digest"] for workers in seen.values() for worker in workers)
+    return all(worker.final_digest != worker.start_digest for workers in seen.values() for worker in workers)
 
 
-def _where(optimizer: str, worker: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    return {"optimizer": optimizer, "rank": worker["rank"], "step": row["step"], "tensor": row["tensor"]}
+def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: float) -> Divergence:
+    tensor = row.tensor or "all together"  # only a comparison with the oracle names one
+    return Divergence(optimizer=optimizer, rank=worker.rank, step=row.step, tensor=tensor, error=error)
 
 
-def or_infinite(error: float) -> float:
-    """Not a number is the largest difference there is: no comparison may overlook it."""
-    return math.inf if math.isnan(error) else error
+def steps_to_see(strategy: Strategy, num_workers: int) -> int:
+    """Enough steps for every start of a rotation and one more, or for a synchronisation and one step beyond it."""
+    if strategy.guarantee is Guarantee.PARTIAL:
+        return num_workers + 1
+    return steps_to_synchronisation(strategy) + 1
+
+
+def or_infinite(error: float | None) -> float:
+    """A missing error and NaN count as the largest difference: no comparison may overlook them."""
+    return math.inf if error is None or math.isnan(error) else error

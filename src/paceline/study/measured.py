@@ -1,29 +1,36 @@
-"""What a run's own files say: where its workers' time went, who was slow, who handed how much to whom."""
+"""The analysis of a run's own files: the split of a step, stragglers, bytes of every link."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from paceline.comm import comms
-from paceline.measure.analysis import NOTHING, analyse_folder
+from paceline.measure.analysis import Analysis, analyse_folder
 from paceline.measure.split import Factors
 from paceline.recipe import Recipe
+from paceline.results import Link, RunResult, Straggler, changed
+from paceline.results.worker_report import WorkerReport
 
-Measured = dict[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The findings in a run's own files, and the bytes of its links."""
+
+    analysis: Analysis = field(default_factory=Analysis)
+    links: list[Link] | None = None
 
 
-def measure_run(recipe: Recipe, workers: Sequence[dict[str, Any]], files: Path | None) -> Measured:
+def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> Measured:
     """The split, the stragglers and the timeline from the workers' files, and the links from their counts."""
-    found = dict(NOTHING)
-    if files is not None and files.is_dir():
-        num_steps = len(workers[0]["iteration_s"])
-        first, last = timed_steps(recipe, num_steps)
-        found = analyse_folder(files, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
-    links = [link for worker in workers for link in worker.get("links") or []]
-    return {**found, "links": links or None}
+    analysis = Analysis()
+    if folder is not None and (folder / "workers").is_dir():
+        first, last = timed_steps(recipe, len(workers[0].iteration_s))
+        analysis = analyse_folder(folder, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
+    links = [link for worker in workers for link in worker.links]
+    return Measured(analysis=analysis, links=links or None)
 
 
 def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
@@ -33,33 +40,30 @@ def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
     return (first, last) if first <= last else (0, last)
 
 
-def agreed_stragglers(repeats: Sequence[Measured]) -> list[dict[str, Any]] | None:
-    """Who was named in most of the repeats, for the same phase, with medians of what they found.
+def agreed_stragglers(repeats: Sequence[RunResult]) -> list[Straggler] | None:
+    """The workers that most repeats name for the same phase, with medians of their figures.
 
-    None: not measured, or too few steps or workers to tell.
+    None: not measured, or too few steps or workers.
     """
-    measured = [repeat["stragglers"] for repeat in repeats if repeat.get("stragglers") is not None]
+    measured = [repeat.stragglers for repeat in repeats if repeat.stragglers is not None]
     if not measured:
         return None
-    found: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    found: dict[tuple[int, str], list[Straggler]] = {}
     for repeat in measured:
         for one in repeat:
-            found.setdefault((one["rank"], one["phase"]), []).append(one)
+            found.setdefault((one.rank, one.phase), []).append(one)
     agreed = [_median_straggler(ones) for ones in found.values() if len(ones) > len(measured) / 2]
-    return sorted(agreed, key=lambda one: -float(one["excess_s"]))
+    return sorted(agreed, key=lambda one: -one.excess_s)
 
 
-def _median_straggler(ones: list[dict[str, Any]]) -> dict[str, Any]:
-    def median(values: list[float]) -> float:
-        return statistics.median(values)
-
-    return {
-        **ones[0],
-        "excess_s": median([one["excess_s"] for one in ones]),
-        "excess_percent": median([one["excess_percent"] for one in ones]),
-        "interval95_percent": [median([one["interval95_percent"][end] for one in ones]) for end in (0, 1)],
-        "steps": sum(one["steps"] for one in ones),
-    }
+def _median_straggler(ones: list[Straggler]) -> Straggler:
+    return changed(
+        ones[0],
+        excess_s=statistics.median(one.excess_s for one in ones),
+        excess_percent=statistics.median(one.excess_percent for one in ones),
+        interval95_percent=tuple(statistics.median(one.interval95_percent[end] for one in ones) for end in (0, 1)),
+        steps=sum(one.steps for one in ones),
+    )
 
 
 def _factors(comm_name: str, world_size: int) -> Factors:

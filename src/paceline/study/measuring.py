@@ -5,16 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from paceline.codecs import TensorSpec
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
-from paceline.recipe import Recipe
+from paceline.recipe import Changes, Recipe
+from paceline.results import Overhead, received
+from paceline.results.worker_report import WorkerReport
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.run import run_folder, training_task
+from paceline.train.context import ignore_event
 
 LEAST_STEPS, MOST_STEPS = 48, 240
 LEAST_PAIRS = 6  # the median of fewer is not certain to 95 %, even from end to end
@@ -22,8 +24,8 @@ STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this,
 
 
 def cost_of_measuring(
-    launcher: Launcher, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
-) -> tuple[str, dict[str, Any]] | None:
+    launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
+) -> tuple[str, Overhead] | None:
     """Train once more, a short while, under the strategy that is measured most; its label and what measuring cost.
 
     `num_steps` are those of the whole study. None where nobody measures, and where another process reports. All
@@ -33,20 +35,20 @@ def cost_of_measuring(
         return None
     entry = max(entries, key=_num_operations)
     steps = min(max(num_steps // STUDY_SHARE, LEAST_STEPS), MOST_STEPS)
-    changes = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
-    quiet: dict[str, Any] = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
-    recipe = entry.recipe(recipe).replace({**changes, **quiet})
+    short = {"train.iterations": steps, "train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    quiet: Changes = {"measure.profile": "", "measure.inject": [], "measure.target_accuracy": None}
+    recipe = entry.recipe(recipe).replace({**short, **quiet})
     block = steps_per_block(steps)
     folder = run_folder(out, "measuring", launcher)
     try:
         task = training_task(recipe, entry, folder, checkpoint="", steps_per_block=block)
-        workers = launcher.run(task, _ignore)
+        workers = launcher.run(task, ignore_event)
     finally:
         if folder is not None:
             folder.discard()
     if not launcher.is_main:
         return None
-    cost = compare_blocks([worker["iteration_s"] for worker in workers], block)
+    cost = compare_blocks([worker.iteration_s for worker in received(workers, WorkerReport)], block)
     return None if cost is None else (entry.label, cost)
 
 
@@ -55,7 +57,7 @@ def steps_per_block(num_steps: int) -> int:
     return min(max(num_steps // 48, 1), 5)
 
 
-def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> dict[str, Any] | None:
+def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> Overhead | None:
     """From every worker's step times: how much longer a measured step takes; None where they are too few."""
     return summarise(percents_of_blocks(iteration_s, steps_per_block))
 
@@ -72,15 +74,15 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
     return [100 * (measured[1] / other[1] - 1) for measured, other in pairs]
 
 
-def summarise(percents: Sequence[float]) -> dict[str, Any] | None:
-    """The typical one and how sure that is."""
+def summarise(percents: Sequence[float]) -> Overhead | None:
+    """The median with its interval."""
     if not percents:
         return None
-    return {
-        "cost_percent": statistics.median(percents),
-        "interval95_percent": list(interval95_of_median(percents)) if len(percents) >= LEAST_PAIRS else None,
-        "repeats": len(percents),
-    }
+    return Overhead(
+        cost_percent=statistics.median(percents),
+        interval95_percent=interval95_of_median(percents) if len(percents) >= LEAST_PAIRS else None,
+        repeats=len(percents),
+    )
 
 
 def _num_operations(entry: Entry) -> int:
@@ -88,7 +90,3 @@ def _num_operations(entry: Entry) -> int:
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    del event

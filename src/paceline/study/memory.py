@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from paceline.codecs import TensorSpec
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
-from paceline.recipe import OptimizerConfig, Recipe
+from paceline.launch.local import LocalPool
+from paceline.recipe import Recipe
 from paceline.strategies import StrategySpec
+from paceline.strategies.capabilities import buffer_bytes_of, micro_batches_of, optimizer_share_of
 from paceline.study.entries import Entry
+from paceline.train.context import ignore_event
 from paceline.train.evaluate import BATCH
-from paceline.train.footprint import Change, Line, Peaks, bytes_at, footprint_job, replay
+from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
 from paceline.train.memory import LARGEST_BLOCK
 
 # Found by benchmarks/memory.py; docs/sweep.md says how well it holds. A heap in which pieces of all sizes come and go
@@ -31,28 +32,7 @@ CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
-
-@dataclass(frozen=True)
-class Footprint:
-    """What `footprint_job` measured of one model on one data set."""
-
-    process_bytes: int
-    data_bytes: int
-    parameter_bytes: int
-    tensors: Sequence[tuple[int, int]]  # numbers in each trained tensor, bytes of each number
-    batch_line: Line
-    load_changes: Sequence[Change]
-    step_changes: Sequence[Change]
-    judge_changes: Sequence[Change]
-    state_bytes: Mapping[OptimizerConfig, int]
-
-    @property
-    def specs(self) -> list[TensorSpec]:
-        return [TensorSpec(numel, itemsize) for numel, itemsize in self.tensors]
-
-    @property
-    def gradient_bytes(self) -> int:
-        return sum(spec.nbytes for spec in self.specs)
+FootprintKey = tuple[Any, ...]  # model, data and arithmetic; see footprint_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +70,7 @@ class Prediction:
         return {**dataclasses.asdict(self), **sums}
 
 
-def footprint_key(recipe: Recipe) -> tuple[Any, ...]:
+def footprint_key(recipe: Recipe) -> FootprintKey:
     """What a footprint depends on: runs that have this in common share one, whatever their batch and optimiser."""
     train = recipe.train
     return (
@@ -105,12 +85,12 @@ def footprint_key(recipe: Recipe) -> tuple[Any, ...]:
     )
 
 
-def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[tuple[Any, ...], Footprint], list[str]]:
+def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[FootprintKey, Footprint], list[str]]:
     """The footprint of every model and data set among the recipes, each in a process of its own.
 
     A model that cannot be trained on two samples has none; why is said in sentences beside them.
     """
-    groups: dict[tuple[Any, ...], list[Recipe]] = {}
+    groups: dict[FootprintKey, list[Recipe]] = {}
     for recipe in recipes:
         groups.setdefault(footprint_key(recipe), []).append(recipe)
     found, reasons = {}, []
@@ -127,10 +107,10 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
     optimizers = list(dict.fromkeys(recipe.optimizer for recipe in recipes))
     arguments = {"recipe": recipe, "optimizers": optimizers}
     task = Task(footprint_job, arguments, num_workers=1, device=recipe.device, timeout_s=recipe.timeout_s)
-    with LocalLauncher(1) as launcher:
-        [found] = launcher.run(task, lambda event: None)  # noqa: ARG005
-    found["state_bytes"] = dict(zip(optimizers, found["state_bytes"], strict=True))
-    return Footprint(**found)
+    found: Footprint
+    with LocalPool(1) as launcher:
+        [found] = launcher.run(task, ignore_event)
+    return found
 
 
 def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size: int | None = None) -> Prediction:
@@ -143,7 +123,7 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     samples = -(-recipe.batch_size // entry.num_workers)
     micro = micro_batch_size or recipe.train.micro_batch_size or samples
-    num_pieces = min(max(-(-samples // micro), strategy.num_micro_batches), samples)
+    num_pieces = min(max(-(-samples // micro), micro_batches_of(strategy)), samples)
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
     batch = _placed(bytes_at(footprint.batch_line, samples))
@@ -159,9 +139,11 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
         data_bytes=footprint.data_bytes,
         parameters_bytes=footprint.parameter_bytes,
         gradients_bytes=gradients,
-        optimizer_bytes=round(footprint.state_bytes[recipe.optimizer] * strategy.optimizer_share(entry.num_workers)),
+        optimizer_bytes=round(
+            footprint.state_bytes[recipe.optimizer] * optimizer_share_of(strategy, entry.num_workers)
+        ),
         activations_bytes=round(HOLES * peaks.heap_bytes) + peaks.mapped_bytes,
-        buffers_bytes=strategy.buffer_bytes(footprint.specs, 0, entry.num_workers),
+        buffers_bytes=buffer_bytes_of(strategy, footprint.specs, rank=0, world_size=entry.num_workers),
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
     )

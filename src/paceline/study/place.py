@@ -1,14 +1,12 @@
-"""Whether the emulated nodes that a recipe asks for can be had here."""
+"""Whether this machine can emulate the nodes that a recipe asks for."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Task
-from paceline.launch.local import LocalLauncher
+from paceline.launch.base import Request, Task
+from paceline.launch.emulated import Emulated
 from paceline.recipe import ClusterConfig, Recipe
-from paceline.train.context import Context
+from paceline.train.context import Context, ignore_event
 
 
 def without_cluster(recipe: Recipe) -> Recipe:
@@ -20,8 +18,8 @@ def without_cluster(recipe: Recipe) -> Recipe:
 def reason_against_cluster(recipe: Recipe) -> str:
     """Why the recipe's cluster cannot be used here, found by building it once; empty when it can."""
     try:
-        with LocalLauncher(1, cluster=recipe.cluster) as launcher:
-            launcher.run(Task(_do_nothing, timeout_s=recipe.timeout_s), _ignore)
+        with Emulated(Request(cluster=recipe.cluster)).open(1) as pool:
+            pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), ignore_event)
     except (UsageError, RunError) as error:
         return str(error)
     return ""
@@ -29,7 +27,3 @@ def reason_against_cluster(recipe: Recipe) -> str:
 
 def _do_nothing(context: Context) -> int:
     return context.comm.rank
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    del event

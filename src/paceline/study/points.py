@@ -7,23 +7,24 @@ import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.errors import UsageError
-from paceline.recipe import Recipe
+from paceline.recipe import Changes, Recipe
+from paceline.results import Point
 from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.remedies import NO_REMEDY, Remedy
 from paceline.study.vary import Axis, label_of, varied
+from paceline.text import file_name_of
 
 BATCH_KEYS = {"train.batch_size", "train.worker_batch_size"}
 LONGEST_NAME = 80  # characters of a folder's name
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One recipe of a sweep. Where it cannot be run, `reason` says why and there is no entry."""
 
-    choice: dict[str, Any]
+    choice: Changes
     remedy: str
     recipe: Recipe
     entry: Entry | None
@@ -36,20 +37,19 @@ class Point:
     @property
     def folder_name(self) -> str:
         """The same for the same point, and no other's."""
-        name = "".join(c if c.isalnum() or c in "-_.=+" else "_" for c in self.label.replace(", ", ","))
+        name = file_name_of(self.label.replace(", ", ","))
         digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
         return f"{name[:LONGEST_NAME]}-{digest}"
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What tells a point from others, as plain values."""
-        choice = {key: list(value) if isinstance(value, tuple) else value for key, value in self.choice.items()}
-        return {"label": self.label, "point": choice, "remedy": self.remedy}
+    def values(self) -> Point:
+        """The choice as stored values."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in self.choice.items()}
 
 
 def make_points(
     recipe: Recipe, axes: Sequence[Axis], remedies: Sequence[Remedy] = (), *, num_hosts: int = 1
-) -> list[Point]:
+) -> list[SweepPoint]:
     """Every point of the grid, the last axis running fastest.
 
     A value that no point can be made of is a mistake in the request, and raised. What is impossible only together
@@ -72,18 +72,18 @@ def make_points(
     return points
 
 
-def _raise_if_all_fail(points: Sequence[Point], has: Callable[[Point], bool]) -> None:
+def _raise_if_all_fail(points: Sequence[SweepPoint], has: Callable[[SweepPoint], bool]) -> None:
     found = [point for point in points if has(point)]
     if all(point.reason for point in found):
         raise UsageError(f"{found[0].label}: {found[0].reason}")
 
 
-def _point(recipe: Recipe, choice: dict[str, Any], remedy: Remedy, num_hosts: int) -> Point:
+def _point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int) -> SweepPoint:
     made = recipe
     try:
         made = settle_comm(remedy.apply(varied(recipe, choice)), num_hosts)
         entry = make_entry(made.strategy, made)
     except UsageError as error:
-        return Point(choice, remedy.name, made, None, str(error))
-    point = Point(choice, remedy.name, made, entry)
+        return SweepPoint(choice, remedy.name, made, None, str(error))
+    point = SweepPoint(choice, remedy.name, made, entry)
     return dataclasses.replace(point, entry=dataclasses.replace(entry, label=point.label))

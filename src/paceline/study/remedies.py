@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import first_repeated, read_toml_value
 from paceline.plugins import split_words
-from paceline.recipe import Recipe, recipe_keys
+from paceline.recipe import Changes, Recipe, recipe_keys
 
 WARMUP_EPOCHS = 5.0
 # Published settings for images (Goyal et al. 2017; You et al. 2017 and 2020), brought to a global batch of 256.
-REMEDIES: dict[str, dict[str, Any]] = {
+REMEDIES: dict[str, Changes] = {
     "linear": {"schedule.scale_lr": "linear", "schedule.warmup": WARMUP_EPOCHS},
     "lars": {
         "optimizer.name": "lars",
@@ -55,7 +55,7 @@ def parse_remedies(texts: Sequence[str]) -> list[Remedy]:
     """Remedies from words such as `linear`, `lars:lr=5:warmup=2`."""
     remedies = [_parse(text) for text in texts]
     names = [remedy.name for remedy in remedies]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice:
         raise UsageError(f"remedy {twice!r} is named twice")
     return remedies
@@ -67,7 +67,7 @@ def _parse(text: str) -> Remedy:
         raise unknown("remedy", name, REMEDIES)
     changes = dict(REMEDIES[name])
     for option, value in options:
-        changes[_key(option)] = _value(value)
+        changes[_key(option)] = read_toml_value(value, f"remedy {name}, option {option}")
     return Remedy(text, changes)
 
 
@@ -81,10 +81,3 @@ def _key(option: str) -> str:
     if option not in known:
         raise unknown("option of a remedy", option, known)
     return known[option]
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -1,153 +1,170 @@
-"""From what workers measured to results: pure, values in, values out."""
+"""From the reports of workers to results, and from results to comparisons. Pure: values in, values out."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from paceline.measure.resources import resource_results
-from paceline.measure.stats import interval95_of_times, paired_ratio, summary, timed
+from paceline.measure.resources import network, resources
+from paceline.measure.stats import Ratio, interval95_of_times, of_all, paired_ratio, summary, timed
 from paceline.recipe import Recipe
+from paceline.results import Final, Interval, Row, RunResult, Staleness, Summary, Versus, WorkerResult, changed
+from paceline.results.worker_report import WorkerReport
+from paceline.strategies.capabilities import STALENESS
 from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
-from paceline.study.measured import agreed_stragglers
-
-Result = dict[str, Any]
+from paceline.study.measured import Measured, agreed_stragglers
 
 
 def run_result(
-    recipe: Recipe,
-    entry: Entry,
-    workers: list[dict[str, Any]],
-    total_s: float,
-    measured: Mapping[str, Any] | None = None,
-) -> Result:
-    """The result of one run, over its workers and for each of them; `measured` is what their files say."""
+    recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, measured: Measured | None = None
+) -> RunResult:
+    """The result of one run, over its workers and for each of them; `measured` comes from their files."""
     train = recipe.train
+    measured = measured or Measured()
 
-    def counted(values: list[Any]) -> list[Any]:
+    def counted(values: Sequence[float]) -> list[float]:
         return timed(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
 
-    times = [counted(worker["iteration_s"]) for worker in workers]
-    busy_s = max(sum(values) for values in times)  # at their own pace, all samples are done when the last worker is
-    samples = sum(sum(counted(worker["num_samples"])) for worker in workers)
+    times = [counted(worker.iteration_s) for worker in workers]
+    busy_s = max(sum(values) for values in times)  # asynchronous: all samples are done when the last worker is
+    samples = sum(sum(counted(worker.num_samples)) for worker in workers)
     epoch_s, epoch_without_data_s = _epoch_times(workers)
-    return {
-        "strategy": entry.name,
-        "label": entry.label,
-        "options": entry.options,
-        "codec": entry.codec,
-        "comm": recipe.comm,
-        "workers": len(workers),
-        "servers": entry.num_servers,
-        "guarantee": entry.guarantee,
-        "batchnorm": train.batchnorm,
-        "steps": len(workers[0]["iteration_s"]),
-        "timed_steps": len(times[0]),
+    num_steps = len(workers[0].iteration_s)
+    return RunResult(
+        strategy=entry.name,
+        label=entry.label,
+        options=entry.options,
+        codec=entry.codec,
+        comm=recipe.comm,
+        workers=len(workers),
+        servers=entry.num_servers,
+        guarantee=entry.guarantee,
+        batchnorm=train.batchnorm,
+        steps=num_steps,
+        timed_steps=len(times[0]),
         # Not dropped where nothing would have been left.
-        "warmup_steps": len(workers[0]["iteration_s"][: train.timed_iterations]) - len(times[0]),
-        "iteration_s": summary([value for values in times for value in values]),
-        "samples_per_s": samples / busy_s,
-        "epoch_s": epoch_s,
-        "epoch_without_data_s": epoch_without_data_s,
-        "train_s": max(worker["train_s"] for worker in workers),
-        "evaluation_s": max(worker["evaluation_s"] for worker in workers),
-        "total_s": total_s,
-        "final": _final(workers),
-        "staleness_updates": _together([worker["strategy_metrics"].get("staleness_updates") for worker in workers]),
-        "replica_drift": max(worker["replica_drift"] for worker in workers),
-        "replicas_equal": len({worker["parameter_digest"] for worker in workers}) == 1,
-        "num_parameters": workers[0]["num_parameters"],
-        "per_worker": [_worker_row(worker, values) for worker, values in zip(workers, times, strict=True)],
-        "curve": curve_of(workers),
-        "evaluations": evaluations_of(workers),
-        "target": target_of(recipe.measure.target_accuracy, workers),
-        **resource_results(workers),
-        **(measured or {}),
-    }
+        warmup_steps=min(num_steps, train.timed_iterations or num_steps) - len(times[0]),
+        iteration_s=Summary(**summary([value for values in times for value in values])),
+        samples_per_s=samples / busy_s,
+        epoch_s=epoch_s,
+        epoch_without_data_s=epoch_without_data_s,
+        train_s=max(worker.train_s for worker in workers),
+        evaluation_s=max(worker.evaluation_s for worker in workers),
+        total_s=total_s,
+        final=_final(workers),
+        staleness_updates=_together([worker.strategy_metrics.get(STALENESS) for worker in workers]),
+        replica_drift=max(worker.replica_drift for worker in workers),
+        replicas_equal=len({worker.parameter_digest for worker in workers}) == 1,
+        num_parameters=workers[0].num_parameters,
+        per_worker=[_worker_result(worker, values) for worker, values in zip(workers, times, strict=True)],
+        curve=curve_of(workers),
+        evaluations=evaluations_of(workers),
+        target=target_of(recipe.measure.target_accuracy, workers),
+        resources=resources({worker.rank: worker.samples for worker in workers}),
+        network=network(workers),
+        split=measured.analysis.split,
+        stragglers=measured.analysis.stragglers,
+        timeline=measured.analysis.timeline,
+        links=measured.links,
+    )
 
 
-def combine(repeats: list[Result]) -> Result:
-    """Several repeats of one entry as one result: medians, with an interval for the iteration time."""
-    middle = sorted(repeats, key=lambda r: r["iteration_s"]["mean"])[(len(repeats) - 1) // 2]
-    means = [repeat["iteration_s"]["mean"] for repeat in repeats]
-    bounds = interval95_of_times(means)
-    medians = {
-        key: statistics.median(repeat[key] for repeat in repeats) for key in ("samples_per_s", "train_s", "total_s")
-    }
-    return {
-        **middle,
-        **medians,
-        "iteration_s": {
-            key: statistics.median(repeat["iteration_s"][key] for repeat in repeats)
-            for key in repeats[0]["iteration_s"]
-            if all(key in repeat["iteration_s"] for repeat in repeats)  # runs of before have fewer percentiles
-        },
-        "replica_drift": max(repeat["replica_drift"] for repeat in repeats),
-        "replicas_equal": all(repeat["replicas_equal"] for repeat in repeats),
-        "iteration_mean_s_repeats": means,
-        "slowest_mean_s_repeats": [max(row["iteration_s"] for row in repeat["per_worker"]) for repeat in repeats],
-        "iteration_mean_s_interval95": list(bounds) if bounds else None,
-        "repeats": len(repeats),
-        "target": combined_targets([repeat.get("target") for repeat in repeats]),
+def combine(repeats: Sequence[RunResult]) -> Row:
+    """Several repeats of one entry as one row: medians, with an interval for the iteration time."""
+    middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
+    means = [repeat.iteration_s.mean for repeat in repeats]
+
+    def median(of: Callable[[RunResult], float]) -> float:
+        return statistics.median(of(repeat) for repeat in repeats)
+
+    fields = {name: getattr(middle, name) for name in RunResult.__struct_fields__}
+    fields |= {
+        "samples_per_s": median(lambda repeat: repeat.samples_per_s),
+        "train_s": median(lambda repeat: repeat.train_s),
+        "total_s": median(lambda repeat: repeat.total_s),
+        "iteration_s": _median_summary([repeat.iteration_s for repeat in repeats]),
+        "replica_drift": _largest(repeat.replica_drift for repeat in repeats),
+        "replicas_equal": all(repeat.replicas_equal for repeat in repeats),
+        "target": combined_targets([repeat.target for repeat in repeats]),
         "stragglers": agreed_stragglers(repeats),
     }
+    return Row(
+        **fields,
+        iteration_mean_s_repeats=means,
+        slowest_mean_s_repeats=[max(worker.iteration_s for worker in repeat.per_worker) for repeat in repeats],
+        iteration_mean_s_interval95=interval95_of_times(means),
+        repeats=len(repeats),
+    )
 
 
-def add_comparisons(results: list[Result]) -> None:
-    """How each result stands to the fastest synchronised one, its speed-up over one worker, and how far it is from the
-    limit: as many workers that do not agree at all.
+def compared(rows: Sequence[Row]) -> list[Row]:
+    """Every row against the fastest synchronised one, against one worker, and against workers that never synchronise.
 
     Ratios are those of the times shown; intervals and verdicts come from repeats taken side by side. The limit is the
-    slowest of those workers: who agrees in every step cannot be faster than that one, however fast others are alone.
+    slowest of the workers that never synchronise: a strategy that synchronises in every step waits for that one.
     """
-    fastest = fastest_of(results)
-    alone = next((r for r in results if r["workers"] == 1), None)
-    apart = [r for r in results if r["workers"] > 1 and r["guarantee"] == "NONE"]
-    limit = min(apart, key=lambda r: r["label"] != "none", default=None)  # others that never agree may do more than it
-    for result in results:
-        ours = result["iteration_mean_s_repeats"]
-        ratio = paired_ratio(ours, fastest["iteration_mean_s_repeats"])
-        result["versus_fastest"] = {
-            "label": fastest["label"],
-            "ratio": result["iteration_s"]["mean"] / fastest["iteration_s"]["mean"],
-            "interval95": [ratio.low, ratio.high] if ratio.low is not None else None,
-            "verdict": "fastest" if result is fastest else _verdict(ratio.is_different, ratio.value),
-        }
-        if alone is not None:
-            speedup = paired_ratio(alone["iteration_mean_s_repeats"], ours)
-            result["speedup"] = alone["iteration_s"]["mean"] / result["iteration_s"]["mean"]
-            result["speedup_interval95"] = [speedup.low, speedup.high] if speedup.low is not None else None
-            result["efficiency"] = result["speedup"] / result["workers"]
-        if limit is not None and result["workers"] == limit["workers"]:
-            slowest, limits = _slowest_repeats(result), _slowest_repeats(limit)
-            above = paired_ratio(slowest, limits)
-            limit_s = statistics.median(limits)
-            result["versus_none"] = {
-                "label": limit["label"],
-                "limit_s": limit_s,
-                "ratio": statistics.median(slowest) / limit_s,
-                "interval95": [above.low, above.high] if above.low is not None else None,
-            }
+    if not rows:
+        return []
+    fastest = fastest_of(rows)
+    alone = next((row for row in rows if row.workers == 1), None)
+    apart = [row for row in rows if row.workers > 1 and row.guarantee == "NONE"]
+    limit = min(apart, key=lambda row: row.label != "none", default=None)  # others may do more than `none` does
+    return [_compared(row, fastest, alone, limit) for row in rows]
 
 
-def _slowest_repeats(result: Result) -> list[float]:
+def _compared(row: Row, fastest: Row, alone: Row | None, limit: Row | None) -> Row:
+    ours = row.iteration_mean_s_repeats
+    ratio = paired_ratio(ours, fastest.iteration_mean_s_repeats)
+    row = changed(
+        row,
+        versus_fastest=Versus(
+            label=fastest.label,
+            ratio=row.iteration_s.mean / fastest.iteration_s.mean,
+            interval95=interval_of(ratio),
+            verdict="fastest" if row is fastest else _verdict(ratio.is_different, ratio.value),
+        ),
+    )
+    if alone is not None:
+        speedup = alone.iteration_s.mean / row.iteration_s.mean
+        row = changed(
+            row,
+            speedup=speedup,
+            speedup_interval95=interval_of(paired_ratio(alone.iteration_mean_s_repeats, ours)),
+            efficiency=speedup / row.workers,
+        )
+    if limit is not None and row.workers == limit.workers:
+        slowest, limits = _slowest_repeats(row), _slowest_repeats(limit)
+        limit_s = statistics.median(limits)
+        versus = Versus(
+            label=limit.label,
+            limit_s=limit_s,
+            ratio=statistics.median(slowest) / limit_s,
+            interval95=interval_of(paired_ratio(slowest, limits)),
+        )
+        row = changed(row, versus_none=versus)
+    return row
+
+
+def fastest_of(rows: Sequence[Row]) -> Row:
+    """The fastest strategy: one worker and workers that never synchronise are baselines, not rivals.
+
+    Strategies that keep every replica on the same step are preferred: stale or drifting ones train another model. So
+    are those that a study found accurate enough (`is_within`).
+    """
+    several = [row for row in rows if row.workers > 1 and row.guarantee != "NONE" and row.is_within is not False]
+    rivals = [row for row in several if row.guarantee in ("EXACT", "LOSSY")] or several or rows
+    return min(rivals, key=lambda row: row.iteration_s.mean)
+
+
+def interval_of(ratio: Ratio) -> Interval | None:
+    return None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
+
+
+def _slowest_repeats(row: Row) -> list[float]:
     """Mean iteration time of the slowest worker, in each of the repeats that are compared."""
-    means: list[float] = result["iteration_mean_s_repeats"]
-    slowest: list[float] = result.get("slowest_mean_s_repeats", means)  # runs of before have none
-    return slowest[: len(means)]
-
-
-def fastest_of(results: list[Result]) -> Result:
-    """The fastest way to agree: one worker and workers that never agree are limits, not rivals.
-
-    Ways that keep every replica on the same step are preferred: what is late or apart trains another model. So is who
-    was found to learn as much as was asked for, where a study judged that (`is_within`).
-    """
-    several = [r for r in results if r["workers"] > 1 and r["guarantee"] != "NONE" and r.get("is_within", True)]
-    rivals = [r for r in several if r["guarantee"] in ("EXACT", "LOSSY")] or several or results
-    return min(rivals, key=lambda r: r["iteration_s"]["mean"])
+    means = row.iteration_mean_s_repeats
+    return (row.slowest_mean_s_repeats or means)[: len(means)]  # the first versions stored none
 
 
 def _verdict(is_different: bool | None, ratio: float) -> str:
@@ -158,46 +175,66 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
     return "slower" if ratio > 1 else "faster"
 
 
-def _final(workers: list[dict[str, Any]]) -> dict[str, float | None]:
+def _median_summary(summaries: Sequence[Summary]) -> Summary:
+    """Medians of every figure that all repeats have: the first versions stored fewer percentiles."""
+    return Summary(
+        mean=statistics.median(one.mean for one in summaries),
+        p50=statistics.median(one.p50 for one in summaries),
+        p95=statistics.median(one.p95 for one in summaries),
+        p90=of_all(statistics.median, [one.p90 for one in summaries]),
+    )
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    """None where one of them is not a number: a replica that diverged has no distance to the others."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _final(workers: Sequence[WorkerReport]) -> Final:
     """Training figures weighted by samples; test figures are means over replicas, equal where those are."""
-    weights = [sum(worker["num_samples"]) for worker in workers]
+    weights = [sum(worker.num_samples) for worker in workers]
 
-    def weighted(key: str) -> float | None:
-        values = [worker[key] for worker in workers]
-        if any(value is None for value in values):
+    def weighted(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
             return None
-        return float(sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights))
+        return float(sum(v * w for v, w in zip(known, weights, strict=True)) / sum(weights))
 
-    def mean(key: str) -> float | None:
-        values = [worker[key] for worker in workers]
-        return None if any(value is None for value in values) else statistics.fmean(values)
-
-    return {
-        "train_loss": weighted("train_loss"),
-        "train_accuracy": weighted("train_accuracy"),
-        "test_loss": mean("test_loss"),
-        "test_accuracy": mean("test_accuracy"),
-    }
+    return Final(
+        train_loss=weighted([worker.train_loss for worker in workers]),
+        train_accuracy=weighted([worker.train_accuracy for worker in workers]),
+        test_loss=of_all(statistics.fmean, [worker.test_loss for worker in workers]),
+        test_accuracy=of_all(statistics.fmean, [worker.test_accuracy for worker in workers]),
+    )
 
 
-def _worker_row(worker: dict[str, Any], times: list[float]) -> dict[str, Any]:
+def _worker_result(worker: WorkerReport, times: list[float]) -> WorkerResult:
     figures = summary(times)
-    same = ["rank", "sent_bytes", "received_bytes", "num_operations", "train_loss", "train_accuracy", "test_loss"]
-    same += [
-        "test_accuracy",
-        "test_loss_before_finish",
-        "test_accuracy_before_finish",
-        "train_s",
-        "parameter_digest",
-        "strategy_metrics",
-    ]
-    row = {key: worker[key] for key in same}
-    percentiles = {f"iteration_{key}_s": value for key, value in figures.items() if key != "mean"}
-    return {**row, "iteration_s": figures["mean"], **percentiles}
+    return WorkerResult(
+        rank=worker.rank,
+        sent_bytes=worker.sent_bytes,
+        received_bytes=worker.received_bytes,
+        num_operations=worker.num_operations,
+        train_loss=worker.train_loss,
+        train_accuracy=worker.train_accuracy,
+        test_loss=worker.test_loss,
+        test_accuracy=worker.test_accuracy,
+        test_loss_before_finish=worker.test_loss_before_finish,
+        test_accuracy_before_finish=worker.test_accuracy_before_finish,
+        train_s=worker.train_s,
+        parameter_digest=worker.parameter_digest,
+        strategy_metrics=worker.strategy_metrics,
+        iteration_s=figures["mean"],
+        iteration_p50_s=figures["p50"],
+        iteration_p90_s=figures["p90"],
+        iteration_p95_s=figures["p95"],
+    )
 
 
-def _together(distributions: list[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """The distributions of all workers as one; None where nobody measured one."""
+def _together(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Staleness | None:
+    """The distributions of all workers as one; None where no worker measured one."""
     counts: dict[int, int] = {}
     for distribution in distributions:
         for value, count in (distribution or {"counts": {}})["counts"].items():
@@ -205,15 +242,15 @@ def _together(distributions: list[dict[str, Any] | None]) -> dict[str, Any] | No
     if not counts:
         return None
     mean = sum(value * count for value, count in counts.items()) / sum(counts.values())
-    return {"counts": {str(value): counts[value] for value in sorted(counts)}, "max": max(counts), "mean": mean}
+    return Staleness(counts={str(value): counts[value] for value in sorted(counts)}, max=max(counts), mean=mean)
 
 
-def _epoch_times(workers: list[dict[str, Any]]) -> tuple[float | None, float | None]:
+def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
     """Mean time of a complete epoch with and without loading data; None where no epoch was completed."""
-    length = workers[0]["steps_per_epoch"]
-    num_epochs = len(workers[0]["iteration_s"]) // length
+    length = workers[0].steps_per_epoch
+    num_epochs = len(workers[0].iteration_s) // length
     if num_epochs == 0:
         return None, None
-    whole = max(sum(worker["iteration_s"][: num_epochs * length]) for worker in workers) / num_epochs
-    data = max(sum(worker["data_s"][: num_epochs * length]) for worker in workers) / num_epochs
+    whole = max(sum(worker.iteration_s[: num_epochs * length]) for worker in workers) / num_epochs
+    data = max(sum(worker.data_s[: num_epochs * length]) for worker in workers) / num_epochs
     return whole, whole - data

@@ -8,23 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import WorkerError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.spool import recover
 from paceline.recipe import Recipe
+from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, RunRecord, RunResult, changed, received, settled
+from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
 from paceline.study.measured import measure_run
-from paceline.study.results import Result, run_result
+from paceline.study.results import run_result
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
 
 
 def execute(
-    launcher: Launcher, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
-) -> Result | None:
-    """Train under one strategy and store the run; None where this process is not the one that reports."""
+    launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
+) -> RunResult | None:
+    """Train under one strategy and store the run; None where another process reports."""
     recipe = entry.recipe(recipe)
     checkpoint = ""
     if folder is not None:
@@ -32,21 +34,24 @@ def execute(
     task = training_task(recipe, entry, folder, checkpoint=checkpoint)
     facts = environment()  # before the load is our own
     started = time.perf_counter()
-    summary: dict[str, Any] = {"name": recipe.name, "started": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    record = RunRecord(
+        schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=DONE
+    )
     try:
-        workers = launcher.run(task, on_event)
+        answers = launcher.run(task, on_event)
     except BaseException as error:
         if folder is not None:
-            _store_unfinished(folder, recipe, {**summary, "label": entry.label}, error)
+            _store_unfinished(folder, recipe, changed(record, label=entry.label), error)
         raise
     if not launcher.is_main:
         return None
     total_s = time.perf_counter() - started
-    measured = measure_run(recipe, workers, folder.path / "workers" if folder is not None else None)
-    result = run_result(recipe, entry, workers, total_s, measured)
+    workers = received(answers, WorkerReport)
+    measured = measure_run(recipe, workers, folder.path if folder is not None else None)
+    result = settled(run_result(recipe, entry, workers, total_s, measured))
     if folder is not None:
         try:
-            write_run(folder, recipe, facts, {**summary, "status": "done", "result": result}, workers)
+            write_run(folder, recipe, facts, changed(record, result=result), workers)
             folder.commit()
         except BaseException:
             folder.discard()
@@ -70,25 +75,25 @@ def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **more: A
     )
 
 
-def _store_unfinished(folder: Folder, recipe: Recipe, summary: dict[str, Any], error: BaseException) -> None:
+def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
     """A run that was interrupted or whose worker failed is kept and marked; anything else leaves nothing."""
     if isinstance(error, KeyboardInterrupt):
-        status = {"status": "interrupted"}
+        record = changed(record, status=INTERRUPTED)
     elif isinstance(error, WorkerError):
-        status = {"status": "failed", "error": str(error)}
+        record = changed(record, status=FAILED, error=str(error))
     else:
         folder.discard()
         return
     try:
         with disk_errors(folder.path):
             recover(folder.path / "workers")
-        write_run(folder, recipe, environment(), {**summary, **status}, [])
-        error.add_note(f"the run is kept, marked {status['status']}: {folder.commit()}")
+        write_run(folder, recipe, environment(), record, [])
+        error.add_note(f"the run is kept, marked {record.status}: {folder.commit()}")
     except BaseException:
         folder.discard()
         raise
 
 
-def run_folder(out: Path, name: str, launcher: Launcher) -> Folder | None:
+def run_folder(out: Path, name: str, launcher: WorkerPool) -> Folder | None:
     """Where a run will be stored; only the process that reports has one."""
     return Folder(out, name) if launcher.is_main else None

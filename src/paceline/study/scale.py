@@ -1,146 +1,288 @@
-"""How strategies scale with workers: points in turn, every one of them against one worker of the same code."""
+"""How strategies scale with workers: every point against one worker of the same code."""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from paceline.errors import WorkerError
-from paceline.launch.base import Launcher
-from paceline.measure.environment import environment
-from paceline.runs import SCHEMA, Folder, stamped, store_study
-from paceline.study.compare import Listener
-from paceline.study.measuring import cost_of_measuring
-from paceline.study.results import Result, combine
-from paceline.study.run import execute, run_folder
-from paceline.study.scale_plan import Job, Plan, Point, Work
-from paceline.study.scaling import add_scaling, paying
+from paceline.errors import UsageError, unknown
+from paceline.parsing import first_repeated
+from paceline.recipe import Recipe
+from paceline.results import FAILED, Failure, Point, Row, StudyResult, changed
+from paceline.results.study import Scale as ScaleResult
+from paceline.strategies import StrategySpec
+from paceline.study.base import Cell, Probe, Progress, Study, make_result
+from paceline.study.entries import ONE_WORKER, Entry, make_entry
+from paceline.study.preflight import Facts, preflight
+from paceline.study.results import combine
+from paceline.study.scaling import MODES, STRONG, WEAK, paying, with_scaling
+from paceline.text import file_name_of
 
-Study = dict[str, Any]
+BOTH = "both"
+
+Work = tuple[str, int, int]  # label, workers, global batch
 
 
-class Rounds:
-    """Runs jobs in turn and keeps what each of them gave; one that fails is not tried again, the others go on."""
+@dataclass(frozen=True)
+class ScalePoint:
+    """One strategy with a number of workers in one mode."""
 
-    def __init__(self, plan: Plan, launcher: Launcher, folder: Folder | None, listener: Listener) -> None:
-        self._plan, self._launcher, self._folder, self._listener = plan, launcher, folder, listener
-        self.measured: dict[Work, list[Result]] = {job.work: [] for job in plan.jobs}
-        self.failed: list[dict[str, Any]] = []
-        self.cost: tuple[str, dict[str, Any]] | None = None
-        self._given_up: set[Work] = set()
+    mode: str
+    recipe: Recipe  # as it runs: with the batch that the mode gives to so many workers
+    entry: Entry
 
-    def run(self, repeats: int) -> None:
-        jobs = self._plan.jobs
-        for repeat in range(repeats):
-            # Every other round runs backwards, so that a machine that slows down does not slow the same ones.
-            for job in jobs if repeat % 2 == 0 else reversed(jobs):
-                if job.work not in self._given_up:
-                    self._measure(job, repeat)
+    @property
+    def values(self) -> Point:
+        return {"workers": self.entry.num_workers, "mode": self.mode}
 
-    def _measure(self, job: Job, repeat: int) -> None:
-        shown = job.shown
-        self._listener.started(shown, repeat)
-        inner = Folder(self._folder.path / "runs", f"{job.folder_name}-{repeat + 1}") if self._folder else None
+    @property
+    def work(self) -> Work:
+        """What is measured. Points of both modes with the same work are measured once."""
+        return self.entry.label, self.entry.num_workers, self.recipe.batch_size
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work, and the points that it is measured for."""
+
+    points: tuple[ScalePoint, ...]
+
+    @property
+    def work(self) -> Work:
+        return self.points[0].work
+
+    @property
+    def entry(self) -> Entry:
+        return self.points[0].entry
+
+    @property
+    def cell(self) -> Cell:
+        label, num_workers, batch_size = self.work
+        return Cell(
+            key=key_of(self.work),
+            recipe=self.points[0].recipe,
+            entry=self.entry,
+            shown=self._shown,
+            folder_name=f"{file_name_of(label)}-workers{num_workers}-batch{batch_size}",
+        )
+
+    @property
+    def _shown(self) -> Entry:
+        """The entry under a label that tells it from those with other workers."""
+        modes = " and ".join(point.mode for point in self.points)
+        where = "" if self.entry.label == ONE_WORKER else f" on {self.entry.num_workers}"
+        return replace(self.entry, label=f"{self.entry.label}{where}, {modes}")
+
+
+def key_of(work: Work) -> str:
+    label, num_workers, batch_size = work
+    return f"{label} on {num_workers}, batch {batch_size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Study):
+    """All points; `recipe` is that of the largest, `refused` has the points that cannot run, with the reason."""
+
+    name: ClassVar[str] = "scale"
+    result_type: ClassVar[type[StudyResult]] = ScaleResult
+    goes_on: ClassVar[bool] = True
+    request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "workers", "modes")
+
+    recipe: Recipe
+    workers: tuple[int, ...]  # those beside the one worker
+    modes: tuple[str, ...]
+    points: tuple[ScalePoint, ...]
+    refused: tuple[Failure, ...]
+    facts: Facts
+    repeats: int = 1
+
+    @classmethod
+    def prepare(cls, recipe: Recipe, workers: Sequence[int], modes: Sequence[str], *, repeats: int = 1) -> Scale:
+        """Find every mistake in a request before anything starts; the recipe is the one of most workers."""
+        assert recipe.workers == max(workers), "both modes meet at the largest number of workers"
+        texts = [text for text in recipe.strategies if text != ONE_WORKER]
+        if not texts:
+            raise UsageError(f"recipe {recipe.name!r} names no strategies to scale; give some with --strategies")
+        numbers = tuple(number for number in workers if number > 1)
+        _check_nodes(recipe, numbers)
+        refused: list[Failure] = []
+        lines = [_line(text, recipe, numbers, modes, refused) for text in texts]
+        labels = [line[0].entry.label for line in lines]
+        twice = first_repeated(labels)
+        if twice is not None:
+            raise UsageError(f"strategy {twice!r} is named twice")
+        references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]
+        points = (*references, *(point for line in lines for point in line))
+        # Most workers have the largest batch and the fewest steps: what works there works with fewer.
+        facts = preflight(recipe, [line[-1].entry for line in lines])
+        return cls(
+            recipe=recipe,
+            workers=numbers,
+            modes=tuple(modes),
+            points=points,
+            refused=tuple(refused),
+            facts=facts,
+            repeats=repeats,
+        )
+
+    @classmethod
+    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Scale:
+        del num_hosts  # the stored recipe names its comm
+        assert isinstance(stored, ScaleResult)
+        recipe = Recipe.from_dict(stored.recipe)
+        return cls.prepare(recipe, stored.workers, list(stored.modes), repeats=stored.repeats or 1)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """In the order in which they run: few workers before many."""
+        by_work: dict[Work, list[ScalePoint]] = {}
+        for point in sorted(self.points, key=lambda point: point.entry.num_workers):
+            by_work.setdefault(point.work, []).append(point)
+        return [Job(tuple(points)) for points in by_work.values()]
+
+    @property
+    def ordered(self) -> list[ScalePoint]:
+        """In the order in which they are shown: mode by mode, strategy by strategy."""
+        labels = list(dict.fromkeys(point.entry.label for point in self.points))
+
+        def place(point: ScalePoint) -> tuple[int, int, int]:
+            return self.modes.index(point.mode), labels.index(point.entry.label), point.entry.num_workers
+
+        return sorted(self.points, key=place)
+
+    @property
+    def kept(self) -> dict[str, dict[str, int]]:
+        """What every mode keeps, as stored values."""
+        found = {STRONG: {"batch_size": self.recipe.batch_size}, WEAK: {"worker_batch_size": worker_batch(self.recipe)}}
+        return {mode: found[mode] for mode in self.modes}
+
+    @property
+    def num_processes(self) -> int:
+        return max(point.entry.num_processes for point in self.points)
+
+    def cells(self) -> list[Cell]:
+        return self.repeated([job.cell for job in self.jobs], self.repeats)
+
+    def probe(self, progress: Progress) -> Probe | None:
+        """With most workers, under the strategies that did not fail there."""
+        largest = [job for job in self.jobs if job.entry.num_workers == self.recipe.workers]
+        able = [job.entry for job in largest if job.cell.key not in progress.failures]
+        if not able:
+            return None
+        entries = list({entry.label: entry for entry in able}.values())
+        num_steps = self.facts.total_steps * len(self.jobs) * self.repeats
+        return Probe(recipe=self.recipe, entries=entries, num_steps=num_steps)
+
+    def result(self, header: StudyResult, progress: Progress) -> ScaleResult:
+        rows = with_scaling([self._row(point, progress) for point in self.ordered if progress.of(key_of(point.work))])
+        if not rows and len(progress.failures) == len(self.jobs):
+            header = changed(header, status=FAILED, error="every point failed")
+        return make_result(
+            ScaleResult,
+            header,
+            workers=[1, *self.workers],
+            modes=self.kept,
+            num_points=len(self.points),
+            refused=list(self.refused),
+            failed=self._failed(progress),
+            results=rows,
+            paying=paying(rows),
+        )
+
+    def _row(self, point: ScalePoint, progress: Progress) -> Row:
+        row = combine(progress.of(key_of(point.work)))
+        probed = None if progress.overhead is None else (progress.overhead[0], self.recipe.workers, self.modes[0])
+        cost = progress.overhead[1] if progress.overhead and probed == (row.label, row.workers, point.mode) else None
+        return changed(row, point=point.values, batch_size=point.recipe.batch_size, measuring=cost)
+
+    def _failed(self, progress: Progress) -> list[Failure]:
+        jobs = {job.cell.key: job for job in self.jobs}
+        return [
+            Failure(label=job.entry.label, point=point.values, repeat=failure.cell.repeat + 1, error=failure.reason)
+            for key, failure in progress.failures.items()
+            for job in [jobs[key]]
+            for point in job.points
+        ]
+
+
+def parse_workers(text: str) -> tuple[int, ...]:
+    """`1,2,3,4` or `1-4` as numbers, each once, from few to many."""
+    numbers: set[int] = set()
+    for word in (word.strip() for word in text.split(",")):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= first <= last:
+            raise UsageError(f"--workers {text!r} is not a list of numbers of workers such as 1,2,3,4 or 1-4")
+        if last - first > 1000:
+            raise UsageError(f"--workers {text!r} names {last - first + 1} numbers of workers; name those to measure")
+        numbers.update(range(first, last + 1))
+    if numbers == {1}:
+        raise UsageError("--workers 1 alone shows no scaling: the one worker is always measured; name larger numbers")
+    return tuple(sorted(numbers))
+
+
+def parse_mode(text: str) -> tuple[str, ...]:
+    if text not in (*MODES, BOTH):
+        raise unknown("--mode", text, (*MODES, BOTH))
+    return MODES if text == BOTH else (text,)
+
+
+def worker_batch(recipe: Recipe) -> int:
+    """The batch that every worker keeps in weak scaling: its own, or its part of the global one with most workers."""
+    return recipe.train.worker_batch_size or recipe.batch_size // recipe.workers
+
+
+def _check_nodes(recipe: Recipe, numbers: Sequence[int]) -> None:
+    nodes = recipe.cluster.nodes
+    if nodes > 1 and numbers[-1] > nodes:
+        raise UsageError(
+            f"--workers {numbers[-1]} is more than the {nodes} nodes of the cluster: workers would share nodes, and "
+            f"what a further node brings would not be seen; use up to {nodes}, or --cluster nodes={numbers[-1]}"
+        )
+
+
+def _line(
+    text: str, recipe: Recipe, numbers: Sequence[int], modes: Sequence[str], refused: list[Failure]
+) -> list[ScalePoint]:
+    """The points of one strategy. Where its words are wrong, or it can run nowhere, that is an error."""
+    spec = StrategySpec.parse(text, recipe.codec)
+    spec.build()
+    found: list[ScalePoint] = []
+    reasons: list[str] = []
+    for number in numbers:
         try:
-            result = execute(
-                self._launcher,
-                job.recipe,
-                job.entry,
-                folder=inner,
-                on_event=lambda event: self._listener.event(shown, event),
-            )
-        except WorkerError as error:
-            if not self._launcher.can_go_on:
-                raise
-            self._given_up.add(job.work)
-            points = [point.values for point in job.points]
-            self.failed += [_failure(job.entry.label, point, repeat, error) for point in points]
-            self._listener.event(shown, {"kind": "warning", "text": f"failed: {error}; the other points go on"})
-            return
-        if result is not None:
-            self.measured[job.work].append(result)
-            self._listener.done(shown, repeat, result)
-
-    def measure_measuring(self, repeats: int, out: Path) -> None:
-        """What measuring costs with most workers, as a comparison finds it; a failure there loses no point."""
-        recipe = self._plan.recipe
-        largest = [job for job in self._plan.jobs if job.entry.num_workers == recipe.workers]
-        entries = list({job.entry.label: job.entry for job in largest if job.work not in self._given_up}.values())
-        if not entries:
-            return
-        num_steps = self._plan.facts.total_steps * len(self.measured) * repeats
-        try:
-            self.cost = cost_of_measuring(self._launcher, recipe, entries, num_steps=num_steps, out=out)
-        except WorkerError as error:
-            if not self._launcher.can_go_on:
-                raise
-            where = {"workers": recipe.workers, "mode": self._plan.modes[0]}
-            self.failed.append(_failure("finding out what measuring costs", where, repeats, error))
-
-    def rows(self) -> list[Result]:
-        """A row per point that has a result: mode by mode, strategy by strategy, from few workers to many."""
-        found = [self._row(point) for point in self._plan.ordered if self.measured[point.work]]
-        add_scaling(found)
-        return found
-
-    def _row(self, point: Point) -> Result:
-        row = {**combine(self.measured[point.work]), "point": point.values, "batch_size": point.recipe.batch_size}
-        tried = (self.cost[0] if self.cost else None, self._plan.recipe.workers, self._plan.modes[0])
-        is_tried = tried == (row["label"], row["workers"], point.mode)
-        return {**row, "measuring": self.cost[1] if self.cost and is_tried else None}
+            entry = make_entry(text, _strong(recipe, number))
+            _check_servers(entry, recipe.cluster.nodes)
+        except UsageError as error:
+            reasons.append(str(error))
+            refused += [
+                Failure(label=str(spec), point={"workers": number, "mode": mode}, reason=str(error)) for mode in modes
+            ]
+            continue
+        found += [_point(entry, recipe, mode) for mode in modes]
+    if not found:
+        listed = ", ".join(map(str, numbers))
+        raise UsageError(f"strategy {text!r} can run on none of {listed} workers: {reasons[0]}")
+    return found
 
 
-def scale(plan: Plan, launcher: Launcher, *, repeats: int, out: Path, listener: Listener) -> tuple[Study, Path] | None:
-    """Run every point `repeats` times, in turn; the study and its folder, or None where another process reports.
-
-    An interrupted or failed study keeps what was measured until then, and says so.
-    """
-    folder = run_folder(out, stamped(f"scale-{plan.recipe.name}"), launcher)
-    study = _head(plan, repeats)
-    rounds = Rounds(plan, launcher, folder, listener)
-    started = time.perf_counter()
-    try:
-        rounds.run(repeats)
-        rounds.measure_measuring(repeats, out)
-    except BaseException as error:
-        if folder is not None:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            error.__notes__ = []  # the run inside moves with the study
-            study |= {"status": status, "error": str(error), "wall_s": time.perf_counter() - started}
-            _, path = _store(folder, study, rounds)
-            error.add_note(f"what was measured until then is kept: {path}")
-        raise
-    if folder is None:
-        return None
-    if not any(rounds.measured.values()):
-        study |= {"status": "failed", "error": "every point failed"}
-    return _store(folder, {**study, "wall_s": time.perf_counter() - started}, rounds)
+def _check_servers(entry: Entry, nodes: int) -> None:
+    if nodes > 1 and entry.num_processes > nodes:
+        servers = "1 server" if entry.num_servers == 1 else f"{entry.num_servers} servers"
+        needed = f"{entry.num_workers} workers and {servers} need {entry.num_processes} nodes"
+        raise UsageError(f"{needed}, and the cluster has {nodes}")
 
 
-def _head(plan: Plan, repeats: int) -> Study:
-    return {
-        "schema": SCHEMA,
-        "kind": "study",
-        "study": "scale",
-        "name": plan.recipe.name,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "status": "done",
-        "recipe": plan.recipe.to_dict(),
-        "environment": environment(),
-        "repeats": repeats,
-        "workers": [1, *plan.workers],
-        "modes": plan.kept,
-        "num_points": len(plan.points),
-        "refused": list(plan.refused),
-    }
+def _point(entry: Entry, recipe: Recipe, mode: str) -> ScalePoint:
+    number = entry.num_workers
+    if mode == STRONG:
+        return ScalePoint(mode, _strong(recipe, number), entry)
+    changes = {"workers": number, "train.worker_batch_size": worker_batch(recipe)}
+    return ScalePoint(mode, recipe.replace({**changes, "name": recipe.name, "description": recipe.description}), entry)
 
 
-def _store(folder: Folder, study: Study, rounds: Rounds) -> tuple[Study, Path]:
-    results = rounds.rows()
-    study = {**study, "failed": rounds.failed, "results": results, "paying": paying(results)}
-    return study, store_study(folder, study)
-
-
-def _failure(label: str, point: dict[str, Any], repeat: int, error: WorkerError) -> dict[str, Any]:
-    return {"label": label, "point": point, "repeat": repeat + 1, "error": str(error)}
+def _strong(recipe: Recipe, number: int) -> Recipe:
+    changes = {"workers": number, "train.batch_size": recipe.batch_size}
+    return recipe.replace({**changes, "name": recipe.name, "description": recipe.description})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from paceline.comm import Comm, Reduction
+from paceline.results.value import Json
 from paceline.strategies.gather_scatter import gather_scatter
 from paceline.strategies.ring import Spare, ring_all_reduce
 from paceline.train.context import Context
@@ -205,7 +206,7 @@ def make_trials(op: str, comm: Comm, numel: int, dtype: torch.dtype) -> list[Tri
 def trial_job(
     context: Context, *, comms: list[str], cases: list[tuple[str, int]], dtype: str, warmup: int, iterations: int,
     check: bool,
-) -> list[list[dict[str, Any]]]:  # fmt: skip
+) -> list[list[Json]]:  # fmt: skip
     """For each case (an operation and a number of elements): this worker's times on every comm, as plain values.
 
     In every round each comm has one turn, and the copy as well; who is first moves on by one. The context's own comm

@@ -3,201 +3,221 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from paceline.codecs import TensorSpec
 from paceline.data import load_data
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Launcher
-from paceline.measure.environment import environment
 from paceline.models import build_model
-from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, Folder, stamped, store_study
+from paceline.recipe import Changes, Recipe
+from paceline.results import Json, Row, StudyResult, changed
+from paceline.results.study import Best, RungResult, Tuning
+from paceline.runs.store import disk_errors
 from paceline.study.advice import BEST_FILE, command_for, library_call
+from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
 from paceline.study.candidates import Candidates, Space, make_candidates, sync_period
 from paceline.study.entries import Entry
 from paceline.study.halving import Guessing, Margins, Rung, best_of, judge_rung, plan_rungs, survivors
 from paceline.study.preflight import Facts, preflight
-from paceline.study.results import Result, add_comparisons, combine
-from paceline.study.rounds import Failures, Follow, Measured, run_rounds
+from paceline.study.results import compared
+from paceline.text import file_name_of
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Everything that is decided before anything starts."""
+@dataclass(frozen=True, kw_only=True)
+class Tune(Study):
+    """Candidates, and the rungs that fewer and fewer of them pass."""
 
+    name: ClassVar[str] = "tune"
+    result_type: ClassVar[type[StudyResult]] = Tuning
+    varies_seed: ClassVar[bool] = True  # the accuracy that a candidate may lose is judged over seeds
+    goes_on: ClassVar[bool] = True
+    request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "margins", "request")
+
+    recipe: Recipe
+    space: Space
+    eta: int
     candidates: Candidates
-    rungs: list[Rung]
+    rungs: tuple[Rung, ...]
     facts: Facts
     margins: Margins
     guessing: Guessing
+    repeats: int  # of the last rung
+
+    @classmethod
+    def prepare(cls, recipe: Recipe, space: Space, *, margins: Margins, eta: int, repeats: int) -> Tune:
+        """Find every mistake in a request before anything starts, and plan the rungs."""
+        if recipe.workers < 2:
+            raise UsageError("one worker agrees with nobody: tuning needs --workers 2 or more")
+        if eta < 2:
+            raise UsageError(f"--eta must be 2 or more, not {eta}: one in so many candidates goes on")
+        facts = preflight(recipe)
+        data = load_data(recipe.data, seed=recipe.seed)
+        model = build_model(recipe.model.name, data)
+        tensors = [TensorSpec.of(parameter) for parameter in model.parameters() if parameter.requires_grad]
+        candidates = make_candidates(space, recipe, tensors)
+        rungs = plan_rungs(
+            len(candidates.entries),
+            total_steps=facts.total_steps,
+            eta=eta,
+            repeats=repeats,
+            warmup=recipe.train.warmup_iterations,
+            period=sync_period(candidates.entries),
+        )
+        return cls(
+            recipe=recipe,
+            space=space,
+            eta=eta,
+            candidates=candidates,
+            rungs=tuple(rungs),
+            facts=facts,
+            margins=margins,
+            guessing=Guessing(num_classes=data.num_classes, num_test_samples=facts.num_test_samples),
+            repeats=repeats,
+        )
+
+    @classmethod
+    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Tune:
+        del num_hosts  # the stored recipe names its comm
+        assert isinstance(stored, Tuning)
+        if stored.request is None:
+            raise UsageError("a tuning of an older version cannot be resumed: it does not say what was searched")
+        request = dict(stored.request)
+        eta = int(request.pop("eta"))
+        return cls.prepare(
+            Recipe.from_dict(stored.recipe),
+            Space(**{name: tuple(values) for name, values in request.items()}),
+            margins=Margins(**stored.margins),
+            eta=eta,
+            repeats=stored.repeats or 1,
+        )
 
     @property
     def num_processes(self) -> int:
         return max(entry.num_processes for entry in self.candidates.entries)
 
+    @property
+    def stored_recipe(self) -> Json:
+        return self.recipe.replace({"strategies": [entry.label for entry in self.candidates.entries]}).to_dict()
 
-def prepare(recipe: Recipe, space: Space, *, margins: Margins, eta: int, repeats: int) -> Plan:
-    """Find every mistake in a request before anything starts, and plan the rungs."""
-    if recipe.workers < 2:
-        raise UsageError("one worker agrees with nobody: tuning needs --workers 2 or more")
-    if eta < 2:
-        raise UsageError(f"--eta must be 2 or more, not {eta}: one in so many candidates goes on")
-    facts = preflight(recipe)
-    data = load_data(recipe.data, seed=recipe.seed)
-    model = build_model(recipe.model.name, data)
-    tensors = [TensorSpec.of(parameter) for parameter in model.parameters() if parameter.requires_grad]
-    candidates = make_candidates(space, recipe, tensors)
-    rungs = plan_rungs(
-        len(candidates.entries),
-        total_steps=facts.total_steps,
-        eta=eta,
-        repeats=repeats,
-        warmup=recipe.train.warmup_iterations,
-        period=sync_period(candidates.entries),
-    )
-    guessing = Guessing(num_classes=data.num_classes, num_test_samples=facts.num_test_samples)
-    return Plan(candidates, rungs, facts, margins, guessing)
+    def cells(self) -> list[Cell]:
+        return self._cells(self.rungs[0], self.candidates.entries)
 
+    def next_cells(self, progress: Progress) -> list[Cell]:
+        tables = self._tables(progress)
+        if len(tables) == len(self.rungs):
+            return []
+        rung, reference = self.rungs[len(tables)], self.candidates.reference.label
+        failure = progress.failures.get(_key(rung, reference))
+        if failure is not None:
+            raise RunError(f"{reference}, the exact strategy that all are held to, failed: {failure.reason}")
+        return self._cells(rung, self._left(tables))
 
-def tune(
-    recipe: Recipe,
-    plan: Plan,
-    launcher: Launcher,
-    *,
-    out: Path,
-    follow: Follow,
-    on_rung: Callable[[Mapping[str, Any]], None],
-) -> tuple[dict[str, Any], Path]:
-    """Climb the rungs; the study and its folder. What an interrupted or failed one has measured is kept, and said."""
-    folder = Folder(out, stamped(f"tune-{recipe.name}"))
-    study = _head(recipe, plan)
-    climb = _Climb(recipe, plan, launcher, folder)
-    started = time.perf_counter()
-    try:
-        for rung in plan.rungs:
-            table = climb.rung(rung, follow)
-            study["rungs"].append(table)
-            on_rung(table)
-        study["best"] = _best(recipe, study["rungs"][-1], folder)
-    except BaseException as error:
-        study["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        study["error"] = str(error)
-        error.__notes__ = []  # the run inside moves with the study
-        _, path = _store(folder, study, climb.measured, time.perf_counter() - started)
-        error.add_note(f"what was measured until then is kept: {path}")
-        raise
-    return _store(folder, study, climb.measured, time.perf_counter() - started)
-
-
-class _Climb:
-    """Who is left, and what the rung that was run last has measured."""
-
-    def __init__(self, recipe: Recipe, plan: Plan, launcher: Launcher, folder: Folder) -> None:
-        self._recipe, self._plan, self._launcher, self._folder = recipe, plan, launcher, folder
-        self._entries = list(plan.candidates.entries)
-        self.measured: Measured = {}
-
-    def rung(self, rung: Rung, follow: Follow) -> dict[str, Any]:
-        """Run everybody who is left, judge them, and let go of those that are out."""
-        is_last = rung.number == len(self._plan.rungs)
-        failures: Failures = {}
-        self.measured = {}
-        with follow(self._entries, rung.repeats, rung.steps) as listener:
-            run_rounds(
-                rung_recipe(self._recipe, rung, is_last=is_last),
-                self._entries,
-                self._launcher,
-                repeats=rung.repeats,
-                listener=listener,
-                measured=self.measured,
-                # Only finalists are worth a folder each: early runs are many, and short.
-                folder=self._folder.path / "runs" if is_last else None,
-                failures=failures,
-            )
-        reference = self._plan.candidates.reference.label
-        if reference in failures:
-            raise RunError(f"{reference}, the exact strategy that all are held to, failed: {failures[reference]}")
-        self.measured = {label: found for label, found in self.measured.items() if label not in failures}
-        table = judge_rung(
-            rung,
-            self.measured,
-            failures,
-            reference=reference,
-            margins=self._plan.margins,
-            guessing=self._plan.guessing,
+    def result(self, header: StudyResult, progress: Progress) -> Tuning:
+        tables = self._tables(progress)
+        return make_result(
+            Tuning,
+            header,
+            repeats=self.rungs[-1].repeats,
+            reference=self.candidates.reference.label,
+            margins=dataclasses.asdict(self.margins),
+            left_out=self.candidates.left_out,
+            request={**_plain(self.space), "eta": self.eta},
+            rungs=tables,
+            best=self._best(tables[-1]) if len(tables) == len(self.rungs) else None,
+            results=self._rows(tables, progress),
         )
-        left = survivors(table)
-        self._entries = [entry for entry in self._entries if entry.label in left]
-        return table
+
+    def end(self, folder: Path, progress: Progress) -> None:
+        """Write the winner as a recipe."""
+        best = best_of(self._tables(progress)[-1])
+        with disk_errors(folder / BEST_FILE):
+            (folder / BEST_FILE).write_text(self._chosen(best.label).to_toml(), encoding="utf-8")
+
+    def _cells(self, rung: Rung, entries: Sequence[Entry]) -> list[Cell]:
+        is_last = rung is self.rungs[-1]
+        recipe = rung_recipe(self.recipe, rung, is_last=is_last)
+        cells = [
+            Cell(
+                key=_key(rung, entry.label),
+                recipe=recipe,
+                entry=entry,
+                folder_name=file_name_of(entry.label if is_last else f"rung{rung.number}-{entry.label}"),
+                keeps_run=is_last,  # early runs are many, and short
+            )
+            for entry in entries
+        ]
+        return self.repeated(cells, rung.repeats)
+
+    def _tables(self, progress: Progress) -> list[RungResult]:
+        """The tables of the rungs that are complete."""
+        tables: list[RungResult] = []
+        reference = self.candidates.reference.label
+        for rung in self.rungs:
+            labels = [entry.label for entry in self._left(tables)]
+            failures = {label: progress.failures.get(_key(rung, label)) for label in labels}
+            failed = {label: failure.reason for label, failure in failures.items() if failure is not None}
+            measured = {label: progress.of(_key(rung, label)) for label in labels if label not in failed}
+            if reference in failed or any(len(results) < rung.repeats for results in measured.values()):
+                break
+            tables.append(
+                judge_rung(rung, measured, failed, reference=reference, margins=self.margins, guessing=self.guessing)
+            )
+        return tables
+
+    def _left(self, tables: Sequence[RungResult]) -> list[Entry]:
+        """The candidates that passed every rung so far."""
+        if not tables:
+            return list(self.candidates.entries)
+        passed = survivors(tables[-1])
+        return [entry for entry in self.candidates.entries if entry.label in passed]
+
+    def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
+        """Rows of the rung that was run last."""
+        labels = [entry.label for entry in self.candidates.entries]
+        latest = next((rung for rung in reversed(self.rungs) if _is_begun(rung, labels, progress)), None)
+        if latest is None:
+            return []
+        keys = [_key(latest, label) for label in labels]
+        judged = tables[-1].rows if tables else []
+        within = {row.label: True if row.is_within is None else row.is_within for row in judged}
+        rows = fair_rows(progress.of(key) for key in keys if key not in progress.failures)
+        return compared([changed(row, is_within=within.get(row.label, True)) for row in rows])
+
+    def _best(self, table: RungResult) -> Best:
+        """The winner, and how to use it."""
+        row = best_of(table)
+        return Best(
+            **{key: row[key] for key in ("label", "strategy", "options", "codec", "guarantee", "iteration_s")},
+            **{key: row[key] for key in ("versus_reference", "versus_reference_interval95", "lost", "lost_interval95")},
+            judged_by=table.judged_by,
+            margin=table.margin,
+            command=command_for(self._chosen(row.label)),
+            library=library_call(row.label, self.recipe.comm),
+        )
+
+    def _chosen(self, label: str) -> Recipe:
+        return self.recipe.replace({"strategy": label, "codec": "fp32", "strategies": []})
 
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
-    """The recipe for so many steps; what is only looked at in the end is left out on the way."""
-    quiet: dict[str, Any] = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    """The recipe for the steps of a rung; measurements that only the end needs are left out before it."""
+    quiet: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     quiet |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
     if not is_last:
         quiet |= {"measure.spans": False, "measure.sample_hz": 0.0}
     return recipe.replace(quiet)
 
 
-def _head(recipe: Recipe, plan: Plan) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "kind": "study",
-        "study": "tune",
-        "name": recipe.name,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "status": "done",
-        "recipe": recipe.replace({"strategies": _labels(plan.candidates.entries)}).to_dict(),
-        "environment": environment(),
-        "repeats": plan.rungs[-1].repeats,
-        "reference": plan.candidates.reference.label,
-        "margins": dataclasses.asdict(plan.margins),
-        "left_out": plan.candidates.left_out,
-        "rungs": [],
-        "best": None,
-    }
+def _key(rung: Rung, label: str) -> str:
+    return f"rung {rung.number}: {label}"
 
 
-def _labels(entries: Sequence[Entry]) -> list[str]:
-    return [entry.label for entry in entries]
+def _is_begun(rung: Rung, labels: Iterable[str], progress: Progress) -> bool:
+    return any(progress.of(_key(rung, label)) for label in labels)
 
 
-def _best(recipe: Recipe, table: Mapping[str, Any], folder: Folder) -> dict[str, Any]:
-    """The winner, and how to use it."""
-    row = best_of(table)
-    chosen = recipe.replace({"strategy": row["label"], "codec": "fp32", "strategies": []})
-    folder.write_text(BEST_FILE, chosen.to_toml())
-    keys = ("label", "strategy", "options", "codec", "guarantee", "iteration_s", "versus_reference")
-    return {
-        **{key: row[key] for key in keys},
-        **{key: row[key] for key in ("versus_reference_interval95", "lost", "lost_interval95")},
-        "judged_by": table["judged_by"],
-        "margin": table["margin"],
-        "command": command_for(chosen),
-        "library": library_call(row["label"], recipe.comm),
-    }
-
-
-def _store(
-    folder: Folder, study: dict[str, Any], measured: Mapping[str, list[Result]], wall_s: float
-) -> tuple[dict[str, Any], Path]:
-    """Results are those of the rung that was run last, of everybody who ran as often as the others."""
-    rows = [values for values in measured.values() if values]
-    common = min((len(values) for values in rows), default=0)
-    results = [combine(values[:common]) for values in rows]
-    judged = study["rungs"][-1]["rows"] if study["rungs"] else []
-    within = {row["label"]: row.get("is_within", True) for row in judged}
-    for result in results:
-        result["is_within"] = within.get(result["label"], True)
-    if results:
-        add_comparisons(results)
-    for result in results:
-        result["measuring"] = None
-    study = {**study, "wall_s": wall_s, "results": results}
-    return study, store_study(folder, study)
+def _plain(space: Space) -> Json:
+    return {name: list(values) for name, values in dataclasses.asdict(space).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import first_repeated, read_toml_value
 from paceline.recipe import Recipe, key_type, recipe_keys
+from paceline.results.study import AxisValues
 from paceline.strategies import StrategySpec
 
 STRATEGY_OPTION = "strategy."
@@ -31,19 +32,20 @@ class Axis:
     key: str  # dotted, or strategy.OPTION
     values: tuple[Any, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"key": self.key, "values": [_plain(value) for value in self.values]}
+    def values_of(self) -> AxisValues:
+        """The axis as it is stored."""
+        return AxisValues(key=self.key, values=[_plain(value) for value in self.values])
 
     @staticmethod
-    def from_dict(value: Mapping[str, Any]) -> Axis:
-        return Axis(value["key"], tuple(tuple(v) if isinstance(v, list) else v for v in value["values"]))
+    def from_values(stored: AxisValues) -> Axis:
+        return Axis(stored.key, tuple(tuple(value) if isinstance(value, list) else value for value in stored.values))
 
 
 def parse_vary(words: Sequence[str]) -> list[Axis]:
     """The axes of a grid from the command line's words."""
     axes = [_axis(word) for word in words]
     keys = [axis.key for axis in axes]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
+    twice = first_repeated(keys)
     if twice:
         raise UsageError(f"--vary names {twice} twice; put all its values into one")
     return axes
@@ -118,10 +120,7 @@ def _value(key: str, text: str) -> Any:
         if hint is str:
             default = dict(recipe_keys())[key].default
             return "" if text == NOTHING and default == "" else text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    return read_toml_value(text, f"--vary {key}")
 
 
 def varied(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:

@@ -6,29 +6,31 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from paceline.comm import Counter, comms
+from paceline.comm import comms
 from paceline.data import load_data
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
+from paceline.results import received
+from paceline.results.value import Json
+from paceline.results.verify import Certified, ReplicaReport
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
+from paceline.strategies.capabilities import servers_of
 from paceline.study.entries import make_entry, reason_against
-from paceline.study.judges import Seen, judge, or_infinite
-from paceline.study.partial import judge_apart
-from paceline.train.context import Context
-from paceline.train.job import make_trainer, serve_job
+from paceline.study.judges import Seen, judge, steps_to_see
+from paceline.study.replica_job import replica_job
+from paceline.train.context import ignore_event
+from paceline.train.job import serve_job
 from paceline.train.oracle import oracle_steps
-from paceline.train.replicas import parameter_digest
 
 STEPS = 3
 
-OPTIMIZERS: dict[str, dict[str, Any]] = {
+OPTIMIZERS: dict[str, Json] = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.002},
 }
@@ -71,18 +73,18 @@ def not_carried(comm: str) -> dict[str, str]:
 def num_processes(todo: Sequence[Case]) -> int:
     """Workers and servers that the largest case needs."""
     return max(
-        case.world_size + StrategySpec.parse(case.strategy).build().num_servers(case.world_size) for case in todo
+        case.world_size + servers_of(StrategySpec.parse(case.strategy).build(), case.world_size) for case in todo
     )
 
 
 def verify(
-    todo: Sequence[Case], launcher: Launcher, *, comm: str = "torch", on_case: Callable[[dict[str, Any]], None]
-) -> list[dict[str, Any]]:
+    todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[Certified], None]
+) -> list[Certified]:
     """Judge every case; rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)
-    rows: dict[Case, dict[str, Any]] = {}
+    rows: dict[Case, Certified] = {}
     for (model, world_size), group in groups.items():
         with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
             spread = _write_oracle(Path(folder), model, world_size)
@@ -119,98 +121,48 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     return spreads[0]  # every optimiser's first gradient is the same
 
 
-def _judge(case: Case, launcher: Launcher, comm: str, folder: str, spread: float) -> dict[str, Any]:
+def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float) -> Certified:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
-    if guarantee is Guarantee.PARTIAL or (
-        guarantee is Guarantee.PERIODIC and not strategy.num_servers(case.world_size)
-    ):
-        recipes = {name: _recipe(case.model, case.world_size, name) for name in OPTIMIZERS}
-        place = {"strategy": case.strategy, "world_size": case.world_size, "model": case.model}
-        return {**place, "guarantee": guarantee.value, **judge_apart(case.strategy, recipes, launcher, comm)}
+    num_servers = servers_of(strategy, case.world_size)
+    # Where replicas differ between steps, they are compared with their mean instead of with the oracle.
+    is_apart = guarantee is Guarantee.PARTIAL or (guarantee is Guarantee.PERIODIC and not num_servers)
+    num_steps = max(STEPS, steps_to_see(strategy, case.world_size)) if is_apart else STEPS
     seen: Seen = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
-        recipe = _recipe(case.model, case.world_size, optimizer)
+        recipe = _recipe(case.model, case.world_size, optimizer).replace({"train.iterations": num_steps})
         task = Task(
-            verify_job,
-            {"recipe": recipe, "strategy": case.strategy, "oracle": f"{folder}/{optimizer}"},
+            replica_job,
+            {
+                "recipe": recipe,
+                "strategy": case.strategy,
+                "oracle": "" if is_apart else f"{folder}/{optimizer}",
+                # Where the oracle judges, bits need not be compared.
+                "has_digests": guarantee not in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE),
+                "has_distances": is_apart,
+            },
             num_workers=case.world_size,
-            num_servers=strategy.num_servers(case.world_size),
+            num_servers=num_servers,
             serve=serve_job,
             comm=comm,
         )
-        seen[optimizer] = launcher.run(task, lambda event: None)  # noqa: ARG005
+        seen[optimizer] = received(launcher.run(task, ignore_event), ReplicaReport)
     verdict = judge(strategy, case.world_size, seen, spread)
-    bytes_equal = all(worker["counted"] == worker["predicted"] for run in seen.values() for worker in run)
-    return {
-        "strategy": case.strategy,
-        "world_size": case.world_size,
-        "servers": strategy.num_servers(case.world_size),
-        "model": case.model,
-        "comm": comm,
-        "guarantee": guarantee.value,
-        "max_relative_error": verdict.error,
-        "tolerance": verdict.tolerance,
+    bytes_equal = all(worker.counted == worker.predicted for run in seen.values() for worker in run)
+    return Certified(
+        strategy=case.strategy,
+        world_size=case.world_size,
+        servers=num_servers,
+        model=case.model,
+        comm=comm,
+        guarantee=guarantee.value,
+        max_relative_error=verdict.error,
+        tolerance=verdict.tolerance,
         # A strategy that promises nothing has nothing to pass.
-        "passed": verdict.kept and bytes_equal and verdict.has_promise,
-        "meets_guarantee": verdict.kept and bytes_equal,
-        "bytes_as_predicted": bytes_equal,
-        "first_divergence": verdict.first_divergence,
-        "optimizers": list(seen),
-        "steps": STEPS,
-    }
-
-
-def verify_job(context: Context, recipe: Recipe, strategy: str, oracle: str) -> dict[str, Any]:
-    """One worker: train, and compare the replica with the oracle's after every step."""
-    trainer = make_trainer(context, recipe, strategy)
-    comm = context.comm
-    comm.counter.clear()
-    parameters = dict(trainer.model.named_parameters())
-    start = load_file(f"{oracle}-start.safetensors")
-    # Where the oracle judges, bits need not be compared: hashing a large model takes as long as a step of it.
-    by_oracle = trainer.strategy.guarantee in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE)
-
-    def digest() -> str:
-        return "" if by_oracle else parameter_digest(trainer.model)
-
-    start_digest = digest()
-    steps: list[dict[str, Any]] = []
-    counted: list[list[Any]] = []
-    predicted: list[list[Any]] = []
-
-    def compare_with_oracle(step: int) -> None:
-        expected = load_file(f"{oracle}-{step}.safetensors")
-        off = {n: float((parameters[n].detach() - expected[n]).square().sum()) for n in expected}
-        length = {n: float(expected[n].square().sum()) for n in expected}
-        path = sum(float((expected[n] - start[n]).square().sum()) for n in expected)
-        total = sum(off.values())
-        steps.append(
-            {
-                "step": step,
-                "digest": digest(),
-                "relative_error": (total / sum(length.values())) ** 0.5,
-                "relative_to_path": (total / path) ** 0.5,
-                "tensor": max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
-            }
-        )
-        counted.append(_plain(comm.counter))
-        operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
-        predicted.append(_plain(Counter.of(operations)))
-        comm.counter.clear()
-
-    trainer.run(compare_with_oracle)
-    trainer.strategy.finish()
-    return {
-        "rank": context.rank,
-        "steps": steps,
-        "counted": counted,
-        "predicted": predicted,
-        "start_digest": start_digest,
-        "final_digest": digest(),
-        "metrics": trainer.strategy.metrics(),
-    }
-
-
-def _plain(counter: Counter) -> list[Any]:
-    return sorted([op, -1 if peer is None else peer, nbytes] for (op, peer), nbytes in counter.nbytes.items())
+        passed=verdict.kept and bytes_equal and verdict.has_promise,
+        meets_guarantee=verdict.kept and bytes_equal,
+        bytes_as_predicted=bytes_equal,
+        first_divergence=verdict.first_divergence,
+        optimizers=list(seen),
+        steps=num_steps,
+    )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from paceline.comm import Comm
 from paceline.errors import RunError
+from paceline.results.value import Json
 
 CPU = torch.device("cpu")
-Event = dict[str, Any]
+Event = Json  # progress of a worker: its `kind` says which keys there are
 
 
-def _tell_nobody(event: Event) -> None:  # noqa: ARG001
-    return None
+def ignore_event(event: Event) -> None:
+    """For callers that show no progress."""
+    del event
 
 
 def _connect_nothing(name: str) -> Comm:
@@ -29,7 +30,7 @@ class Context:
 
     comm: Comm  # a server's reaches workers and servers
     device: torch.device = CPU
-    emit: Callable[[Event], None] = _tell_nobody  # progress, as plain values
+    emit: Callable[[Event], None] = ignore_event  # progress, as plain values
     # Opens another comm for this task, by name. All workers ask in the same order; whoever asks closes it.
     connect: Callable[[str], Comm] = _connect_nothing
     servers: Comm | None = None  # workers and, behind them, servers, where the task has some

@@ -8,7 +8,7 @@ the most that this batch has alive at once. Nothing is assumed of the model.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from paceline.codecs import TensorSpec
 from paceline.data import Data, load_data
 from paceline.measure.process import open_meter
 from paceline.models import build_model
@@ -92,10 +93,33 @@ def _tensors(tree: Any) -> Iterable[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """What `footprint_job` measured of one model on one data set."""
+
+    process_bytes: int
+    data_bytes: int
+    parameter_bytes: int
+    tensors: Sequence[tuple[int, int]]  # numbers in each trained tensor, bytes of each number
+    batch_line: Line
+    load_changes: Sequence[Change]
+    step_changes: Sequence[Change]
+    judge_changes: Sequence[Change]
+    state_bytes: Mapping[OptimizerConfig, int]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        return [TensorSpec(numel, itemsize) for numel, itemsize in self.tensors]
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(spec.nbytes for spec in self.specs)
+
+
+def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> Footprint:
     """One worker, alone: bytes of the process, of its data and of its model; and what depends on a batch.
 
-    `state_bytes` has what each of the optimisers keeps, in their order.
+    `state_bytes` has the memory that each of the optimisers keeps.
     """
     meter = open_meter()
     process_bytes = meter.read().rss_bytes
@@ -108,27 +132,33 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
     model = prepare_batchnorm(model, recipe.train.batchnorm, GlobalBatch(context.comm)).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     whole = [*model.parameters(), *model.buffers()]
-    return {
-        "process_bytes": process_bytes,
-        "data_bytes": data_bytes,
-        "parameter_bytes": sum(tensor.nbytes for tensor in whole),
-        "tensors": [(parameter.numel(), parameter.element_size()) for parameter in trained],
-        **_lines(model, data, arithmetic, build_objective(recipe.train.loss)),
-        "state_bytes": [_state_bytes(config, trained) for config in optimizers],
-    }
+    batch_line, changes = _lines(model, data, arithmetic, build_objective(recipe.train.loss))
+    return Footprint(
+        process_bytes=process_bytes,
+        data_bytes=data_bytes,
+        parameter_bytes=sum(tensor.nbytes for tensor in whole),
+        tensors=[(parameter.numel(), parameter.element_size()) for parameter in trained],
+        batch_line=batch_line,
+        load_changes=changes["load"],
+        step_changes=changes["step"],
+        judge_changes=changes["judge"],
+        state_bytes={config: _state_bytes(config, trained) for config in optimizers},
+    )
 
 
-def _lines(model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective) -> dict[str, Any]:
-    """Loading a batch, what stays of it, a step on it, and judging the replica on one."""
-    kept: dict[str, Any] = {}
+def _lines(
+    model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective
+) -> tuple[Line, dict[str, list[Change]]]:
+    """The size of a loaded batch; and the memory taken and freed by loading one, a step on it, and an evaluation."""
+    kept: list[Any] = []  # the batch
 
     def load(samples: int) -> None:
         indices = torch.arange(min(samples, len(data.train)))
-        kept["batch"] = data.train.batch(indices, 0)
+        kept[:] = data.train.batch(indices, 0)
 
     def train(samples: int) -> None:
         del samples
-        forward_backward(model, *kept["batch"], objective=objective, arithmetic=arithmetic)
+        forward_backward(model, *kept, objective=objective, arithmetic=arithmetic)
 
     def judge(samples: int) -> None:
         indices = torch.arange(min(samples, len(data.test)))
@@ -144,11 +174,8 @@ def _lines(model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Obje
         for name, phase in (("load", load), ("step", train), ("judge", judge)):
             clear()
             seen[name].append(_watched(phase, samples))
-        sizes.append(sum(tensor.nbytes for tensor in _tensors(kept["batch"])))
-    return {
-        "batch_line": _line(*sizes),
-        **{f"{name}_changes": changes_of(*both) for name, both in seen.items()},
-    }
+        sizes.append(sum(tensor.nbytes for tensor in _tensors(kept)))
+    return _line(*sizes), {name: changes_of(*both) for name, both in seen.items()}
 
 
 def _watched(phase: Callable[[int], None], samples: int) -> list[tuple[int, int | None]]:

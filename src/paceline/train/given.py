@@ -16,10 +16,8 @@ from typing import Any
 from torch import nn
 
 from paceline.errors import UsageError
-from paceline.train.context import Context
-from paceline.train.job import train_job
 
-_objects: dict[str, Any] = {}
+_objects: dict[str, object] = {}
 
 
 def __getattr__(name: str) -> Any:
@@ -73,10 +71,9 @@ def packed(names: list[str]) -> bytes:
 _REMEDY = "put what they are made of into a file, and import it from there or give its name: 'file.py:factory'"
 
 
-def train_given(context: Context, given: bytes, **arguments: Any) -> Any:
-    """`train_job` for a recipe that refers to objects given by the parent."""
-    _objects.update(pickle.loads(given))
-    return train_job(context, **arguments)
+def unpack(data: bytes) -> None:
+    """Keep the objects that the parent of this process packed; only for bytes from a pipe of its own."""
+    _objects.update(pickle.loads(data))
 
 
 def as_factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:

@@ -1,4 +1,4 @@
-"""One worker's part of a run: build, train, judge, and say what was measured, as plain values."""
+"""One worker's part of a run: build, train, evaluate, and report what was measured."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from paceline.comm.media import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.strategies import Strategy, StrategySpec, Worker
+from paceline.results.value import changed
+from paceline.results.worker_report import WorkerReport
+from paceline.strategies import Servers, Strategy, StrategySpec, Worker
+from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
 from paceline.train.links import own_links
 from paceline.train.optimizers import build_optimizer
-from paceline.train.recording import observed
+from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
 from paceline.train.traffic import predicted_traffic
@@ -43,6 +46,7 @@ def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None
 
 def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module) -> None:
     """Serve until the workers are done; initial weights come from them."""
+    assert isinstance(strategy, Servers), "servers are only started for a strategy that has them"
     train = recipe.train
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
     optimizer = build_optimizer(recipe.optimizer, [p for p in model.parameters() if p.requires_grad])
@@ -53,7 +57,7 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
 
 def train_job(
     context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
-) -> dict[str, Any]:
+) -> WorkerReport:
     """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
 
     Checkpoints on the way lie beside it. `folder` is the run's, where it is stored. With steps per block, every other
@@ -65,13 +69,12 @@ def train_job(
     comm.counter.clear()
     comm.barrier()
     setup_s = time.perf_counter() - started
-    result = observed(
-        trainer, lambda: _train(trainer, strategy, checkpoint), folder=folder, steps_per_block=steps_per_block
-    )
-    return {**result, **trainer.observers.findings(), "setup_s": setup_s}
+    with recording(trainer, folder=folder, steps_per_block=steps_per_block):
+        report = _train(trainer, strategy, checkpoint)
+    return changed(report, setup_s=setup_s, **trainer.observers.findings())
 
 
-def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
+def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
     def save_on_the_way(epoch: int) -> None:
@@ -79,7 +82,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         if not every or (epoch + 1) % every:
             return
         # Workers that run at their own pace ask nobody: rank 0 saves its own replica.
-        alone = trainer.strategy.is_asynchronous
+        alone = as_asynchronous(trainer.strategy) is not None
         state = own_state(trainer.model) if alone else mean_state(trainer.model, comm)
         if comm.rank == 0 and checkpoint:
             facts = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
@@ -87,7 +90,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
 
     history = trainer.run(on_epoch=save_on_the_way)
     wire = comm.wire()
-    carried = _carried(trainer)
+    counted, predicted_bytes = by_medium(comm, comm.counter), _predicted_network_bytes(trainer)
     calls = sum(comm.counter.calls.values())
     links = own_links(trainer.worker, trainer.strategy, len(history.iteration_s))
     # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
@@ -104,40 +107,43 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> dict[str, Any]:
         save_weights(state, Path(checkpoint), {"model": recipe.model.name, "strategy": strategy})
     last_epoch = (len(history.loss) - 1) // trainer.plan.steps_per_epoch * trainer.plan.steps_per_epoch
     train = history.since(last_epoch)
-    return {
-        "rank": context.rank,
-        "steps_per_epoch": trainer.plan.steps_per_epoch,
-        "iteration_s": history.iteration_s,
-        "data_s": history.data_s,
-        "loss": history.loss,
-        "num_right": history.num_right,
-        "num_answers": history.num_answers,
-        "num_samples": history.num_samples,
-        "step_sent_bytes": history.sent_bytes,
-        "evaluations": history.evaluations,
-        "train_s": history.train_s,
-        "evaluation_s": evaluation_s,
-        "sent_bytes": wire.sent_bytes,
-        "received_bytes": wire.received_bytes,
-        **carried,
-        "links": links,
-        "num_operations": calls,
-        "train_loss": train.loss,
-        "train_accuracy": train.accuracy,
-        "test_loss": test.loss,
-        "test_accuracy": test.accuracy,
+    return WorkerReport(
+        rank=context.rank,
+        steps_per_epoch=trainer.plan.steps_per_epoch,
+        iteration_s=history.iteration_s,
+        data_s=history.data_s,
+        loss=history.loss,
+        num_right=history.num_right,
+        num_answers=history.num_answers,
+        num_samples=history.num_samples,
+        step_sent_bytes=history.sent_bytes,
+        evaluations=history.evaluations,
+        train_s=history.train_s,
+        evaluation_s=evaluation_s,
+        sent_bytes=wire.sent_bytes,
+        received_bytes=wire.received_bytes,
+        network_sent_bytes=counted["network"].sent_bytes,
+        network_received_bytes=counted["network"].received_bytes,
+        memory_sent_bytes=counted["memory"].sent_bytes,
+        predicted_network_sent_bytes=predicted_bytes,
+        links=links,
+        num_operations=calls,
+        train_loss=train.loss,
+        train_accuracy=train.accuracy,
+        test_loss=test.loss,
+        test_accuracy=test.accuracy,
         # Of this replica by itself, where replicas differed.
-        "test_loss_before_finish": (apart or test).loss,
-        "test_accuracy_before_finish": (apart or test).accuracy,
-        "replica_drift": drift,
-        "strategy_metrics": trainer.strategy.metrics(),
-        "parameter_digest": parameter_digest(trainer.model),
-        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-    }
+        test_loss_before_finish=(apart or test).loss,
+        test_accuracy_before_finish=(apart or test).accuracy,
+        replica_drift=drift,
+        strategy_metrics=metrics_of(trainer.strategy),
+        parameter_digest=parameter_digest(trainer.model),
+        num_parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+    )
 
 
-def _carried(trainer: Trainer) -> dict[str, int]:
-    """What this worker's steps put on each medium by the comm's own count, and what the strategy had predicted."""
+def _predicted_network_bytes(trainer: Trainer) -> int:
+    """Bytes that the strategy predicts for this worker's steps, as far as they leave over a network."""
     comm = trainer.context.comm
     predicted = predicted_traffic(
         trainer.strategy,
@@ -146,10 +152,4 @@ def _carried(trainer: Trainer) -> dict[str, int]:
         world_size=comm.world_size,
         num_steps=len(trainer.history.iteration_s),
     )
-    counted = by_medium(comm, comm.counter)
-    return {
-        "network_sent_bytes": counted["network"].sent_bytes,
-        "network_received_bytes": counted["network"].received_bytes,
-        "memory_sent_bytes": counted["memory"].sent_bytes,
-        "predicted_network_sent_bytes": by_medium(comm, predicted)["network"].sent_bytes,
-    }
+    return by_medium(comm, predicted)["network"].sent_bytes

@@ -42,6 +42,9 @@ def optimizer_class(name: str) -> type[Optimizer]:
     return _CLASSES[name]
 
 
+Group = dict[str, Any]  # torch's parameter group
+
+
 class _LayerwiseOptimizer(Optimizer):
     """Updates each tensor as one layer; `update` says how, and leaves gradients as they are."""
 
@@ -60,7 +63,7 @@ class _LayerwiseOptimizer(Optimizer):
                         self.update(parameter, parameter.grad, group=group)
         return loss
 
-    def update(self, parameter: Tensor, gradient: Tensor, *, group: dict[str, Any]) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, *, group: Group) -> None:
         raise NotImplementedError
 
 
@@ -89,7 +92,7 @@ class Lars(_LayerwiseOptimizer):
         _refuse_negative("Lars", lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
 
-    def update(self, parameter: Tensor, gradient: Tensor, *, group: dict[str, Any]) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, *, group: Group) -> None:
         change = gradient
         rate: Tensor | float = group["lr"]
         if parameter.ndim > 1:
@@ -131,7 +134,7 @@ class Lamb(_LayerwiseOptimizer):
             raise UsageError(f"Lamb got betas {betas}; each must be at least 0 and below 1")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def update(self, parameter: Tensor, gradient: Tensor, *, group: dict[str, Any]) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, *, group: Group) -> None:
         state = self.state[parameter]
         if not state:
             # A tensor on the CPU, as torch's Adam keeps it: checkpoints hold tensors, and reading it waits for no GPU.

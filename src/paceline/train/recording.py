@@ -1,12 +1,12 @@
-"""A worker's run with everybody who watches it: clocks agreed on, files opened, and brought together at the end."""
+"""Recording of a worker's run: synchronised clocks, an open file, and all files at rank 0 in the end."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from paceline.errors import RunError
 from paceline.measure.carrying import carry_to_root, told_by_root
@@ -16,13 +16,12 @@ from paceline.measure.recorder import Recorder
 from paceline.train.observers import make_observers
 from paceline.train.trainer import Trainer
 
-Result = TypeVar("Result")
 
+@contextmanager
+def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterator[None]:
+    """Record everything that a worker does in the block. `folder` is rank 0's; every worker enters this together.
 
-def observed(trainer: Trainer, work: Callable[[], Result], *, folder: str, steps_per_block: int) -> Result:
-    """Do a worker's work while it is watched. `folder` is rank 0's, where the run is stored; every worker calls this.
-
-    A worker that cannot see that folder writes to one of its own, whose files travel to rank 0 when the work is done.
+    A worker that cannot see that folder writes to one of its own, whose files travel to rank 0 when the block ends.
     """
     context, comm = trainer.context, trainer.context.comm
     shared = told_by_root(comm, folder)
@@ -43,7 +42,7 @@ def observed(trainer: Trainer, work: Callable[[], Result], *, folder: str, steps
     )
     try:
         trainer.observers.run_begins(facts)
-        result = work()
+        yield
         if recorder is not None:
             recorder.clock = measured_again(clock, comm)
     finally:
@@ -54,7 +53,6 @@ def observed(trainer: Trainer, work: Callable[[], Result], *, folder: str, steps
         shutil.rmtree(own)
     if recorder is not None and recorder.spool.error:
         context.emit({"kind": "warning", "text": f"worker {context.rank}: {recorder.spool.error}"})
-    return result
 
 
 def _make_recorder(trainer: Trainer, folder: Path, clock: Clock) -> Recorder:

@@ -6,6 +6,7 @@ import torch
 
 from paceline.comm import Comm
 from paceline.strategies import Strategy
+from paceline.strategies.capabilities import as_asynchronous
 
 
 class Target:
@@ -13,7 +14,7 @@ class Target:
 
     def __init__(self, accuracy: float | None, strategy: Strategy, comm: Comm) -> None:
         self.accuracy = accuracy
-        self._strategy, self._comm = strategy, comm
+        self._asynchronous, self._comm = as_asynchronous(strategy), comm
         self._is_reached = False
 
     def judge(self, accuracy: float | None) -> None:
@@ -21,16 +22,18 @@ class Target:
         if self.accuracy is None:
             return
         is_enough = accuracy is not None and accuracy >= self.accuracy
-        if not self._strategy.is_asynchronous:
+        if self._asynchronous is None:
             self._is_reached = self._shared(is_enough)
         elif self._comm.rank == 0 and is_enough and not self._is_reached:
             self._is_reached = True
-            self._strategy.ask_all_to_stop()
+            self._asynchronous.ask_all_to_stop()
 
     @property
     def is_reached(self) -> bool:
         """Whether this worker stops after the step that it has just made."""
-        return self._is_reached or (self.accuracy is not None and self._strategy.is_asked_to_stop)
+        if self._is_reached or self.accuracy is None or self._asynchronous is None:
+            return self._is_reached
+        return self._asynchronous.is_asked_to_stop
 
     def _shared(self, is_enough: bool) -> bool:
         """Rank 0's word; replicas that differ are judged differently by each worker."""

@@ -6,8 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -15,8 +14,18 @@ from torch import nn
 from paceline.data import Data, make_plan
 from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
+from paceline.results.run import Evaluation
 from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
+from paceline.strategies.capabilities import (
+    as_asynchronous,
+    keep_alive_of,
+    loss_scale_of,
+    micro_batches_of,
+    no_sync_of,
+    watched_by,
+    zero_grad,
+)
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, bring_together, prepare_batchnorm
 from paceline.train.context import Context
 from paceline.train.evaluate import Score, evaluate
@@ -47,7 +56,7 @@ class History:
     num_answers: array[int] = field(default_factory=_counts)
     num_samples: array[int] = field(default_factory=_counts)
     sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
     def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:
@@ -104,7 +113,7 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_piece = True
-        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in strategy.watched]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in watched_by(strategy)]
         self.history = History()
         self.target = Target(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
@@ -139,7 +148,9 @@ class Trainer:
             if self.target.is_reached:
                 break
         self.history.train_s = time.perf_counter() - started - untimed_s
-        self.strategy.wait_for_others()
+        asynchronous = as_asynchronous(self.strategy)
+        if asynchronous is not None:
+            asynchronous.wait_for_others()
         for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
             hook.remove()
         self.observers.steps_end()
@@ -164,13 +175,15 @@ class Trainer:
 
     def _judge(self, step: int, epoch: int, train_s: float) -> None:
         score = self._evaluate_amid_the_run()
-        self.history.evaluations.append({"step": step + 1, "epoch": epoch + 1, "train_s": train_s, **asdict(score)})
+        self.history.evaluations.append(
+            Evaluation(step=step + 1, epoch=epoch + 1, train_s=train_s, loss=score.loss, accuracy=score.accuracy)
+        )
         self.target.judge(score.accuracy)
 
     def _evaluate_amid_the_run(self) -> Score:
         """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
         begin = self.observers.begin_phase("evaluation")
-        comm = None if self.strategy.is_asynchronous else self.context.comm
+        comm = self.context.comm if as_asynchronous(self.strategy) is None else None
         if comm is not None:
             self._bring_together()
         score = evaluate(
@@ -179,7 +192,7 @@ class Trainer:
             comm,
             objective=self.objective,
             arithmetic=self.arithmetic,
-            before_batch=self.strategy.keep_alive,
+            before_batch=keep_alive_of(self.strategy),
         )
         self.observers.end_phase("evaluation", begin)
         return score
@@ -199,9 +212,9 @@ class Trainer:
         observers.end_phase("data", started)
         data_done = time.perf_counter()
         self._set_learning_rate(step)
-        strategy.zero_grad()
+        zero_grad(strategy)
         self.global_batch.has_samples = has_samples
-        scale = strategy.loss_scale if has_samples else 0.0
+        scale = loss_scale_of(strategy) if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
         # Synchronised statistics are everybody's, samples or none; other ones must not learn from a stand-in.
         keep = not has_samples and self.recipe.train.batchnorm != "sync"
@@ -214,7 +227,7 @@ class Trainer:
             arithmetic=self.arithmetic,
             loss_scale=scale,
             micro_batch_size=self.recipe.train.micro_batch_size,
-            least_pieces=strategy.num_micro_batches,
+            least_pieces=micro_batches_of(strategy),
             before_last=self._no_sync,
             observers=observers,
         )
@@ -267,7 +280,7 @@ class Trainer:
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
         self._is_last_piece = False
-        with self.strategy.no_sync():
+        with no_sync_of(self.strategy):
             yield
         self._is_last_piece = True
 

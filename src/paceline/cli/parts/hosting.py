@@ -1,4 +1,4 @@
-"""Options of several hosts: started by hand on each, or all from here over ssh."""
+"""Options that say how workers are started, and where: one request for every launcher."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.errors import UsageError
+from paceline.launch.base import DEFAULT_ADDRESS, DEFAULT_PORT, Request
 
 PANEL = "Several hosts"
-DEFAULT_ADDRESS = "127.0.0.1"
-DEFAULT_PORT = 29400
 
+LauncherName = Annotated[
+    str,
+    typer.Option(
+        "--launcher",
+        help="Who starts the workers: local, emulated (--cluster), ssh (--hosts), by-hand (--nnodes), torchrun, or "
+        "your own file.py:Class (default: what the other options ask for).",
+        rich_help_panel=PANEL,
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 HostNames = Annotated[
     str | None,
     typer.Option(
@@ -62,15 +71,10 @@ MasterPort = Annotated[
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of several hosts; it receives `nodes` instead of them."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in inspect.signature(command).parameters.values()
-        if parameter.name != "nodes"
-    ]
+    """Give a command the options of launchers; it receives a `Request` as `launch` instead of them."""
     offered = {
-        "host_names": (HostNames, None),
+        "launcher": (LauncherName, ""),
+        "hosts": (HostNames, None),
         "ssh": (Ssh, "ssh"),
         "remote_python": (RemotePython, ""),
         "num_nodes": (NNodes, 1),
@@ -81,28 +85,24 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(**arguments: Any) -> None:
-        command(nodes=_nodes(*(arguments.pop(name) for name in offered)), **arguments)
+        given = {name: arguments.pop(name) for name in offered}
+        names = given.pop("hosts")
+        hosts = None if names is None else tuple(word.strip() for word in names.split(","))
+        command(launch=Request(hosts=hosts, **given), **arguments)
 
-    hosts = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in offered.items()
-    ]
-    return offering(wrapper, [*own, *hosts])
+    options = [keyword(name, annotation, default) for name, (annotation, default) in offered.items()]
+    return offering(wrapper, [*own_parameters(command, but="launch"), *options])
 
 
-def _nodes(names: str | None, ssh: str, python: str, num_nodes: int, rank: int, address: str, port: int) -> Any:
-    """Where workers are started: on hosts that are named, or here, as one of several hosts or alone."""
-    from paceline.launch.hosts import Hosts
-    from paceline.launch.local import Nodes
+def own_parameters(command: Callable[..., None], *, but: str) -> list[inspect.Parameter]:
+    """The parameters of a command with their types, without the one that a decorator fills in."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters.values()
+    return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters if parameter.name != but]
 
-    if names is None:
-        if python or ssh != "ssh":
-            raise UsageError(f"{'--remote-python' if python else '--ssh'} is for --hosts, which is not given")
-        is_alone = num_nodes == 1
-        return Nodes(num_nodes, rank, address or DEFAULT_ADDRESS, 0 if is_alone else port or DEFAULT_PORT)
-    if num_nodes > 1 or rank:
-        raise UsageError("--hosts starts every host from here, --nnodes is for hosts started by hand; give one of them")
-    return Hosts(tuple(word.strip() for word in names.split(",")), ssh, python, address, port)
+
+def keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def offering(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from paceline.measure.prometheus import Board, MetricsServer
-from paceline.study.compare import Listener
+from paceline.results import RunResult, StudyResult
+from paceline.study.base import Cell, Listener
 from paceline.study.entries import Entry
-from paceline.study.results import Result
 from paceline.train.context import Event
 
 
-class Metrics:
+class Metrics(Listener):
     """Follows a study for a board of figures."""
 
     def __init__(self, board: Board) -> None:
@@ -26,15 +26,19 @@ class Metrics:
     def event(self, entry: Entry, event: Event) -> None:
         self._board.put(entry.label, event)
 
-    def done(self, entry: Entry, repeat: int, result: Result) -> None:  # noqa: ARG002
+    def done(self, entry: Entry, repeat: int, result: RunResult) -> None:  # noqa: ARG002
         self._board.finish(entry.label)
 
 
-class Together:
+class Together(Listener):
     """Several followers of one study, told in order."""
 
     def __init__(self, followers: Sequence[Listener]) -> None:
         self._followers = followers
+
+    def planned(self, cells: Sequence[Cell]) -> None:
+        for follower in self._followers:
+            follower.planned(cells)
 
     def started(self, entry: Entry, repeat: int) -> None:
         for follower in self._followers:
@@ -44,9 +48,13 @@ class Together:
         for follower in self._followers:
             follower.event(entry, event)
 
-    def done(self, entry: Entry, repeat: int, result: Result) -> None:
+    def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
         for follower in self._followers:
             follower.done(entry, repeat, result)
+
+    def stage_done(self, result: StudyResult) -> None:
+        for follower in self._followers:
+            follower.stage_done(result)
 
 
 @contextmanager

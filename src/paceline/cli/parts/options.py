@@ -6,24 +6,32 @@ import functools
 import inspect
 import json
 import os
-import re
 import sys
 import tempfile
-import textwrap
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from paceline.cli.parts.console import PlainConsole
 from paceline.cli.parts.hosting import host_options as host_options
-from paceline.cli.parts.hosting import offering
+from paceline.cli.parts.hosting import keyword, offering, own_parameters
 from paceline.errors import RunError, UsageError
 from paceline.files import is_stream, whole_file
-from paceline.recipe import DEFAULT_RECIPE, Recipe, key_type, load_recipe, parse_cluster, parse_set, recipe_keys
+from paceline.recipe import (
+    DEFAULT_RECIPE,
+    Changes,
+    Recipe,
+    key_type,
+    load_recipe,
+    parse_cluster,
+    parse_set,
+    recipe_keys,
+)
 from paceline.runs import finite
 
 PANELS = {
@@ -83,7 +91,7 @@ MetricsHost = Annotated[
 
 
 def recipe_options(
-    *, leave_out: tuple[str, ...], also: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+    *, leave_out: tuple[str, ...], also: Callable[[Mapping[str, Any]], Changes] = lambda _: {}
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every option of a recipe; it receives the finished recipe instead of them.
 
@@ -91,28 +99,16 @@ def recipe_options(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints = typing.get_type_hints(command, include_extras=True)
-        own = [
-            parameter.replace(annotation=hints[parameter.name])
-            for parameter in inspect.signature(command).parameters.values()
-            if parameter.name != "recipe"
-        ]
         keys = {
             key.replace(".", "__"): key
             for key, field in recipe_keys()
             if field.metadata["flag"] and key not in leave_out
         }
-        recipe_parameter = inspect.Parameter(
-            "recipe", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_RECIPE, annotation=RecipeArgument
-        )
+        recipe_parameter = keyword("recipe", RecipeArgument, DEFAULT_RECIPE)
         offered = [_parameter(name, key) for name, key in keys.items()]
-        set_parameter = inspect.Parameter("assignments", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Set)
-        cluster = [
-            inspect.Parameter("cluster", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Cluster),
-            inspect.Parameter(
-                "without_shares", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=WithoutShares
-            ),
-        ]
+        set_parameter = keyword("assignments", Set, None)
+        cluster = [keyword("cluster", Cluster, None), keyword("without_shares", WithoutShares, False)]
+        own = own_parameters(command, but="recipe")
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
@@ -135,7 +131,7 @@ def recipe_options(
     return decorate
 
 
-def _check_repeated(given: dict[str, Any]) -> None:
+def _check_repeated(given: Mapping[str, Any]) -> None:
     """An option that may be given again, given with nothing in it, would be dropped without a word."""
     for key, value in given.items():
         if isinstance(value, list) and not all(word.strip() for word in value):
@@ -160,7 +156,7 @@ def _parameter(name: str, key: str) -> inspect.Parameter:
         show_default=False,
     )
     annotation = Annotated[hint | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return keyword(name, annotation, None)
 
 
 def _capital(text: str, choices: tuple[str, ...]) -> str:
@@ -168,7 +164,7 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
     return f"{text[0].upper()}{text[1:]}{listed}."
 
 
-def _under_torchrun(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> Recipe:
+def _under_torchrun(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> Recipe:
     """Whoever started the processes has decided how many there are; the last of them are servers, where there are."""
     if not _is_torchrun():
         return recipe.replace(changes)
@@ -199,9 +195,10 @@ def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
     return workers
 
 
-def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str, ...]) -> int:
+def _most_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
     """Servers that the strategies of a command need; a study keeps its number of workers for all of them."""
     from paceline.strategies import StrategySpec
+    from paceline.strategies.capabilities import servers_of
     from paceline.study.entries import ONE_WORKER
 
     key = "strategy" if "strategies" in leave_out else "strategies"
@@ -209,27 +206,12 @@ def _most_servers(recipe: Recipe, changes: dict[str, Any], leave_out: tuple[str,
     texts = [word.strip() for word in asked.split(",")] if isinstance(asked, str) else list(asked)
     codec = changes.get("codec", recipe.codec)
     built = [StrategySpec.parse(text, codec).build() for text in texts if text != ONE_WORKER]
-    return max((strategy.num_servers(recipe.workers) for strategy in built), default=0)
+    return max((servers_of(strategy, recipe.workers) for strategy in built), default=0)
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
     """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
-    return _Console(stderr=json_target == "-", quiet=not is_main, highlight=False, emoji=False)
-
-
-class _Console(Console):
-    """Breaks lines between words, but never between a number and its percent sign."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        if len(objects) == 1 and isinstance(objects[0], str) and not options.get("soft_wrap"):
-            objects = (unbroken(objects[0], self.width),)
-        super().print(*objects, **options)
-
-
-def unbroken(text: str, width: int) -> str:
-    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
-    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ") if len(text) > width else text
+    return PlainConsole(stderr=json_target == "-", quiet=not is_main)
 
 
 def write_json(value: Any, target: str) -> None:

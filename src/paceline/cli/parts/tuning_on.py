@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from paceline.cli.parts.session import launched, refuse_other_parents
-from paceline.launch.local import Nodes
-from paceline.recipe import Recipe
+from paceline.cli.session import launched, launcher_for
+from paceline.launch.base import Request
+from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.entries import make_entry, settle_comm
 from paceline.study.place import without_cluster
 from paceline.study.quantize.finetune import finetune_recipe
@@ -15,11 +13,11 @@ from paceline.study.quantize.study import Tuning
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> Tuning:
     """Every mistake in the words is found here, before anything starts."""
-    refuse_other_parents("quantize", Nodes())
-    asked: dict[str, Any] = {"strategy": strategy or None, "workers": workers}
+    starter = launcher_for(Request(), ClusterConfig(), only_once="quantize")
+    asked: dict[str, str | int | None] = {"strategy": strategy or None, "workers": workers}
     changes = {key: value for key, value in asked.items() if value}
     if workers and recipe.train.worker_batch_size:
         changes["train.batch_size"] = recipe.batch_size  # the global batch stays what it was
     tuned = settle_comm(without_cluster(finetune_recipe(recipe.replace(changes), steps=steps, lr=lr)))
     entry = make_entry(tuned.strategy, tuned)
-    return Tuning(tuned, entry, lambda: launched(entry.num_processes, Nodes()))
+    return Tuning(tuned, entry, lambda: launched(entry.num_processes, starter))

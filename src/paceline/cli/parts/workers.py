@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from paceline.cli.parts.view import DASH, number
+from paceline.present.numbers import DASH, number
+
+if TYPE_CHECKING:  # needs torch
+    from paceline.train.context import Event
 
 MOST_LINES = 8
-
-Event = dict[str, Any]
 
 
 class Workers:

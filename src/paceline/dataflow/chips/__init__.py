@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.errors import UsageError, unknown
+from paceline.parsing import read_toml
 
 T = TypeVar("T")
 
@@ -156,10 +157,7 @@ def chip_names() -> list[str]:
 
 
 def _parse(text: str, where: str) -> Chip:
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"chip {where!r} is not TOML: {error}") from None
+    values = read_toml(text, f"chip {where!r}")
     _check_keys(values, {*PLAIN, *SECTIONS}, f"chip {where!r}")
     sections: dict[str, Any] = {name: _section(cls, values[name], f"{where}: {name}") for name, cls in SECTIONS.items()}
     plain = {name: _value(kind, values[name], f"{where}: {name}") for name, kind in PLAIN.items()}
@@ -167,14 +165,14 @@ def _parse(text: str, where: str) -> Chip:
 
 
 def _section(cls: type[T], given: Any, where: str) -> T:
-    kinds: dict[str, Any] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
+    kinds: dict[str, type] = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(cls)}  # type: ignore[arg-type]
     if not isinstance(given, dict):
         raise UsageError(f"{where} is not a section")
     _check_keys(given, set(kinds), where)
     return cls(**{name: _value(kind, given[name], f"{where}.{name}") for name, kind in kinds.items()})
 
 
-def _check_keys(given: dict[str, Any], known: set[str], where: str) -> None:
+def _check_keys(given: Mapping[str, object], known: set[str], where: str) -> None:
     for name in given:
         if name not in known:
             raise unknown(f"key of {where}", name, known)

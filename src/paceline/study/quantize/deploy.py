@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +13,9 @@ from paceline.measure.stats import interval95_of_median
 from paceline.quantize.graph import Graph
 from paceline.quantize.quantized import Quantized
 from paceline.quantize.runtime import OnnxModel, version
+from paceline.results.quantize import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Deployed, Latency, RunnerSpeedup
 from paceline.study.quantize.scoring import Predict
-from paceline.study.quantize.stages import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Judge
+from paceline.study.quantize.stages import Judge
 
 FLOAT_FILE, INT8_FILE = "model-fp32.onnx", "model-int8.onnx"
 FLOAT_RUNNER, INT8_RUNNER = "ONNX Runtime fp32", "ONNX Runtime int8"
@@ -23,9 +23,7 @@ BATCHES = (1, 32)
 WARMUP, ROUNDS = 5, 40
 
 
-def deploy(
-    judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
-) -> dict[str, Any]:
+def deploy(judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path) -> Deployed:
     """Write both files, judge them, and take times in turn; the graph is that of the float model."""
     from paceline.quantize.onnx_file import write_onnx
 
@@ -38,16 +36,16 @@ def deploy(
     float_bytes, int8_bytes = ((folder / name).stat().st_size for name in (FLOAT_FILE, INT8_FILE))
     runners: dict[str, Predict] = {"torch fp32": model, FLOAT_RUNNER: plain.scores, INT8_RUNNER: small.scores}
     times = {size: take_times(runners, _batch_of(images, size)) for size in BATCHES}
-    return {
-        "onnxruntime": version(),
-        "agreement_with_integer": None if ours is None else answered.agreement(ours),
-        "fp32_bytes": float_bytes,
-        "int8_bytes": int8_bytes,
-        "size_ratio": int8_bytes / float_bytes,
-        "threads": threads,
-        "latency": [_latency(name, size, values) for size in BATCHES for name, values in times[size].items()],
-        "speedups": [_speedup(size, times[size]) for size in BATCHES],
-    }
+    return Deployed(
+        onnxruntime=version(),
+        agreement_with_integer=None if ours is None else answered.agreement(ours),
+        fp32_bytes=float_bytes,
+        int8_bytes=int8_bytes,
+        size_ratio=int8_bytes / float_bytes,
+        threads=threads,
+        latency=[_latency(name, size, values) for size in BATCHES for name, values in times[size].items()],
+        speedups=[_speedup(size, times[size]) for size in BATCHES],
+    )
 
 
 def _batch_of(images: Tensor, size: int) -> Tensor:
@@ -67,12 +65,12 @@ def take_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[fl
     return times
 
 
-def _latency(runner: str, batch: int, values: list[float]) -> dict[str, Any]:
+def _latency(runner: str, batch: int, values: list[float]) -> Latency:
     p50, p95 = statistics.median(values), statistics.quantiles(values, n=20)[-1]
-    return {"runner": runner, "batch": batch, "p50_s": p50, "p95_s": p95}
+    return Latency(runner=runner, batch=batch, p50_s=p50, p95_s=p95)
 
 
-def _speedup(batch: int, times: dict[str, list[float]]) -> dict[str, Any]:
+def _speedup(batch: int, times: dict[str, list[float]]) -> RunnerSpeedup:
     """How many times as fast int8 is as fp32: round by round, since both met the same moment of the machine."""
     ratios = [slow / quick for slow, quick in zip(times[FLOAT_RUNNER], times[INT8_RUNNER], strict=True)]
-    return {"batch": batch, "ratio": statistics.median(ratios), "interval95": list(interval95_of_median(ratios))}
+    return RunnerSpeedup(batch=batch, ratio=statistics.median(ratios), interval95=interval95_of_median(ratios))

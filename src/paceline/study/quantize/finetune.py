@@ -5,34 +5,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
 from paceline.data import Data, load_data
 from paceline.errors import RunError
-from paceline.launch.base import Launcher, Task
+from paceline.launch.base import Task, WorkerPool
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
+from paceline.results.quantize import Finetuned
+from paceline.results.value import Json
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.quantize.scoring import floats_of
 from paceline.study.quantize.source import Source, load_source
-from paceline.train.context import Context
+from paceline.train.context import Context, ignore_event
 from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
 from paceline.train.trainer import Trainer
 
-Plain = dict[str, dict[str, Any]]
+Plain = dict[str, Json]  # grids by tensor, as workers are sent them
 
 
 def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
     """As the model was trained, but for a few steps at a tenth of its learning rate, held where it is."""
-    changes: dict[str, Any] = {"train.iterations": steps, "train.log_every": 0, "train.eval_every": 0}
+    changes: Json = {"train.iterations": steps, "train.log_every": 0, "train.eval_every": 0}
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
     changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
     changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # there is none left to have a mode
@@ -41,7 +42,7 @@ def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
 
 
 def finetune(
-    launcher: Launcher,
+    launcher: WorkerPool,
     source: Source,
     recipe: Recipe,
     entry: Entry,
@@ -50,8 +51,8 @@ def finetune(
     *,
     per_channel: bool,
     file: Path,
-) -> tuple[Graph, dict[str, Any]]:
-    """Train the rounded network on; the graph with its new weights, and what the workers say."""
+) -> tuple[Graph, Finetuned]:
+    """Train the rounded network on; the graph with its new weights, and how training went."""
     task = Task(
         finetune_job,
         {
@@ -70,13 +71,14 @@ def finetune(
         threads=recipe.threads,
         timeout_s=recipe.timeout_s,
     )
-    workers = launcher.run(task, _ignore)
+    workers = launcher.run(task, ignore_event)
     model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids, biases=True))
     state = load_file(file)
     if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
         raise diverged("weights are not finite", recipe)
     model.load_state_dict(state)
-    return model.trained(), workers[0]
+    finetuned = Finetuned(strategy=entry.label, workers=entry.num_workers, lr=recipe.optimizer.lr, **workers[0])
+    return model.trained(), finetuned
 
 
 def diverged(reason: str, recipe: Recipe) -> RunError:
@@ -89,7 +91,7 @@ def diverged(reason: str, recipe: Recipe) -> RunError:
 
 def finetune_job(
     context: Context, recipe: Recipe, strategy: str, source: Source, grids: Plain, per_channel: bool, checkpoint: str
-) -> dict[str, Any]:
+) -> Json:
     """One worker: the rounded network through the usual trainer; rank 0 saves the mean of all replicas."""
     data, model = _build(recipe, source, grids, per_channel=per_channel)
     trainer = Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
@@ -122,7 +124,3 @@ def _build(recipe: Recipe, source: Source, grids: Plain, *, per_channel: bool) -
     known = {name: Grid(**values) for name, values in grids.items()}
     rounding = Rounding(per_channel=per_channel, grids=known, biases=True)
     return load_data(recipe.data, seed=recipe.seed), Simulated(trace(loaded.model, example), rounding)
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    del event

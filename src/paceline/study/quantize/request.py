@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.errors import UsageError
+from paceline.parsing import words_in
 from paceline.quantize.ranges import METHODS, Calibration
 from paceline.quantize.runtime import missing_packages
+from paceline.results.quantize import QuantizeRequest
 
 AUTO = "auto"
 PERCENTILE = 99.99
@@ -42,7 +43,7 @@ class Request:
 
     def calibrations(self) -> list[Calibration]:
         """The methods that are tried, in their order."""
-        words = [word.strip() for word in self.calibration.split(",") if word.strip()]
+        words = list(words_in(self.calibration))
         if words == [AUTO]:
             words = list(METHODS)
         if not words:
@@ -56,12 +57,13 @@ class Request:
     def writes_onnx(self) -> bool:
         return not missing_packages() if self.onnx is None else self.onnx
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "calibrations": [calibration.method for calibration in self.calibrations()],
-            "symmetric": self.symmetric,
-            "percentile": self.percentile,
-            "weights": "per channel" if self.per_channel else "per tensor",
-            "samples": self.samples,
-            "finetune_steps": self.finetune,
-        }
+    def stored(self) -> QuantizeRequest:
+        """The request as it stands in the result."""
+        return QuantizeRequest(
+            calibrations=[calibration.method for calibration in self.calibrations()],
+            symmetric=self.symmetric,
+            percentile=self.percentile,
+            weights="per channel" if self.per_channel else "per tensor",
+            samples=self.samples,
+            finetune_steps=self.finetune,
+        )

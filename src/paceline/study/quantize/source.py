@@ -16,7 +16,8 @@ from paceline.data import Data, load_data
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.runs import find
+from paceline.results.quantize import Quantization
+from paceline.runs import Stored, find
 
 SUFFIX = ".safetensors"
 FINAL = Path("checkpoints") / f"final{SUFFIX}"
@@ -48,25 +49,24 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> Source:
     if path.suffix == SUFFIX or path.is_file():
         return _of_file(path, changes)
     stored = find(target, runs)
-    if stored.get("study") == "quantize":
-        stored = _quantized_run(stored, runs)
-    folder = Path(stored["folder"])
-    if stored["kind"] != "run":
+    if isinstance(stored.content, Quantization):
+        stored = _quantized_run(stored, stored.content.source, runs)
+    folder = stored.folder
+    if stored.kind != "run":
         raise UsageError(f"{target!r} is a study of several runs; name one of them, in {str(folder / 'runs')!r}")
     checkpoint = folder / FINAL
     if not checkpoint.is_file():
-        raise UsageError(f"run {folder.name!r} has no {FINAL}: it is {stored.get('status', 'not done')}")
+        raise UsageError(f"run {folder.name!r} has no {FINAL}: it is {stored.status}")
     return Source(folder.name, _recipe_in(folder).replace(changes), checkpoint)
 
 
-def _quantized_run(study: Mapping[str, Any], runs: Path) -> dict[str, Any]:
+def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
     """The run that was quantized: `last` after a quantization is that run again."""
     try:
-        return find(str(study["source"]), runs)
+        return find(source, runs)
     except UsageError:
         raise UsageError(
-            f"{Path(study['folder']).name!r} is a quantization of {study['source']!r}, which is not stored here; "
-            "name a run or a checkpoint"
+            f"{stored.name!r} is a quantization of {source!r}, which is not stored here; name a run or a checkpoint"
         ) from None
 
 

@@ -18,13 +18,9 @@ from paceline.quantize.integer import integer_network
 from paceline.quantize.quantized import Quantized, quantized
 from paceline.quantize.ranges import Calibration, grids_for
 from paceline.quantize.simulate import Rounding, Simulated
+from paceline.results.quantize import ACTIVATIONS, BIASES, FLOAT, INTEGER, PER_CHANNEL, PER_TENSOR, TUNED, Stage
 from paceline.study.quantize.scoring import Predict, Score, score
 from paceline.train.losses import Objective
-
-Row = dict[str, Any]
-FLOAT, PER_TENSOR, PER_CHANNEL = "float", "weights-per-tensor", "weights-per-channel"
-ACTIVATIONS, BIASES, INTEGER = "activations", "biases", "integer"
-TUNED, ONNX_FLOAT, ONNX_INT8 = "fine-tuned", "onnx-fp32", "onnx-int8"
 
 
 def _ignore(*said: Any) -> None:
@@ -33,10 +29,10 @@ def _ignore(*said: Any) -> None:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who follows stages as they are judged."""
+    """Progress callbacks of stages."""
 
     stage_moves: Callable[[str, int, int], None] = _ignore  # a stage's name, samples done, samples in all
-    stage_ends: Callable[[Row], None] = _ignore
+    stage_ends: Callable[[Stage], None] = _ignore
 
 
 @dataclass(eq=False)
@@ -46,10 +42,10 @@ class Judge:
     data: Dataset
     objective: Objective
     listener: Listener
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Stage] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)
 
-    def stage(self, key: str, name: str, predict: Predict, **facts: Any) -> Score:
+    def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> Score:
         """Judge a stage; everything is compared with the first one, the float model."""
         started = time.perf_counter()
         found = score(
@@ -57,18 +53,17 @@ class Judge:
         )
         first = self.scores.setdefault(FLOAT, found)
         change = None if found.accuracy is None or first.accuracy is None else 100 * (found.accuracy - first.accuracy)
-        row = {
-            "stage": key,
-            "name": name,
-            "calibration": None,
-            "test_loss": found.loss,
-            "test_accuracy": found.accuracy,
-            "change_points": change,
-            "agreement": found.agreement(first),
-            "evaluation_s": time.perf_counter() - started,
-            **facts,
-        }
-        label = f"{key}:{row['calibration']}" if key == ACTIVATIONS else key
+        row = Stage(
+            stage=key,
+            name=name,
+            calibration=calibration,
+            test_loss=found.loss,
+            test_accuracy=found.accuracy,
+            change_points=change,
+            agreement=found.agreement(first),
+            evaluation_s=time.perf_counter() - started,
+        )
+        label = f"{key}:{calibration}" if key == ACTIVATIONS else key
         self.scores[label] = found
         self.rows.append(row)
         self.listener.stage_ends(row)
@@ -125,22 +120,22 @@ def best_of(calibrated: list[Calibrated]) -> Calibrated:
 
 def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """Biases too, then nothing but integers."""
-    facts = {"calibration": chosen.calibration.method}
+    method = chosen.calibration.method
     model = quantized(graph, chosen.grids, per_channel=per_channel)
     simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
-    judge.stage(BIASES, "biases int32", simulated, **facts)
+    judge.stage(BIASES, "biases int32", simulated, calibration=method)
     if not graph.left_in_float:
-        judge.stage(INTEGER, "fully integer", integer_network(model).scores, **facts)
+        judge.stage(INTEGER, "fully integer", integer_network(model).scores, calibration=method)
     return model
 
 
 def tuned_stage(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """The weights that fine-tuning left, in integers alone where that can be."""
-    facts = {"calibration": chosen.calibration.method}
+    method = chosen.calibration.method
     model = quantized(graph, chosen.grids, per_channel=per_channel)
     if graph.left_in_float:
         simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
-        judge.stage(TUNED, "fine-tuned, biases int32", simulated, **facts)
+        judge.stage(TUNED, "fine-tuned, biases int32", simulated, calibration=method)
     else:
-        judge.stage(TUNED, "fine-tuned, fully integer", integer_network(model).scores, **facts)
+        judge.stage(TUNED, "fine-tuned, fully integer", integer_network(model).scores, calibration=method)
     return model

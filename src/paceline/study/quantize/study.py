@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.errors import PacelineError, UsageError
-from paceline.launch.base import Launcher
+from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.quantize.graph import Graph, named
 from paceline.quantize.histogram import observe
@@ -24,7 +24,9 @@ from paceline.quantize.runtime import missing_packages
 from paceline.quantize.simulate import Rounding, Simulated
 from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA, Folder, stamped, store_study, unstamped
+from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployed, Finetuned, LeftInFloat, Quantization, Sizes
+from paceline.results.study import DONE, SCHEMA
+from paceline.runs import Folder, stamped, store_study, unstamped
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
@@ -34,9 +36,6 @@ from paceline.study.quantize.request import Request
 from paceline.study.quantize.scoring import calibration_batches, confusion, floats_of
 from paceline.study.quantize.source import Loaded
 from paceline.study.quantize.stages import (
-    FLOAT,
-    INTEGER,
-    TUNED,
     Calibrated,
     Judge,
     Listener,
@@ -56,7 +55,7 @@ class Tuning:
 
     recipe: Recipe
     entry: Entry
-    launched: Callable[[], AbstractContextManager[Launcher]]
+    launched: Callable[[], AbstractContextManager[WorkerPool]]
 
 
 def prepare(loaded: Loaded, request: Request) -> Graph:
@@ -103,7 +102,7 @@ def quantize(
     listener: Listener,
     output: Path | None = None,
     tuning: Tuning | None = None,
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[Quantization, Path]:
     """Every stage in turn; the study and its folder. Nothing is left of one that fails."""
     graph = prepare(loaded, request)
     if request.onnx and graph.left_in_float:
@@ -112,13 +111,9 @@ def quantize(
     if tuning is not None:
         parameters = Simulated(graph, Rounding()).parameters()
         check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
-    started, stamp = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    facts = environment()
     folder = Folder(out, stamped(f"quantize-{unstamped(loaded.source.name)}"))
     try:
-        study = _head(loaded, request, graph, stamp, facts)
-        study |= _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
-        study["wall_s"] = time.perf_counter() - started
+        study = _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
     except BaseException:
         folder.discard()
         raise
@@ -149,7 +144,8 @@ class _Work:
         self._num_samples = min(request.samples, len(loaded.data.train))
         self._images = torch.cat(list(self._batches()))[:200]  # for what is only compared, not judged
 
-    def all_of_it(self, tuning: Tuning | None) -> dict[str, Any]:
+    def all_of_it(self, tuning: Tuning | None) -> Quantization:
+        started, stamp, facts = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
         loaded, request, graph, judge = self._loaded, self._request, self._graph, self._judge
         per_channel = request.per_channel
         judge.stage(FLOAT, "float", loaded.model)
@@ -160,29 +156,47 @@ class _Work:
         )
         chosen = best_of(calibrated)
         model = integer_stages(judge, graph, chosen, per_channel=per_channel)
-        found: dict[str, Any] = {
-            "chosen_calibration": chosen.calibration.method,
-            "distances": {one.calibration.method: one.distance for one in calibrated},
-            "num_calibration_samples": self._num_samples,
-        }
+        finetuned = None
         if tuning is not None:
-            model, found["finetuned"] = self._tune(tuning, chosen)
-        found["weights"] = weight_pictures(model.graph, per_channel=per_channel)
-        found["activations"] = activation_pictures(
-            model.graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
-        )
-        found["deployed"], found["deployed_reason"] = self._deploy(model)
+            model, finetuned = self._tune(tuning, chosen)
+        deployed, deployed_reason = self._deploy(model)
         save_weights(tensors_of(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
         last = judge.scores.get(TUNED) or judge.scores.get(INTEGER) or next(reversed(judge.scores.values()))
-        found["confusion"] = confusion(judge.scores[FLOAT], last, loaded.data.num_classes)
-        found["sizes"] = {"float_bytes": _float_bytes(graph), "int8_bytes": model.weight_bytes}
-        return {"stages": judge.rows, **found}
+        return Quantization(
+            schema=SCHEMA,
+            kind="study",
+            study=Quantization.study_name,
+            name=loaded.recipe.name,
+            started=stamp,
+            status=DONE,
+            source=loaded.source.name,
+            recipe=loaded.recipe.to_dict(),
+            environment=facts,
+            request=request.stored(),
+            num_test_samples=len(loaded.data.test),
+            num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+            left_in_float=[LeftInFloat(name=op.name, what=op.what) for op in graph.left_in_float],
+            stages=judge.rows,
+            chosen_calibration=chosen.calibration.method,
+            distances={one.calibration.method: one.distance for one in calibrated},
+            num_calibration_samples=self._num_samples,
+            finetuned=finetuned,
+            weights=weight_pictures(model.graph, per_channel=per_channel),
+            activations=activation_pictures(
+                model.graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
+            ),
+            deployed=deployed,
+            deployed_reason=deployed_reason,
+            confusion=confusion(judge.scores[FLOAT], last, loaded.data.num_classes),
+            sizes=Sizes(float_bytes=_float_bytes(graph), int8_bytes=model.weight_bytes),
+            wall_s=time.perf_counter() - started,
+        )
 
-    def _tune(self, tuning: Tuning, chosen: Calibrated) -> tuple[Quantized, dict[str, Any]]:
+    def _tune(self, tuning: Tuning, chosen: Calibrated) -> tuple[Quantized, Finetuned]:
         """Fine-tuned weights on the grids that calibration chose."""
         per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
         with tuning.launched() as launcher:
-            graph, said = finetune(
+            graph, finetuned = finetune(
                 launcher,
                 self._loaded.source,
                 tuning.recipe,
@@ -196,11 +210,9 @@ class _Work:
             model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
         except PacelineError as error:  # finite, and beyond what integers hold on these ranges
             raise diverged(str(error), tuning.recipe) from error
-        entry = tuning.entry
-        facts = {"strategy": entry.label, "workers": entry.num_workers, "lr": tuning.recipe.optimizer.lr}
-        return model, {**facts, **said}
+        return model, finetuned
 
-    def _deploy(self, model: Quantized) -> tuple[dict[str, Any] | None, str]:
+    def _deploy(self, model: Quantized) -> tuple[Deployed | None, str]:
         """Files for ONNX Runtime, or the reason why there are none."""
         if not self._request.writes_onnx:
             missing = " and ".join(missing_packages())
@@ -209,25 +221,6 @@ class _Work:
             return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
         images, _ = floats_of(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))
         return deploy(self._judge, self._loaded.model, self._graph, model, images, self._folder.path), ""
-
-
-def _head(loaded: Loaded, request: Request, graph: Graph, started: str, facts: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "kind": "study",
-        "study": "quantize",
-        "name": loaded.recipe.name,
-        "started": started,
-        "status": "done",
-        "source": loaded.source.name,
-        "recipe": loaded.recipe.to_dict(),
-        "environment": facts,
-        "results": [],
-        "request": request.to_dict(),
-        "num_test_samples": len(loaded.data.test),
-        "num_parameters": sum(parameter.numel() for parameter in loaded.model.parameters()),
-        "left_in_float": [{"name": op.name, "what": op.what} for op in graph.left_in_float],
-    }
 
 
 def _float_bytes(graph: Graph) -> int:

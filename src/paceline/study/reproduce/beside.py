@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from paceline.results.study import OurRow, PublishedTable, Quantity
+from paceline.results.study import PublishedRow as StoredRow
 from paceline.study.reproduce.experiment import Experiment, PublishedRow
 from paceline.study.reproduce.figures import QUANTITIES
 
-Row = dict[str, Any]
+
+def side_by_side(experiment: Experiment, ours: Sequence[OurRow]) -> list[PublishedTable]:
+    """Every published table, each row with the key of the same row of ours, where it was run."""
+    return [
+        PublishedTable(
+            source=table.source,
+            setting=table.setting,
+            rows=[
+                StoredRow(
+                    name=row.name,
+                    point=row.point,
+                    published=dict(row.figures),
+                    ours=next((one.key for one in ours if is_same(row, one)), None),
+                )
+                for row in table.rows
+            ],
+        )
+        for table in experiment.published
+    ]
 
 
-def side_by_side(experiment: Experiment, ours: Sequence[Row]) -> list[Row]:
-    """Every table that others published, each row with the row of ours that does the same, where it was run."""
-    tables = []
-    for table in experiment.published:
-        rows = [
-            {
-                "name": row.name,
-                "point": row.point,
-                "published": dict(row.figures),
-                "ours": next((one["key"] for one in ours if is_same(row, one)), None),
-            }
-            for row in table.rows
-        ]
-        tables.append({"source": table.source, "setting": table.setting, "rows": rows})
-    return tables
-
-
-def is_same(row: PublishedRow, ours: Mapping[str, Any]) -> bool:
+def is_same(row: PublishedRow, ours: OurRow) -> bool:
     """The same strategy at the same point; a row that names no point means the experiment's usual one."""
-    if row.ours != ours["label"]:
+    if row.ours != ours.label:
         return False
-    point = ours["point"]
     if row.point:
-        return bool(dict(row.point) == point)
-    return not point or bool(ours["is_first_point"])
+        return dict(row.point) == ours.point
+    return not ours.point or ours.is_first_point
 
 
-def columns(experiment: Experiment) -> dict[str, Row]:
-    """What the compared quantities are, for whoever shows them."""
-    return {name: {"name": QUANTITIES[name].name, "unit": QUANTITIES[name].unit} for name in experiment.quantities}
+def columns(experiment: Experiment) -> dict[str, Quantity]:
+    """The compared quantities by name."""
+    return {name: Quantity(name=QUANTITIES[name].name, unit=QUANTITIES[name].unit) for name in experiment.quantities}

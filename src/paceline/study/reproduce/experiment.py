@@ -10,8 +10,10 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from paceline.errors import unknown
+from paceline.recipe import Changes
+from paceline.results.value import Json
 
-Point = dict[str, Any]  # recipe keys with values
+Point = Changes  # `strategies` may name its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +95,14 @@ def _files() -> dict[str, Traversable]:
     return {entry.name.removesuffix(".toml"): entry for entry in found}
 
 
-def _length(values: dict[str, Any]) -> Length:
+def _length(values: Json) -> Length:
     for key in ("data", "strategies", "unset", "points"):
         if key in values:
             values[key] = tuple(values[key])
     return Length(**values)
 
 
-def _published(values: dict[str, Any]) -> Published:
+def _published(values: Json) -> Published:
     rows = []
     for row in values.pop("rows"):
         named = {key: row.pop(key) for key in ("name", "ours", "point") if key in row}

@@ -1,16 +1,17 @@
-"""Our figures in the terms of a published table, and both side by side. Pure, values in, values out."""
+"""Our figures in the terms of a published table. Pure: values in, values out."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from paceline.measure.stats import of_all
+from paceline.results import Evaluation, RunResult
+from paceline.results.study import Figure, FigureValue
 from paceline.study.reproduce.experiment import Experiment
-from paceline.study.results import Result
 
-Repeats = Sequence[Result]
+Repeats = Sequence[RunResult]
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Scope:
     """What a figure may depend on besides its own runs."""
 
     experiment: Experiment
-    others: Mapping[str, Sequence[Result]]  # repeats of every row of the study, by its key
+    others: Mapping[str, Repeats]  # repeats of every row of the study, by its key
     batch_sizes: Mapping[str, int]  # samples of a step over all workers, by the same
     compares_accuracy: bool
 
@@ -29,27 +30,17 @@ class Quantity:
 
     name: str
     unit: str  # s, %, bytes, x (a ratio), or nothing
-    ours: Callable[[str, Repeats, Scope], Any]
+    ours: Callable[[str, Repeats, Scope], FigureValue]
     is_accuracy: bool = False  # left out where accuracies cannot be compared
     is_per_epoch: bool = False  # extrapolated unless a whole epoch was run
 
 
-def _median(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.median(found) if found and len(found) == len(values) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return statistics.fmean(found) if found and len(found) == len(values) else None
-
-
 def _iteration(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-    return _median([repeat["iteration_s"]["mean"] for repeat in repeats])
+    return of_all(statistics.median, [repeat.iteration_s.mean for repeat in repeats])
 
 
 def _train(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-    return _median([repeat["train_s"] for repeat in repeats])
+    return of_all(statistics.median, [repeat.train_s for repeat in repeats])
 
 
 def steps_per_epoch(key: str, scope: Scope) -> int:
@@ -64,8 +55,8 @@ def _epoch(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 def _alone(key: str, repeats: Repeats, scope: Scope) -> str | None:
     """The row of one worker that this row is measured by: of the same batch per worker, where the batch is varied."""
-    single = [other for other, runs in scope.others.items() if runs and runs[0]["workers"] == 1]
-    size = repeats[0]["workers"]
+    single = [other for other, runs in scope.others.items() if runs and runs[0].workers == 1]
+    size = repeats[0].workers
     weak = [other for other in single if scope.batch_sizes[other] * size == scope.batch_sizes[key]]
     same = [other for other in single if scope.batch_sizes[other] == scope.batch_sizes[key]]
     return next(iter([*same, *weak] if size > 1 and not _is_varied(scope) else [*weak, *same]), None)
@@ -85,7 +76,7 @@ def _speedup(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 def _estimated(key: str, repeats: Repeats, scope: Scope) -> float | None:
     """As the published figure was had: what an epoch takes beyond the single worker's epoch over the workers."""
-    alone, size = _alone(key, repeats, scope), repeats[0]["workers"]
+    alone, size = _alone(key, repeats, scope), repeats[0].workers
     if alone is None or size == 1:
         return None
     ours, theirs = _epoch(key, repeats, scope), _epoch(alone, scope.others[alone], scope)
@@ -96,7 +87,7 @@ def _part(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
     """Parts of a step, over an epoch."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:
-        found = _median([_in_split(repeat, names) for repeat in repeats])
+        found = of_all(statistics.median, [_in_split(repeat, names) for repeat in repeats])
         return None if found is None else found * steps_per_epoch(key, scope)
 
     return of
@@ -106,37 +97,37 @@ def _share(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
     """Parts of a step, of the step."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-        return _median([_in_split(repeat, names, of_step=True) for repeat in repeats])
+        return of_all(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
 
     return of
 
 
-def _in_split(result: Result, names: Sequence[str], *, of_step: bool = False) -> float | None:
-    mean = (result.get("split") or {}).get("mean")
-    if not mean:
+def _in_split(result: RunResult, names: Sequence[str], *, of_step: bool = False) -> float | None:
+    if result.split is None:
         return None
-    total = sum(float(mean[f"{name}_s"]) for name in names)
-    return total / mean["step_s"] if of_step else total
+    mean = result.split.mean
+    total = sum(float(getattr(mean, f"{name}_s")) for name in names)
+    return total / mean.step_s if of_step else total
 
 
 def _final(name: str) -> Callable[[str, Repeats, Scope], float | None]:
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-        return _mean([repeat["final"][name] for repeat in repeats])
+        return of_all(statistics.fmean, [getattr(repeat.final, name) for repeat in repeats])
 
     return of
 
 
 def _spread(key: str, repeats: Repeats, scope: Scope) -> str | None:  # noqa: ARG001
     """Lowest and highest over seeds."""
-    found = [repeat["final"]["test_accuracy"] for repeat in repeats]
-    if len(found) < 2 or any(value is None for value in found):
+    found = [score for repeat in repeats if (score := repeat.final.test_accuracy) is not None]
+    if len(found) < max(len(repeats), 2):
         return None
     return f"{100 * min(found):.1f} to {100 * max(found):.1f} %"
 
 
 def _by_rank(name: str) -> Callable[[str, Repeats, Scope], list[float] | None]:
     def of(key: str, repeats: Repeats, scope: Scope) -> list[float] | None:  # noqa: ARG001
-        rows = [[row[name] for row in repeat["per_worker"]] for repeat in repeats]
+        rows = [[getattr(worker, name) for worker in repeat.per_worker] for repeat in repeats]
         if any(value is None for row in rows for value in row):
             return None
         return [statistics.fmean(column) for column in zip(*rows, strict=True)]
@@ -145,15 +136,15 @@ def _by_rank(name: str) -> Callable[[str, Repeats, Scope], list[float] | None]:
 
 
 def _replicas(key: str, repeats: Repeats, scope: Scope) -> str:  # noqa: ARG001
-    if repeats[0]["workers"] == 1:
+    if repeats[0].workers == 1:
         return "one"
-    return "equal on every rank" if all(repeat["replicas_equal"] for repeat in repeats) else "different"
+    return "equal on every rank" if all(repeat.replicas_equal for repeat in repeats) else "different"
 
 
 def _sent(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
     """Bytes of a step, mean over workers and steps."""
-    rows = [row for repeat in repeats for row in repeat["per_worker"]]
-    return statistics.fmean(row["sent_bytes"] for row in rows) / int(repeats[0]["steps"])
+    rows = [row for repeat in repeats for row in repeat.per_worker]
+    return statistics.fmean(row.sent_bytes for row in rows) / repeats[0].steps
 
 
 def _share_of_ring(key: str, repeats: Repeats, scope: Scope) -> float | None:
@@ -163,25 +154,26 @@ def _share_of_ring(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 def _messages(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
     """Messages that a worker sends in a step: every one is sent once and received once."""
-    rows = [row for repeat in repeats for row in repeat["per_worker"]]
-    return statistics.fmean(row["num_operations"] for row in rows) / int(repeats[0]["steps"]) / 2
+    rows = [row for repeat in repeats for row in repeat.per_worker]
+    return statistics.fmean(row.num_operations for row in rows) / repeats[0].steps / 2
 
 
-def _converged(name: str) -> Callable[[str, Repeats, Scope], Any]:
-    def of(key: str, repeats: Repeats, scope: Scope) -> Any:  # noqa: ARG001
+def _converged(name: str) -> Callable[[str, Repeats, Scope], FigureValue]:
+    def of(key: str, repeats: Repeats, scope: Scope) -> FigureValue:  # noqa: ARG001
         found = [convergence(repeat, scope.experiment.target_accuracy) for repeat in repeats]
         reached = [row for row in found if row is not None]
         if len(reached) < len(found):
             return "never" if not reached else f"in {len(reached)} of {len(found)} runs"
-        return statistics.median(row[name] for row in reached)
+        return statistics.median(float(getattr(row, name)) for row in reached)
 
     return of
 
 
-def convergence(result: Result, target: float | None) -> Mapping[str, Any] | None:
+def convergence(result: RunResult, target: float | None) -> Evaluation | None:
     """The first evaluation that reached the target; None where none did."""
-    found = [row for row in result["evaluations"] if target is not None and (row["accuracy"] or 0) >= target]
-    return found[0] if found else None
+    if target is None:
+        return None
+    return next((row for row in result.evaluations if row.accuracy is not None and row.accuracy >= target), None)
 
 
 QUANTITIES: dict[str, Quantity] = {
@@ -210,7 +202,7 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
-def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, dict[str, Any]]:
+def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, Figure]:
     """Every quantity of the experiment for one row of ours."""
     figures = {}
     for name in scope.experiment.quantities:
@@ -219,6 +211,6 @@ def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, dict[str,
             continue
         value = quantity.ours(key, repeats, scope)
         if value is not None:
-            is_whole = repeats[0]["steps"] >= steps_per_epoch(key, scope)
-            figures[name] = {"value": value, "is_extrapolated": quantity.is_per_epoch and not is_whole}
+            is_whole = repeats[0].steps >= steps_per_epoch(key, scope)
+            figures[name] = Figure(value=value, is_extrapolated=quantity.is_per_epoch and not is_whole)
     return figures

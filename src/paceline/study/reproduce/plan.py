@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from paceline.data.published import PUBLISHED, Published, data_directory
 from paceline.errors import UsageError
-from paceline.recipe import Recipe, load_recipe
+from paceline.recipe import Changes, Recipe, load_recipe
 from paceline.study.entries import Entry, make_entries, settle_comm
 from paceline.study.place import reason_against_cluster, without_cluster
 from paceline.study.preflight import preflight
@@ -72,7 +71,7 @@ def _base(experiment: Experiment, length: Length, data: str, data_dir: str, devi
     if data != recipe.data.name:
         recipe = recipe.replace({"data.name": data})
     recipe = recipe.replace(dict.fromkeys(length.unset))
-    changes: dict[str, Any] = {**experiment.changes, **length.changes, "device": device, "data.download": False}
+    changes: Changes = {**experiment.changes, **length.changes, "device": device, "data.download": False}
     if data_dir:
         changes["data.dir"] = data_dir
     if data.startswith(SYNTHETIC):

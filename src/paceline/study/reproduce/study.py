@@ -2,115 +2,165 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from paceline.launch.base import Launcher
-from paceline.measure.environment import environment
-from paceline.runs import SCHEMA, Folder, stamped, store_study
+from paceline.errors import UsageError
+from paceline.launch.base import WorkerPool
+from paceline.recipe import Recipe
+from paceline.results import Json, Row, RunResult, StudyResult, changed
+from paceline.results.study import OurRow, Proof, Reproduction
+from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
 from paceline.study.entries import Entry
+from paceline.study.folder import StudyFolder
 from paceline.study.reproduce.beside import columns, side_by_side
+from paceline.study.reproduce.experiment import load_experiment
 from paceline.study.reproduce.figures import Scope, our_figures
 from paceline.study.reproduce.integers import integer_rows
 from paceline.study.reproduce.load import load_of
 from paceline.study.reproduce.plan import Part, Plan
+from paceline.study.reproduce.plan import prepare as prepare_plan
 from paceline.study.reproduce.proof import prove
-from paceline.study.results import add_comparisons, combine
-from paceline.study.rounds import Follow, Measured, file_name, run_rounds
+from paceline.study.results import compared
+from paceline.text import file_name_of
 
 
-def reproduce(
-    plan: Plan, launcher: Launcher, *, out: Path, follow: Follow, repeats: int | None = None
-) -> tuple[dict[str, Any], Path]:
-    """Run every point; the study and its folder. What an interrupted or failed one has measured is kept, and said."""
-    folder = Folder(out, stamped(f"reproduce-{plan.experiment.name}"))
-    repeats = repeats or plan.length.repeats
-    study = _head(plan, repeats)
-    measured = [Measured() for _ in plan.parts]
-    started = time.perf_counter()
-    try:
-        if plan.experiment.proof:
-            study["proof"] = prove(plan.recipe, plan.experiment.proof, launcher)
-        for part, found in zip(plan.parts, measured, strict=True):
-            with follow(part.entries, repeats, part.total_steps) as listener:
-                run_rounds(
-                    part.recipe,
-                    part.entries,
-                    launcher,
-                    repeats=repeats,
-                    listener=listener,
-                    measured=found,
-                    folder=folder.path / "runs",
-                    name=_prefix(part),
-                )
-        stages = integer_rows(plan, folder.path) if plan.experiment.quantizes else []
-    except BaseException as error:
-        study["status"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        study["error"] = str(error)
-        error.__notes__ = []  # the run inside moves with the study
-        _, path = _store(folder, study, plan, measured, time.perf_counter() - started)
-        error.add_note(f"what was measured until then is kept: {path}")
-        raise
-    return _store(folder, study, plan, measured, time.perf_counter() - started, stages)
+@dataclass(kw_only=True)
+class Reproduce(Study):
+    """The points of an experiment as stages: each is complete before the next begins."""
 
+    name: ClassVar[str] = "reproduce"
+    result_type: ClassVar[type[StudyResult]] = Reproduction
+    varies_seed: ClassVar[bool] = True  # published accuracies are compared with ours over seeds
+    request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "name", "request")
 
-def _prefix(part: Part) -> str:
-    """What tells the runs of one point from those of another."""
-    words = [f"{key.rpartition('.')[2]}={value}" for key, value in part.point.items()]
-    return file_name("-".join([*words, ""])) if words else ""
+    recipe: Recipe
+    plan: Plan
+    request: Json  # the arguments of `prepare`
+    repeats: int
+    _proof: list[Proof] = field(default_factory=list)
+    _stages: list[OurRow] = field(default_factory=list)  # of the quantized model
 
+    @classmethod
+    def prepare(
+        cls,
+        name: str,
+        *,
+        full: bool = False,
+        data_dir: str = "",
+        device: str = "cpu",
+        on_cluster: bool = True,
+        repeats: int | None = None,
+    ) -> Reproduce:
+        """Choose data and place by what is there, and find every mistake before anything starts."""
+        request = {"full": full, "data_dir": data_dir, "device": device, "on_cluster": on_cluster}
+        plan = prepare_plan(load_experiment(name), full=full, data_dir=data_dir, device=device, on_cluster=on_cluster)
+        return cls(recipe=plan.recipe, plan=plan, request=request, repeats=repeats or plan.length.repeats)
 
-def _head(plan: Plan, repeats: int) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "kind": "study",
-        "study": "reproduce",
-        "name": plan.experiment.name,
-        "title": plan.experiment.title,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "status": "done",
-        "recipe": plan.recipe.to_dict(),
-        "environment": environment(),
-        "repeats": repeats,
-        "notes": plan.notes,
-        "quantities": columns(plan.experiment),
-        "proof": [],
-    }
+    @classmethod
+    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Reproduce:
+        del num_hosts  # experiments run on this host
+        assert isinstance(stored, Reproduction)
+        if stored.request is None:
+            raise UsageError("an experiment of an older version cannot be resumed: it does not say what was asked for")
+        return cls.prepare(stored.name, **stored.request, repeats=stored.repeats)
 
+    @property
+    def title(self) -> str:
+        return self.plan.experiment.name
 
-def results_of_parts(plan: Plan, measured: list[Measured]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Combined results, and our rows of the comparison, in the same order."""
-    parts = {key_of(part, entry): (part, entry) for part in plan.parts for entry in part.entries}
-    runs = {
-        key_of(part, entry): found[entry.label]
-        for part, found in zip(plan.parts, measured, strict=True)
-        for entry in part.entries
-        if found.get(entry.label)
-    }
-    sizes = {key: part.recipe.batch_size for key, (part, _) in parts.items()}
-    scope = Scope(plan.experiment, runs, sizes, plan.compares_accuracy)
-    results, rows = [], []
-    for key, repeats in runs.items():
-        part, entry = parts[key]
-        result = {**combine(repeats), "measuring": None}
-        results.append({**result, "point": part.point} if part.point else result)
-        rows.append(
-            {
-                "key": key,
-                "label": entry.label,
-                "point": part.point,
-                "is_first_point": part is plan.parts[0],
-                "workers": entry.num_workers,
-                "steps": repeats[0]["steps"],
-                "figures": our_figures(key, repeats, scope),
-                "load": load_of(repeats[0]) if plan.experiment.shows_load else [],
-            }
+    @property
+    def num_processes(self) -> int:
+        return self.plan.num_processes
+
+    def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
+        """Prove that averages are averages, unless that was done before."""
+        if isinstance(stored, Reproduction):
+            self._proof = list(stored.proof)
+        known = [proof.strategy for proof in self._proof]
+        missing = [strategy for strategy in self.plan.experiment.proof if strategy not in known]
+        if missing:
+            assert launcher is not None, "cells of an experiment share their processes"
+            for proof in prove(self.plan.recipe, missing, launcher):
+                self._proof.append(proof)
+
+    def cells(self) -> list[Cell]:
+        return self._cells(self.plan.parts[0])
+
+    def next_cells(self, progress: Progress) -> list[Cell]:
+        for part in self.plan.parts:
+            cells = self._cells(part)
+            if not all(progress.has(cell) for cell in cells):
+                return cells
+        return []
+
+    def end(self, folder: Path, progress: Progress) -> None:
+        del progress
+        if self.plan.experiment.quantizes:
+            run = StudyFolder(folder).run_of(self.cells()[0])
+            assert run is not None, "the first run is complete"
+            self._stages = integer_rows(self.plan, folder, run)
+
+    def result(self, header: StudyResult, progress: Progress) -> Reproduction:
+        rows, ours = results_of_parts(self.plan, progress)
+        ours += self._stages
+        return make_result(
+            Reproduction,
+            header,
+            title=self.plan.experiment.title,
+            notes=self.plan.notes,
+            quantities=columns(self.plan.experiment),
+            request=self.request,
+            proof=self._proof,
+            results=rows,
+            ours=ours,
+            published=side_by_side(self.plan.experiment, ours),
         )
-    if len(set(sizes.values())) == 1 and results:
-        add_comparisons(results)  # of one batch size; else an iteration is another piece of work in every row
-    return results, rows
+
+    def _cells(self, part: Part) -> list[Cell]:
+        cells = [
+            Cell(
+                key=key_of(part, entry),
+                recipe=part.recipe,
+                entry=entry,
+                folder_name=f"{_prefix(part)}{file_name_of(entry.label)}",
+            )
+            for entry in part.entries
+        ]
+        return self.repeated(cells, self.repeats)
+
+
+def results_of_parts(plan: Plan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
+    """Rows of the study, and our rows of the comparison with the published ones, in the same order."""
+    sizes = {key_of(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
+    runs: dict[str, list[RunResult]] = {}
+    rows: list[Row] = []
+    for part in plan.parts:
+        found = {key_of(part, entry): progress.of(key_of(part, entry)) for entry in part.entries}
+        found = {key: results for key, results in found.items() if results}
+        # Repeats are compared in pairs: as many of each as all of a point have.
+        common = min((len(results) for results in found.values()), default=0)
+        runs |= {key: results[:common] for key, results in found.items()}
+        rows += [changed(row, point=part.point) if part.point else row for row in fair_rows(found.values())]
+    scope = Scope(plan.experiment, runs, sizes, plan.compares_accuracy)
+    ours = [
+        OurRow(
+            key=key_of(part, entry),
+            label=entry.label,
+            point=part.point,
+            is_first_point=part is plan.parts[0],
+            workers=entry.num_workers,
+            steps=repeats[0].steps,
+            figures=our_figures(key_of(part, entry), repeats, scope),
+            load=load_of(repeats[0]) if plan.experiment.shows_load else [],
+        )
+        for part in plan.parts
+        for entry in part.entries
+        if (repeats := runs.get(key_of(part, entry)))
+    ]
+    # With several batch sizes an iteration is another piece of work in every row.
+    return (compared(rows) if len(set(sizes.values())) == 1 else rows), ours
 
 
 def key_of(part: Part, entry: Entry) -> str:
@@ -119,21 +169,7 @@ def key_of(part: Part, entry: Entry) -> str:
     return ", ".join([entry.label, *words])
 
 
-def _store(
-    folder: Folder,
-    study: dict[str, Any],
-    plan: Plan,
-    measured: list[Measured],
-    wall_s: float,
-    stages: Sequence[dict[str, Any]] = (),
-) -> tuple[dict[str, Any], Path]:
-    # Repeats are compared in pairs: as many of each as all of a point have.
-    for found in measured:
-        common = min((len(values) for values in found.values()), default=0)
-        for label in found:
-            found[label] = found[label][:common]
-    results, rows = results_of_parts(plan, measured)
-    rows += stages
-    study |= {"wall_s": wall_s, "results": results, "ours": rows}
-    study["published"] = side_by_side(plan.experiment, rows)
-    return study, store_study(folder, study)
+def _prefix(part: Part) -> str:
+    """Tells the runs of one point from those of another."""
+    words = [f"{key.rpartition('.')[2]}={value}" for key, value in part.point.items()]
+    return file_name_of("-".join([*words, ""])) if words else ""

@@ -1,0 +1,48 @@
+"""From a request to a launcher: those of this package, found by walking it, or the user's `file.py:Class`."""
+
+from __future__ import annotations
+
+from paceline.errors import UsageError
+from paceline.launch.base import Launcher, Request
+from paceline.plugins import Registry
+
+launchers: Registry[Launcher] = Registry("launcher", "paceline.launch", Launcher)
+
+
+def choose_launcher(request: Request) -> Launcher:
+    """The launcher that a request asks for, checked; a request that asks for two is refused."""
+    launcher = find_launcher(request)
+    launcher.check()
+    return launcher
+
+
+def find_launcher(request: Request) -> Launcher:
+    """The launcher that a request asks for, before `check`."""
+    return _class_for(request)(request)
+
+
+def _class_for(request: Request) -> type[Launcher]:
+    asked = {cls: fit.because for cls in launchers.classes.values() if (fit := cls.detect(request)) is not None}
+    by_option = [cls for cls, because in asked.items() if because]
+    if request.launcher:
+        chosen = launchers.get(request.launcher)
+        for other in by_option:
+            if other is not chosen:
+                raise UsageError(
+                    f"--launcher {request.launcher} conflicts with {asked[other]}, which asks for launcher "
+                    f"{other.name}; give one of the two"
+                )
+        return chosen
+    if len(by_option) > 1:
+        raise UsageError(_conflict(by_option, asked))
+    return by_option[0] if by_option else next(cls for cls, because in asked.items() if not because)
+
+
+def _conflict(classes: list[type[Launcher]], because: dict[type[Launcher], str]) -> str:
+    known = [one.conflicts[other.name] for one in classes for other in classes if other.name in one.conflicts]
+    if known:
+        return known[0]
+    one, other, *_ = classes
+    return (
+        f"{because[one]} asks for launcher {one.name}, {because[other]} for launcher {other.name}; give one of the two"
+    )

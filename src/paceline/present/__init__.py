@@ -1,0 +1,23 @@
+"""Presentation of results: columns, findings and charts are declared once per study and rendered four ways.
+
+`page_of` makes the page of stored results or of results in memory. present/terminal.py, markdown.py, html.py and
+notebook.py render it. These functions are imported when they are asked for: commands without stored results, such as
+`dataflow`, show tables as well and need no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.present.pages import collect, page_in_memory, page_of
+
+__all__ = ["collect", "page_in_memory", "page_of"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from paceline.present import pages
+
+    return getattr(pages, name)

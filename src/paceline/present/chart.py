@@ -1,0 +1,154 @@
+"""Charts as plain values: figures for plotly.js, the choices that switch between them, and the values as a table."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.present.rows import ShownRow
+from paceline.results.value import Json
+
+TICK_WIDTH = 16  # characters of a label per line
+MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by its short form
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Traces and a layout in plotly's terms; the page's theme sets the colours of text and grid."""
+
+    traces: list[Json] = field(default_factory=list)
+    layout: Json = field(default_factory=dict)
+
+    def add(self, kind: str, **trace: Any) -> None:
+        self.traces.append({"type": kind, **trace})
+
+    def x_axis(self, title: str = "", **changes: Any) -> None:
+        self._axis("xaxis", title, 10, changes)
+
+    def y_axis(self, title: str = "", **changes: Any) -> None:
+        self._axis("yaxis", title, 8, changes)
+
+    def _axis(self, name: str, title: str, standoff: int, changes: Mapping[str, Any]) -> None:
+        axis = self.layout.setdefault(name, {})
+        if title:
+            axis["title"] = {"text": title, "standoff": standoff}
+        axis.update(changes)
+
+
+def new_figure(**layout: Any) -> Figure:
+    """A figure without plotly's template: the page's theme decides."""
+    axes = {name: {"automargin": True, "zeroline": False} for name in ("xaxis", "yaxis")}
+    usual = {"showlegend": False, "height": 320, "hovermode": "closest", "margin": {"l": 10, "r": 14, "t": 12, "b": 10}}
+    return Figure(layout={**usual, **axes, **layout})
+
+
+# A legend above a chart, for what the page's own legend of strategies does not name.
+LEGEND_ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options that a reader can switch between; charts that offer the same choice switch together."""
+
+    name: str
+    options: tuple[str, ...]
+    is_list: bool = False  # a drop-down list instead of buttons side by side
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a chart as a table, for readers who cannot see it; the first column names the row."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart; its views are in the order of its choices, the last choice changing fastest."""
+
+    id: str
+    title: str
+    caption: str
+    views: Sequence[Figure]
+    table: Values
+    is_wide: bool = False
+    choices: Sequence[Choice] = ()
+    initial: int = 0
+
+    @property
+    def picks(self) -> list[int]:
+        """The option of each choice that the initial view shows."""
+        return self._picks_of(self.initial)
+
+    def options_of(self, number: int) -> list[str]:
+        """The options that a view shows."""
+        return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
+
+    def title_of(self, number: int) -> str:
+        """The title with the options that a view shows."""
+        joined = " over " if [choice.name for choice in self.choices] == ["over"] else ": "
+        return joined.join([self.title, *([", ".join(self.options_of(number))] if self.choices else [])])
+
+    def _picks_of(self, number: int) -> list[int]:
+        found = []
+        for choice in reversed(self.choices):
+            number, pick = divmod(number, len(choice.options))
+            found.append(pick)
+        return found[::-1]
+
+    @property
+    def spec(self) -> Json:
+        """What the page's script draws."""
+        views = [{"data": view.traces, "layout": view.layout} for view in self.views]
+        sizes = [len(choice.options) for choice in self.choices]
+        return {"id": self.id, "sizes": sizes, "initial": self.initial, "views": views}
+
+
+def compact(value: Any) -> Any:
+    """The value with floats rounded to five digits; NaN and infinity become null, because JSON has neither."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): compact(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [compact(item) for item in value]
+    return value
+
+
+def label_of(row: ShownRow) -> str:
+    """The whole label, shown on hovering."""
+    return plain(row.full_label)
+
+
+def wrapped(row: ShownRow) -> str:
+    """A long label on several lines, broken before options and codec; the short label where it takes too many."""
+    lines = _lines(row.label)
+    if len(lines) > MAX_LINES:
+        lines = _lines(row.short_label)
+    return "<br>".join(plain(line.strip()) for line in lines)
+
+
+def _lines(label: str) -> list[str]:
+    words = re.split(r"(?=[:+ ])|(?<=,)(?! )", label)
+    pieces = [word[i : i + TICK_WIDTH] for word in words for i in range(0, len(word), TICK_WIDTH)]
+    lines = [""]
+    for piece in pieces:
+        if lines[-1] and len(lines[-1]) + len(piece) > TICK_WIDTH:
+            lines.append("")
+        lines[-1] += piece
+    return lines
+
+
+def shortened(row: ShownRow) -> str:
+    """A label on one line; hovering shows the whole label."""
+    return plain(row.short_label)
+
+
+def plain(text: str) -> str:
+    """Text that plotly shows as it is: plotly reads markup and %{} in strings."""
+    return html.escape(text, quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")

@@ -1,0 +1,87 @@
+"""Charts of a bench: bandwidth over size for every comm, one chart per operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from paceline.present.chart import Chart, Values, new_figure, plain
+from paceline.present.charts.registry import chart
+from paceline.present.numbers import binary_bytes, duration, significant
+from paceline.present.styles import PALETTE, REFERENCES
+from paceline.results.bench import Bench, CollectiveResult
+
+COPY = "copy of memory"
+MANY_TICKS = 12  # sizes on an axis, beyond which every second one is named
+
+
+def short_name(comm: str) -> str:
+    """A comm from the user's own file goes by its class."""
+    return comm.rpartition(":")[2]
+
+
+@chart("bench", order=10)
+def bandwidths(outcome: Bench) -> Iterator[Chart]:
+    """One chart per operation."""
+    series = series_of(outcome.results)
+    for op in dict.fromkeys(row.op for row in outcome.results):
+        yield _bandwidth(op, outcome.results, series)
+
+
+def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
+    """The lines of all charts: a comm, and where its results are if there is a choice."""
+    found = dict.fromkeys((row.comm, row.result) for row in results)
+    comms = [comm for comm, _ in found]
+    return {
+        (comm, result): short_name(comm) if comms.count(comm) == 1 else f"{short_name(comm)}, {result}"
+        for comm, result in found
+    }
+
+
+def key_of(row: CollectiveResult) -> tuple[str, str]:
+    return row.comm, row.result
+
+
+def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tuple[str, str], str]) -> Chart:
+    """busbw over bytes, both on log scales, with the copy that was measured in the same rounds."""
+    rows = [row for row in results if row.op == op]
+    figure = new_figure(hovermode="x unified", height=340)
+    for index, (key, colour) in enumerate(zip(series, colours_of(series), strict=False)):
+        line = [row for row in rows if key_of(row) == key and row.busbw_bytes_per_s > 0]
+        if line:
+            figure.add(
+                "scatter",
+                x=[row.bytes for row in line],
+                y=[row.busbw_bytes_per_s / 1e9 for row in line],
+                customdata=[[significant(row.busbw_bytes_per_s / 1e9), duration(row.time_s.p50)] for row in line],
+                mode="lines+markers",
+                line={"color": colour, "width": 2},
+                marker={"color": colour, "size": 7},
+                name=plain(series[key]),
+                hovertemplate="%{customdata[0]} GB/s, %{customdata[1]}",
+                meta=index,
+            )
+    limits = {row.bytes: row.copy_limit_bytes_per_s / 1e9 for row in rows}
+    figure.add(
+        "scatter",
+        x=list(limits),
+        y=list(limits.values()),
+        customdata=[significant(limit) for limit in limits.values()],
+        mode="lines",
+        line={"color": REFERENCES["none"], "width": 2, "dash": "dash"},
+        name=COPY,
+        hovertemplate="%{customdata} GB/s",
+        meta=len(series),
+    )
+    sizes = sorted(limits)
+    named = sizes[:: 2 if len(sizes) > MANY_TICKS else 1]
+    figure.x_axis("bytes", type="log", tickvals=named, ticktext=list(map(binary_bytes, named)))
+    figure.y_axis("busbw, GB/s", type="log", dtick="D2", exponentformat="none")
+    cells = [[series[key_of(row)], binary_bytes(row.bytes), significant(row.busbw_bytes_per_s / 1e9)] for row in rows]
+    table = Values(["Comm", "Bytes", "busbw, GB/s"], cells)
+    caption = "Bus bandwidth over size; more is better."
+    return Chart(f"busbw-{op}", op, caption, [figure], table, is_wide=len(rows) == len(results))
+
+
+def colours_of(series: Mapping[tuple[str, str], str]) -> list[str]:
+    """One per line, then the copy's."""
+    return [PALETTE[index % len(PALETTE)] for index in range(len(series))] + [REFERENCES["none"]]

@@ -1,0 +1,166 @@
+"""Charts of speed: time per iteration, time over the run, training time, and the cost of measuring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from paceline.present.chart import Chart, Figure, Values, label_of, new_figure, wrapped
+from paceline.present.charts import bars, curves
+from paceline.present.charts.registry import chart
+from paceline.present.charts.sections import Rows
+from paceline.present.numbers import duration, ms, significant, whole
+from paceline.present.rows import ShownRow
+from paceline.present.styles import styles
+from paceline.results import Overhead
+from paceline.results.value import Json
+
+ROOM = 1.04  # of an axis beyond its largest value
+
+
+@chart("speed", order=10)
+def iteration_time(content: Rows) -> Iterator[Chart]:
+    results = content.rows
+    figure = new_figure()
+    row_height = row_height_of(results)
+    ends = []
+    for index, (result, look) in enumerate(zip(results, styles([row.strategy for row in results]), strict=True)):
+        mean = result.iteration_s.mean * 1e3
+        low, high = (value * 1e3 for value in result.iteration_mean_s_interval95 or (math.nan, math.nan))
+        has_interval = not math.isnan(low)
+        ends.append(max(mean, high) if has_interval else mean)
+        note = f"95 % interval {max(low, 0):.3g} to {high:.3g} ms<br>" if has_interval else ""
+        percentiles = f"p50 {duration(result.iteration_s.p50)}, p95 {duration(result.iteration_s.p95)}"
+        bar: Json = {"x": [mean], "y": [index], "orientation": "h", "width": 25 / row_height}
+        if has_interval:
+            bar["error_x"] = _whiskers(mean, low, high)
+        hover = f"<b>{label_of(result)}</b><br>mean {mean:.3g} ms<br>{note}{percentiles}<extra></extra>"
+        figure.add("bar", **bar, marker={"color": look.colour}, hovertemplate=hover, meta=index)
+        write_at(figure, ends[-1], index, duration(mean / 1e3), index)
+    rows_of(figure, results, row_height)
+    figure.x_axis("ms per iteration (less is better)", range=[0, max(ends) * ROOM])
+    has_intervals = any(result.iteration_mean_s_interval95 for result in results)
+    whiskers = "Whiskers are 95 % intervals over repeats." if has_intervals else "One repeat: no interval."
+    rows = [
+        [r.label, *(ms(getattr(r.iteration_s, key)) for key in ("mean", "p50", "p95")), _interval_text(r)]
+        for r in results
+    ]
+    table = Values(["Strategy", "Mean, ms", "p50, ms", "p95, ms", "95 % interval of the mean, ms"], rows)
+    caption = f"Mean over timed steps and workers. {whiskers}"
+    yield Chart("iteration-time", "Time per iteration", caption, [figure], table, is_wide=True)
+
+
+@chart("speed", order=20)
+def time_over_steps(content: Rows) -> Iterator[Chart]:
+    results = content.rows
+    figure = curves.lines(results, "step", "iteration_s", "%{y:.3g} ms", y_scale=1e3)
+    timed = [
+        value * 1e3
+        for result in results
+        for step, value in zip(result.curve.step, result.curve.iteration_s, strict=True)
+        if step > result.warmup_steps and value is not None
+    ]
+    if timed:  # a slow first step would flatten all others
+        figure.y_axis(range=[0, max(timed) * ROOM])
+    figure.x_axis("iteration")
+    figure.y_axis("ms per iteration")
+    warmup = max(result.warmup_steps for result in results)
+    dropped = f"; the first {'is' if warmup == 1 else f'{warmup} are'} warm-up, not counted" if warmup else ""
+    stride = max(-(-result.steps // max(len(result.curve.step), 1)) for result in results)
+    caption = f"The slowest worker of each iteration{f', means over {stride}' if stride > 1 else ''}{dropped}."
+    table = curves.values_of(results, {"step": ("Iteration", whole), "iteration_s": ("ms", ms)})
+    yield Chart("time-steps", "Time per iteration over iterations", caption, [figure], table)
+
+
+@chart("speed", order=30)
+def train_time(content: Rows) -> Iterator[Chart]:
+    results = content.rows
+    keys = {"training time": "train_s"}
+    figure = bars.bars_per_worker(results, bars.workers_of, keys, _seconds)
+    figure.y_axis("seconds of training", rangemode="tozero")
+    caption = "One bar per worker, ranks from left to right. Start-up and evaluation are not counted."
+    table = bars.values_of(results, bars.workers_of, {"Training time": "train_s"}, _seconds)
+    yield Chart("train-time", "Training time per strategy and worker", caption, [figure], table)
+
+
+@chart("resources", order=20)
+def measuring_cost(content: Rows) -> Iterator[Chart | str]:
+    """How much longer steps are while they are measured, where a study tried both."""
+    results = content.rows
+    tried = [(index, r, r.measuring) for index, r in enumerate(results) if r.measuring]
+    if not tried:
+        if any(row.split for row in results):
+            yield "The cost of measuring is not known here: only a comparison runs with and without it."
+        return
+    looks, shown = styles([row.strategy for row in results]), [result for _, result, _ in tried]
+    figure = new_figure()
+    for row, (index, result, measuring) in enumerate(tried):
+        cost = measuring.cost_percent
+        low, high = measuring.interval95_percent or (cost, cost)
+        figure.add(
+            "scatter",
+            x=[cost],
+            y=[row],
+            mode="markers",
+            marker={"color": looks[index].colour, "symbol": looks[index].symbol, "size": 10},
+            error_x=_whiskers(cost, low, high, floor=-math.inf),
+            hovertemplate=f"<b>{label_of(result)}</b><br>{cost:.2g} % of a step, {low:.2g} to {high:.2g} %"
+            "<extra></extra>",
+            meta=index,
+        )
+    rows_of(figure, shown, row_height_of(shown))
+    figure.x_axis("% of a step that measuring adds", zeroline=True)
+    rows = [[r.label, *_measuring_cells(measuring)] for _, r, measuring in tried]
+    table = Values(["Strategy", "Cost, %", "95 % interval, %", "Repeats"], rows)
+    caption = "Steps with measuring on against off, taken in turn. Whiskers are 95 % intervals; zero means free."
+    yield Chart("measuring-cost", "What measuring cost", caption, [figure], table, is_wide=True)
+
+
+def row_height_of(results: Sequence[ShownRow]) -> int:
+    """Pixels of a row beside which a label stands, on as many lines as the longest needs."""
+    return max(38, 8 + 17 * max(wrapped(result).count("<br>") + 1 for result in results))
+
+
+def rows_of(figure: Figure, results: Sequence[ShownRow], row_height: int) -> None:
+    """A row per strategy, the first on top."""
+    figure.layout.update({"height": 84 + row_height * len(results), "bargap": 0.3})
+    figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
+    figure.y_axis(tickvals=list(range(len(results))), ticktext=[wrapped(result) for result in results])
+    figure.y_axis(range=[len(results) - 0.45, -0.55], showgrid=False, ticks="")
+
+
+def write_at(figure: Figure, x: float, row: int, text: str, index: int) -> None:
+    """A figure to the right of a bar."""
+    figure.add(
+        "scatter",
+        x=[x],
+        y=[row],
+        mode="text",
+        text=[f"  {text}"],
+        textposition="middle right",
+        hoverinfo="skip",
+        cliponaxis=False,
+        meta=index,
+        showlegend=False,
+    )
+
+
+def _whiskers(middle: float, low: float, high: float, floor: float = 0.0) -> Json:
+    """The middle of repeats can lie outside the interval of their mean; a negative arm would be drawn wrongly."""
+    arms = {"array": [max(high - middle, 0)], "arrayminus": [max(middle - max(low, floor), 0)]}
+    return {"type": "data", "symmetric": False, "thickness": 1.6, "width": 5, **arms}
+
+
+def _interval_text(result: ShownRow) -> str:
+    bounds = result.iteration_mean_s_interval95
+    return f"{ms(max(bounds[0], 0.0))} to {ms(bounds[1])}" if bounds else significant(None)
+
+
+def _measuring_cells(measuring: Overhead) -> list[str]:
+    bounds = measuring.interval95_percent
+    interval = f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else significant(None)
+    return [f"{measuring.cost_percent:.2f}", interval, str(measuring.repeats)]
+
+
+def _seconds(value: float | None) -> str:
+    return significant(value) if value is None else duration(value)

@@ -1,0 +1,145 @@
+"""The conditions of a measurement: what was trained, on which machine, and what limits the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from paceline.errors import UsageError
+from paceline.measure.inject import Injection
+from paceline.present.model import Fact, Finding
+from paceline.present.numbers import DASH, counted, listed, significant
+from paceline.recipe import Recipe
+from paceline.results import Environment, Json, Row, RunResult
+from paceline.runs import name_of
+
+# The choice changes the accuracy of every model with BatchNorm, so it is spelt out.
+BATCHNORM = {
+    "local": "local: each worker's own statistics",
+    "rank0": "rank0: the statistics of rank 0 for all",
+    "average": "average: statistics averaged over workers",
+    "sync": "sync: statistics over the global batch",
+    "off": "off: no running statistics",
+}
+BUSY = 0.75  # of the cores: a load average above it slows what is measured
+_DONE = {"slow": "slowed down", "kill": "killed", "hang": "made to hang"}
+
+
+def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
+    """What was trained and how it was timed."""
+    train, optimizer, schedule = recipe.train, recipe.optimizer, recipe.schedule
+    lr = f"{optimizer.lr:g}, {schedule.name}"
+    if schedule.scale_lr != "none":
+        lr += f", scaled by {schedule.scale_lr} rule from batch {schedule.base_batch}"
+    if schedule.warmup:
+        lr += f", {schedule.warmup:g} epochs of warm-up"
+    extras = [f"{name} {value:g}" for name in ("momentum", "weight_decay") if (value := getattr(optimizer, name))]
+    extras += ["nesterov"] if optimizer.nesterov else []
+    data = [recipe.data.name]
+    data += [f"first {recipe.data.train_samples:,} training samples"] if recipe.data.train_samples else []
+    data += ["augmented"] if recipe.data.augment else []
+    per_worker = -(-recipe.batch_size // recipe.workers)
+    return [
+        ("Model", recipe.model.name),
+        ("Parameters", _all(f"{row.num_parameters:,}" for row in rows)),
+        ("Data", ", ".join(data)),
+        ("Global batch", f"{recipe.batch_size:,} samples ({per_worker:,} per worker of {recipe.workers})"),
+        ("Workers", f"{_all(str(row.workers) for row in rows)}, {counted(recipe.threads, 'thread')} each"),
+        ("Optimiser", ", ".join([optimizer.name, *extras]).replace("_", " ")),
+        ("Learning rate", lr),
+        ("BatchNorm", _all(BATCHNORM.get(row.batchnorm, row.batchnorm) for row in rows)),
+        ("Precision", train.precision + (", compiled" if train.compile else "")),
+        ("Device", recipe.device),
+        ("Comm", _all(row.comm for row in rows)),
+        ("Codec", _all(row.codec for row in rows)),
+        ("Seed", str(recipe.seed)),
+        ("Steps", _all(f"{row.steps:,}" for row in rows)),
+        ("Warm-up steps dropped", _all(str(row.warmup_steps) for row in rows)),
+        ("Timed steps", _all(f"{row.timed_steps:,}" for row in rows)),
+        ("Repeats", _all(str(row.repeats) for row in rows)),
+    ]
+
+
+def special_facts(recipes: Sequence[Recipe]) -> list[Fact]:
+    """Emulated nodes, injected faults and profiled steps, where there are some."""
+    injected = list(dict.fromkeys(" plus ".join(recipe.measure.inject) or "none" for recipe in recipes))
+    profiled = list(dict.fromkeys(recipe.measure.profile or "none" for recipe in recipes))
+    nodes = list(dict.fromkeys(str(recipe.cluster) or "none" for recipe in recipes))
+    named = {"Emulated nodes": nodes, "Injected": injected, "Profiled steps": profiled}
+    return [(name, listed(texts, "or")) for name, texts in named.items() if texts and texts != ["none"]]
+
+
+def machine_facts(environment: Environment) -> list[Fact]:
+    memory, load = environment.memory_bytes, environment.load_average
+    return [
+        ("Processor", environment.processor or DASH),
+        ("Cores", str(environment.num_cores or DASH)),
+        ("Memory", f"{memory / 2**30:.1f} GiB" if memory else DASH),
+        ("GPUs", ", ".join(environment.gpus) or "none"),
+        ("System", f"{environment.system or DASH}, {environment.machine or DASH}"),
+        ("Python", environment.python or DASH),
+        ("PyTorch", environment.torch or DASH),
+        ("Paceline", environment.paceline or DASH),
+        ("Load average", ", ".join(f"{value:.2f}" for value in load) if load else DASH),
+        ("Command", " ".join(environment.command) or DASH),
+    ]
+
+
+def machine_cautions(
+    recipe: Recipe, environment: Environment, rows: Sequence[RunResult], *, is_study: bool
+) -> list[Finding]:
+    """What about the machine makes times longer than they need to be."""
+    found = []
+    cores, load = environment.num_cores, environment.load_average
+    most = max(row.workers for row in rows)
+    cpus = recipe.cluster.cpus  # emulated nodes with cores of their own do not share them
+    needed = most * recipe.threads if cpus is None else cpus * min(most, recipe.cluster.nodes)
+    if recipe.device == "cpu" and cores and needed > cores:
+        found.append(
+            f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} share {counted(cores, 'core')}, so that "
+            "times include waiting for a core."
+        )
+    # A run notes the load at its end, when it is its own; a study notes it before it starts.
+    if is_study and cores and load and load[0] > BUSY * cores:
+        found.append(
+            f"The machine was busy at the start (load average {significant(load[0])} on {counted(cores, 'core')}), so "
+            "that times may be longer than on an idle one."
+        )
+    return [Finding(text, "Caution", "caution") for text in found]
+
+
+def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[Finding]:
+    """What was done to workers on purpose, or not recorded; the recipes as plain values."""
+    measures = [value.get("measure") for value in settings]
+    measure = [value if isinstance(value, dict) else {} for value in measures]
+    injected = list(dict.fromkeys(str(text) for one in measure for text in one.get("inject") or () if text))
+    is_everywhere = all(one.get("inject") for one in measure)
+    where = "" if is_everywhere else " in some of these runs"
+    found = [_injected(text, rows, where) for text in injected]
+    profiled = list(dict.fromkeys(str(one["profile"]) for one in measure if one.get("profile")))
+    if profiled:
+        found.append(f"Steps {listed(profiled)} ran under the profiler (--profile): they are slower, and they count.")
+    if any(one.get("spans") is False for one in measure):
+        blind = ", so that stragglers cannot be found" if injected else ""
+        found.append(f"Where the time of a step goes was not recorded (--no-measure){blind}.")
+    return [Finding(text, "Caution", "caution") for text in found]
+
+
+def is_disturbed(settings: Json) -> bool:
+    """Whether faults were injected."""
+    measure = settings.get("measure")
+    return isinstance(measure, dict) and bool(measure.get("inject"))
+
+
+def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
+    try:
+        one = Injection.parse(text)
+    except UsageError:  # written by a newer version
+        return f"On purpose: --inject {text}{where}."
+    without = [name_of(row) for row in rows if row.workers <= one.rank]
+    untouched = f" Not affected, without a worker {one.rank}: {listed(without)}." if without else ""
+    return f"Worker {one.rank} was {_DONE[one.kind]} on purpose (--inject {text}){where}.{untouched}"
+
+
+def _all(values: Iterable[str]) -> str:
+    """The value, or all of them where they differ."""
+    return listed(list(dict.fromkeys(values)), "or")

@@ -1,0 +1,156 @@
+"""Pages as self-contained HTML: a page loads nothing, and nothing that a user wrote can become part of its code."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs
+
+from paceline.errors import UsageError
+from paceline.files import whole_file
+from paceline.present.chart import compact
+from paceline.present.model import Column, Finding, Page, Place, Table
+from paceline.runs.store import disk_errors
+
+HTML = Place.HTML
+
+
+def write_page(page: Page, output: Path) -> Path:
+    """Write a page, whole or not at all."""
+    if output.is_dir():
+        raise UsageError(f"{str(output)!r} is a folder; name a file, such as {str(output / 'report.html')!r}")
+    write_whole(output, render(page))
+    return output
+
+
+def render(page: Page) -> str:
+    """The page as text."""
+    sections = [section for section in page.make_sections() if section.charts or section.tables or section.missing]
+    charts = [chart for section in sections for chart in section.charts]
+    plotly, plotly_script = packed_plotly()
+    script = Markup(template_file("report.js"))
+    notices, points = _split_findings(page.findings_in(HTML))
+    facts = [one for one in page.facts if one.places & HTML]
+    tables = [table for table in page.tables if table.places & HTML]
+    return render_template(
+        "page.html",
+        page=page,
+        title=page.title,
+        notices=notices,
+        points=points,
+        sections=sections,
+        tables=tables,
+        facts=facts,
+        columns_of=_columns,
+        groups_of=_groups,
+        legend_of=_legend,
+        style_of=lambda table, row: page.key[table.keys[row]].style if table.keys else None,
+        chart_specs=compact([chart.spec for chart in charts]),
+        style=Markup(template_file("report.css")),
+        plotly=plotly,
+        script=script,
+        policy=policy_for([plotly_script, script]),
+    )
+
+
+def _split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """What stands before the headline, and what stands below it."""
+    places = [index for index, finding in enumerate(findings) if finding.kind == "headline"]
+    first = places[0] if places else 0
+    return list(findings[:first]), [finding for finding in findings[first:] if finding.kind != "headline"]
+
+
+def _columns(table: Table[Any]) -> list[Column[Any]]:
+    return table.columns_in(HTML)
+
+
+def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
+    """The upper row of a table's head: each group with the number of columns that it spans."""
+    spans: list[tuple[str, int]] = []
+    for column in columns:
+        if spans and column.group and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1] + 1)
+        else:
+            spans.append((column.group, 1))
+    return spans
+
+
+def _legend(table: Table[Any]) -> str:
+    """The help of the columns, and the notes of the table."""
+    titles: dict[str, list[str]] = {}
+    for column in _columns(table):
+        if column.help.lower() not in column.full_title.lower():
+            titles.setdefault(column.help, []).append(column.full_title)
+    sentences = [f"{', '.join(names)}: {words}." for words, names in titles.items()]
+    return " ".join([*sentences, *table.notes])
+
+
+def render_template(name: str, **values: Any) -> str:
+    """A template of ours. Everything that is filled in is escaped; a name that is not there is an error."""
+    environment = Environment(
+        loader=PackageLoader("paceline.present"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"tied": _tied, "breakable": _breakable, "grouped": _grouped}
+    return environment.get_template(name).render(**values)
+
+
+def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
+    """Findings with their titles; a title that was just shown is not repeated."""
+    before = ""
+    for finding in findings:
+        yield "" if finding.title == before else finding.title, finding
+        before = finding.title
+
+
+def _tied(text: str) -> str:
+    """Numbers stay with their units at the end of a line."""
+    units = r"(?=(%|ms|s|B|kB|MB|GB|times|(worker|core|thread|repeat|step)s?)(?!\w))"
+    return re.sub(rf"(?<=\d) {units}", "\N{NO-BREAK SPACE}", text)
+
+
+def _breakable(text: str) -> Markup:
+    """A label may be broken before its options and its codec."""
+    return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))
+
+
+def policy_for(scripts: Sequence[str]) -> str:
+    """Only our own scripts may run and nothing may be fetched, whatever a label contains."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+@lru_cache(maxsize=1)
+def packed_plotly() -> tuple[str, str]:
+    """plotly.js as text that the page unpacks, less than half as long, and as itself, for its digest.
+
+    The page's script puts it into an element of its own once it is unpacked; the policy lets it pass by its digest.
+    """
+    script = get_plotlyjs()
+    return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode(), script
+
+
+def template_file(name: str) -> str:
+    return (resources.files("paceline.present") / "templates" / name).read_text(encoding="utf-8")
+
+
+def write_whole(output: Path, text: str) -> None:
+    """Write a file and the folders on the way to it."""
+    with disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(output) as file:
+            file.write(text)

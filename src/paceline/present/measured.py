@@ -1,0 +1,217 @@
+"""Findings from spans, samples and counters: overlap, stragglers, target accuracy, network, profiling overhead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from paceline.measure.stragglers import LEAST_EXCESS, LEAST_STEPS
+from paceline.present.model import Finding
+from paceline.present.numbers import (
+    amount,
+    bare_percent,
+    counted,
+    duration,
+    few,
+    listed,
+    milliseconds,
+    percent,
+    share,
+    signed_percent,
+    significant,
+)
+from paceline.present.rows import fastest_row, rivals
+from paceline.recipe import Recipe
+from paceline.results import Row, RunResult, Straggler, Target
+
+HIDES_FROM = 0.05  # share of the communication: less is no overlap worth a name
+LEAST_PART = 0.005  # share of a step that is worth a name
+
+_PARTS = {
+    "compute_s": "computing",
+    "overlap_s": "computing and communicating at once",
+    "communication_s": "communicating only",
+    "waiting_s": "waiting for others",
+    "data_s": "loading data",
+    "rest_s": "between spans",
+}
+
+
+def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
+    """How the fastest spends a step, and how much of their communication strategies hide."""
+    title, found = "Time of a step", []
+    fastest = fastest_row(rows)
+    if fastest is not None and fastest.split is not None:
+        mean = fastest.split.mean
+        shares = {words: getattr(mean, key) / (mean.step_s or 1.0) for key, words in _PARTS.items()}
+        parts = [f"{bare_percent(part)} % {words}" for words, part in shares.items() if part >= LEAST_PART]
+        if parts:
+            found.append(
+                Finding(f"A step of {fastest.label} ({duration(mean.step_s)}): {listed(parts)}.", title, "detail")
+            )
+    hidden = [
+        (row, row.split.mean.overlap_fraction)
+        for row in rows
+        if row.split is not None and row.split.mean.overlap_fraction is not None
+    ]
+    if hidden:
+        hidden.sort(key=lambda pair: -pair[1])
+        parts = [f"{row.label} {share(part)}" for row, part in hidden if part >= HIDES_FROM]
+        little = [row.label for row, part in hidden if part < HIDES_FROM]
+        parts += [f"next to nothing with {few(little)}"] if little else []
+        found.append(Finding(f"Communication hidden under computing: {listed(parts)}.", title, "detail"))
+    return found
+
+
+def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
+    """Workers whose own work takes longer than that of the others; says where there are none or too few steps."""
+    title = "Stragglers"
+    several = [row for row in rows if row.workers > 1]
+    looked = [row for row in several if row.stragglers is not None]
+    found = []
+    slow = _slow(looked)
+    for rank, phase in slow:
+        named = [(row, one) for row in looked for one in row.stragglers or [] if (one.rank, one.phase) == (rank, phase)]
+        labels = [row.label for row, _ in named]
+        others = [row.label for row in looked if row.label not in labels]
+        where = f" under {few(labels)}" if len(several) > 1 else ""
+        where += f", not under {few(others)}" if others else ""
+        found.append(Finding(f"Straggler: {straggler_words([one for _, one in named])}{where}.", title, "problem"))
+    if slow:
+        found.append(Finding("Only the worker's own work counts, not its waiting for others.", title, "detail"))
+    elif looked:
+        text = f"No straggler: no worker's own work takes over {share(LEAST_EXCESS)} longer than that of the others."
+        found.append(Finding(text, title, "detail"))
+    short = [row for row in several if row.split is not None and row.stragglers is None]
+    if short:
+        has = "this run has" if len(rows) == 1 else "these runs have"
+        if looked:
+            has = f"{few([row.label for row in short])} {'has' if len(short) == 1 else 'have'}"
+        steps = max(row.timed_steps for row in short)
+        text = f"Straggler detection needs {LEAST_STEPS} timed steps; {has} {steps}{_remedy(short[0], recipe)}."
+        found.append(Finding(text, title))
+    return found
+
+
+def straggler_words(named: Sequence[Straggler]) -> str:
+    """One worker and one phase, as one or several strategies found it."""
+    excess = _span([one.excess_percent / 100 for one in named], bare_percent)
+    added = _span([one.excess_s for one in named], milliseconds)
+    bounds = [bound / 100 for one in named for bound in one.interval95_percent]
+    phase = "all phases" if named[0].phase == "all" else named[0].phase
+    return (
+        f"worker {named[0].rank} is slow in {phase} by {added} ms per step, {excess} % of the others' own work "
+        f"(95 % interval {bare_percent(min(bounds))} to {bare_percent(max(bounds))} %)"
+    )
+
+
+def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
+    """Each slow worker and phase once, those that most strategies name first."""
+    counts: dict[tuple[int, str], int] = {}
+    for row in rows:
+        for one in row.stragglers or []:
+            counts[one.rank, one.phase] = counts.get((one.rank, one.phase), 0) + 1
+    return sorted(counts, key=lambda key: (-counts[key], key))
+
+
+def _remedy(row: RunResult, recipe: Recipe | None) -> str:
+    """The option that gives enough steps; empty where it is not known."""
+    if recipe is None or not row.steps:
+        return ""
+    train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
+    if train.timed_iterations is not None and train.timed_iterations < needed <= row.steps:
+        return f" (use --timed-iterations {needed})"
+    if train.iterations is not None and train.iterations <= row.steps:
+        return f" (use --iterations {needed})"
+    return f" (use --epochs {math.ceil((train.epochs or 1) * needed / row.steps)})"
+
+
+def target(rows: Sequence[Row]) -> list[Finding]:
+    """Which strategies reached the accuracy that was asked for, and after what."""
+    title = "Target accuracy"
+    asked = [(row, row.target) for row in rows if row.target is not None]
+    if not asked:
+        return []
+    goal = percent(asked[0][1].accuracy)
+    racing = [id(row) for row in rivals(rows)]
+    reached = sorted(
+        (pair for pair in asked if pair[1].reached), key=lambda pair: (id(pair[0]) not in racing, pair[1].train_s or 0)
+    )
+    found = []
+    if reached:
+        (first, how), *later = reached
+        text = f"Target accuracy of {goal} reached {_after(how)}."
+        if len(rows) > 1:
+            text = f"First to reach the target accuracy of {goal}: {first.label}, {_after(how)}."
+        if later:
+            also = [f"{row.label} ({duration(one.train_s or 0)})" for row, one in later]
+            text += f" Also reached by {few(also)}."
+        found.append(Finding(text, title))
+    if never := [pair for pair in asked if not pair[1].reached]:
+        parts = [f"{row.label} ({_missed(row, one)})" for row, one in never]
+        text = f"Target accuracy of {goal} not reached: {few(parts)}."
+        if len(rows) == 1:
+            text = f"Target accuracy of {goal} not reached: {_missed(*never[0])}."
+        found.append(Finding(text, title, "problem"))
+    return found
+
+
+def _after(how: Target) -> str:
+    sent = "" if how.sent_bytes is None else f", {amount(how.sent_bytes)} sent by all workers"
+    epoch = "" if how.epoch is None else f" (epoch {how.epoch:g})"
+    return f"after {counted(how.step or 0, 'step')}{epoch}, {duration(how.train_s or 0)} of training{sent}"
+
+
+def _missed(row: Row, one: Target) -> str:
+    some = ""
+    if one.repeats is not None and one.repeats_reached is not None and 0 < one.repeats_reached < one.repeats:
+        some = f"in {one.repeats - one.repeats_reached} of {one.repeats} repeats, "
+    best = "nothing was evaluated" if one.best is None else f"best {percent(one.best)}"
+    final = row.final.test_accuracy
+    after = ""
+    if final is not None and final >= one.accuracy:
+        after = f", {percent(final)} once replicas were averaged at the end"
+    return f"{some}{best}{after}"
+
+
+def traffic(rows: Sequence[Row]) -> list[Finding]:
+    """The bytes that the kernel counted against the prediction, where they differ most."""
+    ratios = [
+        (one.kernel_sent_bytes / one.predicted_sent_bytes - 1, row.label, one.rank)
+        for row in rows
+        for one in (row.network.per_worker if row.network is not None else [])
+        if one.kernel_sent_bytes is not None and one.predicted_sent_bytes
+    ]
+    if not ratios:
+        return []
+    gap, label, rank = max(ratios, key=lambda ratio: abs(ratio[0]))
+    side = "more" if gap >= 0 else "less"
+    text = (
+        f"Bytes sent, counted by the kernel against the prediction: at most {significant(abs(gap) * 100)} % {side} "
+        f"(worker {rank} of {label}). The kernel's count includes the bytes of the protocol."
+    )
+    return [Finding(text, "Network", "detail")]
+
+
+def overhead(rows: Sequence[Row]) -> list[Finding]:
+    """How much longer a step takes because it is measured."""
+    found = []
+    for row in rows:
+        if row.measuring is None:
+            continue
+        cost, bounds = row.measuring.cost_percent, row.measuring.interval95_percent
+        if bounds is None:
+            words = f"{signed_percent(cost)} % of a step (too few steps for an interval)"
+        elif bounds[0] <= 0 <= bounds[1]:
+            words = f"not measurable ({signed_percent(bounds[0])} to {signed_percent(bounds[1])} %)"
+        else:
+            interval = f"{signed_percent(bounds[0])} to {signed_percent(bounds[1])} %"
+            words = f"{signed_percent(cost)} % of a step (95 % interval {interval})"
+        found.append(Finding(f"Profiling overhead ({row.label}): {words}.", "Profiling overhead"))
+    return found
+
+
+def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The smallest and the largest, or the one that both are."""
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,226 @@
+"""What a page is made of: values only. The renderers in terminal.py, markdown.py, html.py and notebook.py show them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+from paceline.present.styles import Style
+from paceline.results import Row
+
+if TYPE_CHECKING:
+    from paceline.present.chart import Chart
+    from paceline.present.material import Material
+    from paceline.runs import Stored
+
+T = TypeVar("T")
+
+KEPT = 100  # importance of a column that a narrow terminal keeps
+
+
+class Place(Flag):
+    """Where a column, a table or a finding is shown."""
+
+    TERMINAL = auto()
+    MARKDOWN = auto()
+    NOTEBOOK = auto()
+    HTML = auto()
+    TEXT = TERMINAL | MARKDOWN | NOTEBOOK
+    ALL = TERMINAL | MARKDOWN | NOTEBOOK | HTML
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(Generic[T]):
+    """A column of a table. The first column of a table names the row.
+
+    `help` explains the column, without its name ("mean over workers"): the legend below a table has the help of the
+    columns that are shown. In a narrow terminal the column of the lowest `importance` is left out first.
+    """
+
+    title: str
+    text: Callable[[T], str]
+    short: str = ""  # the heading in a terminal and a notebook; the title where empty
+    group: str = ""  # a heading over several columns of an HTML table
+    is_number: bool = True
+    importance: int = KEPT
+    places: Place = Place.ALL
+    help: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The heading of a table with short headings."""
+        return self.short or self.full_title
+
+    @property
+    def full_title(self) -> str:
+        """The title with its group."""
+        return f"{self.group} {self.title}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Generic[T]):
+    """Rows under columns. `notes` are sentences below the table, whatever columns are shown."""
+
+    columns: Sequence[Column[T]]
+    rows: Sequence[T]
+    title: str = ""
+    id: str = ""
+    notes: Sequence[str] = ()
+    places: Place = Place.ALL
+    keys: Sequence[int] = ()  # per row: its place in the page's key of strategies, for the swatch
+    best: int | None = None  # the row to highlight
+    full_names: Sequence[str] = ()  # per row: the whole name, where the name in the table is a short form
+    summary: str = ""  # of a table that is folded away on the HTML page: what stands beside its title
+
+    def columns_in(self, place: Place) -> list[Column[T]]:
+        return [column for column in self.columns if place & column.places]
+
+    def cells(self, columns: Sequence[Column[T]]) -> list[list[str]]:
+        return [[column.text(row) for column in columns] for row in self.rows]
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table[Any]:
+    """A table of texts; columns that are named in `numbers` are figures."""
+
+    def column(index: int, heading: str) -> Column[Sequence[str]]:
+        return Column(title=heading, text=lambda row: row[index], is_number=heading in numbers)
+
+    return Table(columns=[column(index, heading) for index, heading in enumerate(headings)], rows=rows)
+
+
+Kind = Literal["headline", "finding", "detail", "caution", "problem", "code"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or a few about one subject. The text is complete without the title.
+
+    The headline is the one to take away. A detail is shown where there is room (HTML). A caution limits what the
+    figures say; a problem has to be known first. Code is to be copied: it is shown unbroken below its title.
+    """
+
+    text: str
+    title: str = ""
+    kind: Kind = "finding"
+    places: Place = Place.ALL
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure to see at a glance, at the top of the HTML page."""
+
+    name: str
+    value: str
+    note: str
+
+
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, such as the conditions of a measurement."""
+
+    rows: Sequence[Fact]
+    title: str = ""
+    id: str = ""
+    places: Place = Place.ALL
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the HTML page: charts, and the tables that belong to them. `missing` says why a chart is absent."""
+
+    id: str
+    title: str
+    charts: list[Chart] = field(default_factory=list)
+    tables: list[Table[Any]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """An entry in the key of an HTML page: a strategy and how charts draw it."""
+
+    label: str
+    style: Style
+    full_label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a study or several runs show. Tables come first in a terminal, findings first on the HTML page.
+
+    `tables` stand before the sections of the HTML page, `appendix` after them. Sections hold the charts; they are made
+    only for the HTML page and for pictures.
+    """
+
+    kind: str  # stands above the title: Paceline report
+    title: str
+    description: str = ""
+    intro: Sequence[str] = ()  # lines that identify stored results: name, status, what ran
+    started: str = ""
+    num_sources: int = 1
+    findings: Sequence[Finding] = ()
+    tiles: Sequence[Tile] = ()
+    tables: Sequence[Table[Any]] = ()
+    tables_title: str = "Strategies"
+    facts: Sequence[Facts] = ()
+    key: Sequence[KeyEntry] = ()
+    names: Sequence[Fact] = ()  # short names with the long ones that they stand for
+    make_sections: Callable[[], Sequence[Section]] = tuple
+    appendix: Sequence[Table[Any]] = ()  # tables that are folded away: the workers of every row
+    appendix_title: str = "Workers"
+    recipes: Sequence[Fact] = ()  # name and TOML text
+    foot: str = ""  # where the results are stored
+
+    @property
+    def headline(self) -> str:
+        """The sentence to take away; empty where there is none."""
+        return next((finding.text for finding in self.findings if finding.kind == "headline"), "")
+
+    def findings_in(self, place: Place) -> list[Finding]:
+        return [finding for finding in self.findings if place & finding.places]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A run or study in the list of runs."""
+
+    strategy: str
+    workers: int | None = None
+    iteration_s: float | None = None
+    test_accuracy: float | None = None
+
+
+class Presenter(ABC):
+    """Makes the page of one kind of study. One file and one class in present/studies/, found by the registry."""
+
+    name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies side by side
+    shows_empty: ClassVar[bool] = False  # whether it shows a study without rows
+
+    @abstractmethod
+    def page(self, material: Material) -> Page: ...
+
+    def best(self, rows: Sequence[Row]) -> Row:
+        """The row that stands for the study in the list of runs."""
+        from paceline.study.results import fastest_of
+
+        return fastest_of(rows)
+
+    def summary(self, stored: Stored) -> Summary:
+        """The run or study in the list of runs: its fastest strategy, or what was asked for."""
+        if not stored.results:
+            asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.asked_label
+            return Summary(strategy=asked)
+        rows = [result for result in stored.results if isinstance(result, Row)]
+        best = self.best(rows) if rows else stored.results[0]
+        return Summary(
+            strategy=f"fastest: {best.label}" if rows else best.label,
+            workers=best.workers,
+            iteration_s=best.iteration_s.mean,
+            test_accuracy=best.final.test_accuracy,
+        )

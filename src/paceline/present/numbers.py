@@ -1,0 +1,192 @@
+"""Numbers as text: the only formatters of the terminal, Markdown, HTML and notebooks.
+
+Functions for a column leave the unit out (it stands in the heading); a value that is not known is an en dash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+DASH = "\N{EN DASH}"
+TIMES = "\N{MULTIPLICATION SIGN}"
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
+
+_BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A loss or another plain number."""
+    return DASH if value is None else f"{value:.{digits}g}"
+
+
+def significant(value: float | None) -> str:
+    """Three significant digits, without an exponent from 0.001 on."""
+    if value is None:
+        return DASH
+    value = float(f"{value:.2e}")  # rounded first, so that 9.999 is 10.0 and not 10.00
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size < 1e-3:
+        return f"{value:.2e}"
+    decimals = 1 if size >= 10 else 2 if size >= 1 else 3 if size >= 0.1 else 4 if size >= 0.01 else 5
+    return f"{value:.{decimals}f}"
+
+
+def drift(value: float | None) -> str:
+    """A distance between replicas: its size matters, not its digits."""
+    return DASH if value is None else f"{value:.0e}" if value else "0"
+
+
+def whole(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def seconds(value: float | None, digits: int = 2) -> str:
+    """Seconds for a column."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def milliseconds(value_s: float | None) -> str:
+    """Milliseconds for a column, from seconds."""
+    return DASH if value_s is None else f"{round(1000 * value_s, 2) + 0.0:.2f}"  # what rounds to nothing has no sign
+
+
+def short_milliseconds(value_s: float | None) -> str:
+    """Milliseconds for a narrow column: without decimals from 100 on."""
+    return milliseconds(value_s) if value_s is None or abs(value_s) < 0.1 else f"{1000 * value_s:.0f}"
+
+
+def duration(value_s: float) -> str:
+    """A time with its unit."""
+    return f"{significant(value_s)} s" if abs(value_s) >= 1 else f"{significant(value_s * 1e3)} ms"
+
+
+def time_interval(bounds: Sequence[float] | None) -> str:
+    """An interval of times in milliseconds, for a column. Few repeats give intervals that reach below zero."""
+    return DASH if not bounds else f"{milliseconds(max(bounds[0], 0.0))} to {milliseconds(bounds[1])}"
+
+
+def duration_interval(bounds: Sequence[float]) -> str:
+    return f"{duration(max(bounds[0], 0.0))} to {duration(bounds[1])}"
+
+
+def plus_minus(bounds: Sequence[float] | None, mean: float) -> str:
+    """Half the width of an interval as a share of the mean."""
+    return DASH if not bounds else f"{PLUS_MINUS}{50 * (bounds[1] - bounds[0]) / mean:.0f} %"
+
+
+def megabytes(num_bytes: float | None, digits: int = 2) -> str:
+    """Megabytes for a column."""
+    return DASH if num_bytes is None else f"{num_bytes / 1e6:,.{digits}f}"
+
+
+def amount(num_bytes: float | None) -> str:
+    """Bytes with the unit that suits them."""
+    if num_bytes is None:
+        return DASH
+    unit, size = next(((u, s) for u, s in _BYTE_UNITS if abs(num_bytes) >= s), ("B", 1.0))
+    return f"{significant(num_bytes / size)} {unit}"
+
+
+def byte_unit(largest: float) -> tuple[str, float]:
+    """The unit for an axis that reaches that far, and its size in bytes."""
+    return next(((u, s) for u, s in _BYTE_UNITS if largest >= s), ("bytes", 1.0))
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """A share of one in percent; an accuracy has one digit."""
+    return DASH if fraction is None else f"{100 * fraction:.{digits}f} %"
+
+
+def share(fraction: float | None) -> str:
+    """A measured share in whole percent."""
+    return percent(fraction, 0)
+
+
+def bare_percent(fraction: float) -> str:
+    """A measured difference in percent, without the sign: whole percents, one digit below one."""
+    value = fraction * 100
+    return f"{value:.1f}" if abs(value) < 1 else f"{value:.0f}"
+
+
+def signed_percent(value_percent: float, digits: int = 1) -> str:
+    """A change in percent with its sign, without the percent sign."""
+    return f"{value_percent:+.{digits}f}"
+
+
+def times(ratio: float | None) -> str:
+    return DASH if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}"
+
+
+def factor(ratio: float | None) -> str:
+    """A speed-up for a column: 2.67x."""
+    return DASH if ratio is None else f"{ratio:.2f}x"
+
+
+def times_interval(bounds: Sequence[float]) -> str:
+    return f"{times(bounds[0])} to {times(bounds[1])}"
+
+
+def bounded(ratio: float | None, bounds: Sequence[float] | None) -> str:
+    """A ratio with its interval in brackets, for a column."""
+    return times(ratio) + (f" ({times_interval(bounds)})" if bounds and ratio is not None else "")
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """a, b and c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def few(words: Sequence[str], limit: int = 6) -> str:
+    """a, b and 7 others."""
+    if len(words) <= limit:
+        return listed(words)
+    return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def ms(value_s: float | None) -> str:
+    """Milliseconds with three significant digits, from seconds: single spans can be very short."""
+    return significant(None if value_s is None else value_s * 1e3)
+
+
+def accuracy(fraction: float | None) -> str:
+    """An accuracy in percent with two digits, for charts."""
+    return percent(fraction, 2)
+
+
+def short_duration(value_s: float) -> str:
+    """A time with three digits, in microseconds, milliseconds or seconds."""
+    for unit, scale in (("\N{MICRO SIGN}s", 1e6), ("ms", 1e3)):
+        if value_s * scale < 999.5:
+            return f"{_three(value_s * scale)} {unit}"
+    return f"{_three(value_s)} s"
+
+
+def gigabytes_per_s(bytes_per_s: float) -> str:
+    """Bandwidth for a column."""
+    return _three(bytes_per_s / 1e9)
+
+
+def _three(value: float) -> str:
+    if value == 0:
+        return "0"
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2 if value >= 0.0995 else 4
+    return f"{value:.{decimals}f}"
+
+
+BINARY_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def binary_bytes(num_bytes: int) -> str:
+    """A size in powers of 1024, as options take it: 4K. One that is no round number of units has three digits."""
+    unit = next(unit for unit in reversed(BINARY_UNITS) if num_bytes >= BINARY_UNITS[unit] or not unit)
+    size = BINARY_UNITS[unit]
+    digits = 4 if num_bytes < 1 << 10 or num_bytes % size == 0 else 3
+    return f"{num_bytes / size:.{digits}g}{unit}"

@@ -1,0 +1,76 @@
+"""The page of stored results, or of results in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from paceline.errors import PacelineError, UsageError
+from paceline.present import material as materials
+from paceline.present.material import Material, material_of
+from paceline.present.model import Page, Presenter, Section
+from paceline.present.registry import presenters
+from paceline.results import RunRecord, RunResult, StudyResult
+from paceline.runs import Stored
+
+__all__ = ["collect", "page_in_memory", "page_of"]
+
+
+def collect(paths: Sequence[Path]) -> Material:
+    """The runs and studies in folders; a damaged one is refused as `page_of` does."""
+    with _refusing(", ".join(path.name for path in paths)):
+        return materials.collect(paths)
+
+
+def page_of(what: Stored | Sequence[Stored] | Material) -> Page:
+    """The page of one run or study, or of several side by side.
+
+    A stored result can be damaged in ways that its types allow: lists of different lengths, a time below zero. Such a
+    result is refused with its name, while the page is made and while its charts are.
+    """
+    sources = what.sources if isinstance(what, Material) else [what] if isinstance(what, Stored) else list(what)
+    name = ", ".join(source.name for source in sources)
+    with _refusing(name):
+        page = _page(what if isinstance(what, Material) else material_of(sources))
+
+    def make_sections() -> Sequence[Section]:
+        with _refusing(name):
+            return page.make_sections()
+
+    return dataclasses.replace(page, make_sections=make_sections)
+
+
+def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
+    """The page of a result that was just measured and stored in a folder."""
+    content = result if isinstance(result, StudyResult) else _record(result, folder)
+    return _page(material_of([Stored(folder, content)]))
+
+
+def _page(material: Material) -> Page:
+    return _presenter(material).page(material)
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except PacelineError:
+        raise
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{name!r} is damaged: its values contradict each other ({error})") from error
+
+
+def _record(result: RunResult, folder: Path) -> RunRecord:
+    return RunRecord(
+        schema=1, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
+    )
+
+
+def _presenter(material: Material) -> Presenter:
+    """The presenter of the study; results of a study without one are shown as a comparison."""
+    found = presenters.classes.get(material.study, presenters.classes["compare"])
+    if not material.rows and not found.shows_empty:
+        found = presenters.classes["unfinished"]
+    return found()

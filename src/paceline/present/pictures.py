@@ -1,0 +1,108 @@
+"""Pictures of every chart for papers and slides: a browser draws them from the HTML page."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import tempfile
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import RunError, UsageError
+from paceline.present.chart import Chart, plain
+from paceline.present.html import write_page
+from paceline.present.model import Page
+from paceline.runs.store import disk_errors
+
+WIDTH = 900  # pixels; a PNG has twice as many
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# A browser that starts nothing of its own accord; the page is our own file and its policy lets it fetch nothing.
+ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+LIMIT_MS = 120_000
+
+
+def write_figures(page: Page, folder: Path) -> list[Path]:
+    """A PNG and an SVG of every view of every chart, in light colours, with title and legend."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
+    driver = _driver()
+    views = list(_named([chart for section in page.make_sections() for chart in section.charts]))
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        return _take(driver, write_page(page, Path(scratch) / "report.html"), views, folder)
+
+
+def find_browser() -> str | None:
+    """The one that PACELINE_CHROMIUM names, or the first that is installed."""
+    return os.environ.get("PACELINE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def _driver() -> Any:
+    try:
+        from playwright import sync_api
+    except ImportError:
+        raise UsageError(
+            "--figures draws charts in a browser, which needs the extra `figures`: pip install 'paceline[figures]'"
+        ) from None
+    return sync_api
+
+
+def _take(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, str]], folder: Path) -> list[Path]:
+    written = []
+    with driver.sync_playwright() as playwright:
+        try:
+            # Root, as in most containers, may not use the browser's sandbox.
+            sandbox = [] if os.name != "posix" or os.geteuid() else ["--no-sandbox"]
+            browser = playwright.chromium.launch(executable_path=find_browser(), args=[*ARGUMENTS, *sandbox])
+        except driver.Error as error:
+            raise UsageError(
+                "--figures found no browser that starts: install chromium, run `playwright install chromium`, or name "
+                f"one in PACELINE_CHROMIUM ({error.message.splitlines()[0]})"
+            ) from None
+        try:
+            page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+            page.goto(page_file.as_uri())
+            page.wait_for_selector("html[data-drawn]", timeout=LIMIT_MS)
+            for name, chart, number, title in views:
+                for kind in ("svg", "png"):
+                    call = "([id, number, title, kind, width]) => paceline.picture(id, number, title, kind, width)"
+                    address = page.evaluate(call, [chart.id, number, title, kind, WIDTH])
+                    target = folder / f"{name}.{kind}"
+                    with disk_errors(target):
+                        target.write_bytes(_content(address))
+                    written.append(target)
+        except driver.Error as error:
+            raise RunError(f"the browser could not draw the charts: {error.message.splitlines()[0]}") from error
+        finally:
+            browser.close()
+    return written
+
+
+def _content(address: str) -> bytes:
+    """What a data: address holds."""
+    head, _, body = address.partition(",")
+    return base64.b64decode(body) if head.endswith(";base64") else urllib.parse.unquote_to_bytes(body)
+
+
+def _named(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
+    """Every view with the name of its file and its title, both with what was chosen for it."""
+    used: set[str] = set()
+    for chart in charts:
+        for number in range(len(chart.views)):
+            chosen = chart.options_of(number)
+            base = name = "-".join([chart.id, *filter(None, map(_file_name, chosen))])
+            repeat = 2
+            while name in used:
+                name, repeat = f"{base}-{repeat}", repeat + 1
+            used.add(name)
+            yield name, chart, number, plain(chart.title_of(number))
+
+
+def _file_name(text: str) -> str:
+    """Letters and digits of a label, which is the user's text; a folder or a device can never come of it."""
+    return re.sub(r"[^a-z0-9.=]+", "-", text.lower().replace("%", "percent")).strip("-.")[:50]

@@ -1,0 +1,113 @@
+"""Rows with the names that they are shown under, and the rows that compete for being the fastest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from paceline.present.numbers import counted
+from paceline.results import Row
+
+MAX_LABEL = 60  # characters; a longer label is replaced by its short form, and the page explains short names
+TICK_LENGTH = 22  # characters of a name at an axis
+
+R = TypeVar("R", bound=Row)
+
+
+class ShownRow(Row, frozen=True, kw_only=True):
+    """A row of a page. `label` is unique on the page; `role` says why a row does not compete with the others."""
+
+    short_label: str  # fits an axis
+    full_label: str
+    role: str | None = None  # one worker, limit (workers that never synchronise), less accurate
+
+
+def shown(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
+    """The row under other names."""
+    fields = {name: getattr(row, name) for name in Row.__struct_fields__ if name != "label"}
+    return ShownRow(**fields, label=label, short_label=short_label, full_label=full_label, role=role)
+
+
+def fastest_row(rows: Sequence[R]) -> R | None:
+    """The row that all others are compared with; None where rows were not compared. A single row is its own."""
+    if len(rows) == 1:
+        return rows[0]
+    return next((row for row in rows if row.versus_fastest and row.versus_fastest.verdict == "fastest"), None)
+
+
+def rivals(rows: Sequence[R]) -> list[R]:
+    """The rows that can be the fastest: they synchronise and did not learn less. All rows where none does."""
+    synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
+    return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)
+
+
+def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
+    """Rows under unique names. Each comes with notes, by name, that may tell it from rows of the same label.
+
+    The note `from` names the folder; it is used only where nothing else tells two rows apart.
+    """
+    labels = _distinct(rows)
+    shorts = _short(labels, [row.label for row, _ in rows])
+    racing = {id(row) for row in rivals([row for row, _ in rows])}
+    return [
+        shown(
+            row,
+            label=label if len(label) <= MAX_LABEL else short,
+            short_label=short,
+            full_label=label,
+            role=None if id(row) in racing else _role(row),
+        )
+        for (row, _), label, short in zip(rows, labels, shorts, strict=True)
+    ]
+
+
+def names_to_explain(rows: Sequence[ShownRow]) -> list[tuple[str, str]]:
+    """Short names that stand for longer ones somewhere on the page, each with the long one."""
+    return [(row.short_label, row.full_label) for row in rows if row.short_label != row.full_label]
+
+
+def _role(row: Row) -> str:
+    if row.workers == 1:
+        return "one worker"
+    return "limit" if row.is_within is not False else "less accurate"
+
+
+def _distinct(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[str]:
+    found = [_told_apart(row, notes, rows) for row, notes in rows]
+    return [
+        f"{label}, from {notes['from']}" if found.count(label) > 1 and "from" in notes else label
+        for label, (_, notes) in zip(found, rows, strict=True)
+    ]
+
+
+def _told_apart(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row, Mapping[str, str]]]) -> str:
+    family = [(other, others) for other, others in rows if other.label == row.label]
+    namesakes = [others for other, others in family if other.workers == row.workers]
+    label = row.label
+    if len({other.workers for other, _ in family}) > 1:
+        label += f" on {counted(row.workers, 'worker')}"
+    differing = [n for n in notes if n != "from" and len({others.get(n) for others in namesakes}) > 1]
+    return ", ".join([label, *(f"no {n}" if notes[n] == "none" else f"{n} {notes[n]}" for n in differing)])
+
+
+def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
+    """Names that fit an axis, all different: cut at the end, and lettered where that makes two of them equal."""
+    cut = [_cut(family, TICK_LENGTH) for family in families]
+    alike, letters, found = Counter(cut), Counter[str](), []
+    for text, label, family in zip(cut, labels, families, strict=True):
+        if len(label) <= TICK_LENGTH or alike[text] == 1:
+            found.append(label if len(label) <= TICK_LENGTH else text)
+            continue
+        base = _cut(family, TICK_LENGTH - 3)
+        letters[base] += 1
+        found.append(f"{base} {_letter(letters[base])}")
+    return found
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number - 1) if number <= 26 else str(number)

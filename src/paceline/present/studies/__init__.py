@@ -1,0 +1,1 @@
+"""One file per study: its tables and its findings."""

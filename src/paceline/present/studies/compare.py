@@ -1,0 +1,28 @@
+"""The page of a comparison, and of runs and studies side by side."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from paceline.present.comparison import comparison_page
+from paceline.present.material import Material, asked_repeats
+from paceline.present.model import Page, Presenter
+from paceline.present.studies.sweep import is_sweep, sweep_page
+
+
+class ComparePresenter(Presenter):
+    name: ClassVar[str] = "compare"
+
+    def page(self, material: Material) -> Page:
+        return comparison_page(material)
+
+
+class SeveralPresenter(Presenter):
+    """Runs and studies that a user puts side by side; sweeps of one grid make one sweep."""
+
+    name: ClassVar[str] = "several"
+
+    def page(self, material: Material) -> Page:
+        if is_sweep(material.rows):
+            return sweep_page(material, repeats=min(map(asked_repeats, material.sources)))
+        return comparison_page(material)

@@ -1,0 +1,369 @@
+"""The accelerator: a convolution cycle by cycle, and what a network costs on a chip."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from paceline.dataflow.events import Event, count_events, events
+from paceline.dataflow.events import Place as PE
+from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.telling import Holding, about, holdings, number_text, output_text, summary
+from paceline.dataflow.timing import MODELS
+from paceline.errors import UsageError
+from paceline.present.charts.registry import make_section
+from paceline.present.model import Column, Finding, Page, Place, Table
+from paceline.present.terminal import say, show_tables
+from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
+
+KIND = "Paceline dataflow"
+MANY_PES = 6  # beyond which every event has a line of its own, instead of a column per PE
+LEAST_WIDTH = 18  # characters of a PE's column, below which the same holds
+MANY_EVENTS = 500_000  # of a whole simulation, beyond which none is printed
+MANY_ROWS = 24  # lines of a matrix or of the table of PEs
+MANY_OUTPUTS = 2  # matrices
+MANY_PRODUCTS = 100_000  # of a PE in a pass, beyond which the other models are left out: pipelined goes through each
+MAX_CYCLES = 10_000_000  # of a chart: some hundred megabytes while it is made
+LEVELS = {"registers": "register_file", "neighbours": "neighbour", "buffer": "buffer", "DRAM": "dram"}
+
+
+def about_conv(simulation: Simulation) -> str:
+    return f"{'; '.join([*about(simulation), summary(simulation)])}."
+
+
+def check_conv_charts(simulation: Simulation) -> None:
+    """Refuse a chart of utilisation that would look at too many cycles."""
+    if simulation.cycles > MAX_CYCLES:
+        raise UsageError(
+            f"{simulation.cycles:,} cycles are too many for a chart, which shows up to {MAX_CYCLES:,}; "
+            "take a part of the input, or shorter operations"
+        )
+
+
+def conv_page(simulation: Simulation) -> Page:
+    """Charts of one convolution."""
+    check_conv_charts(simulation)
+    return Page(
+        kind=KIND,
+        title="A convolution on an array of PEs",
+        description=about_conv(simulation).removesuffix("."),
+        make_sections=lambda: [make_section("conv", "Utilisation and energy", simulation)],
+    )
+
+
+def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> None:
+    """Print what every PE holds, what happens in every cycle, and the output."""
+    for line in about(simulation):
+        say(console, line)
+    if simulation.plan.num_passes > 1:
+        say(console, f"What PEs hold in the first of {simulation.plan.num_passes:,} passes:")
+    show_tables(console, [_holdings(simulation)])
+    if num_cycles and count_events(simulation) > MANY_EVENTS:
+        say(console, f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
+    elif num_cycles:
+        found = list(itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation)))
+        show_tables(console, [_cycles(simulation, found, console.width)])
+        if num_cycles < simulation.cycles:
+            say(console, f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")
+    for line in _output(simulation):
+        console.print(line, markup=False, soft_wrap=True, no_wrap=True, overflow="ellipsis")
+    say(console, summary(simulation))
+    if simulation.plan.num_taps * simulation.plan.shape.output_width <= MANY_PRODUCTS:
+        say(console, _other_models(simulation))
+
+
+def _other_models(simulation: Simulation) -> str:
+    """The cycles that the same convolution takes under the other models."""
+    plan = simulation.plan
+    others = {
+        model: Simulation.of(simulation.operands, replace(plan.timing, model=model), plan.array).cycles
+        for model in MODELS
+        if model != plan.timing.model
+    }
+    return "Other models: " + ", ".join(f"{model} {cycles:,}" for model, cycles in others.items()) + " cycles"
+
+
+def _holdings(simulation: Simulation) -> Table[Holding]:
+    """The filter row and the input row of each PE in the first pass, and whose partial sums it has."""
+    is_serial = simulation.plan.is_serial
+    first = next(simulation.plan.passes())
+    num_pes = first.num_columns * simulation.plan.set_rows
+    columns: list[Column[Holding]] = [
+        Column(title="PE", text=lambda one: _name(one.place), is_number=False),
+        Column(
+            title="filter row",
+            text=lambda one: f"{'all' if is_serial else one.filter_row}: {_lanes(one.weights)}",
+            is_number=False,
+        ),
+        Column(
+            title="input row",
+            text=lambda one: f"{'all' if is_serial else one.input_row}: {_lanes(one.pixels)}",
+            is_number=False,
+        ),
+        Column(
+            title="partial sums of",
+            text=lambda one: (
+                f"output row {one.output_row}" + _which(simulation, one.strip.image, one.strip.filter, before=" of ")
+            ),
+            is_number=False,
+        ),
+    ]
+    more = [f"... {num_pes - MANY_ROWS} more"] if num_pes > MANY_ROWS else []
+    rows = list(itertools.islice(holdings(simulation, first), MANY_ROWS))
+    return Table(columns=columns, rows=rows, notes=more)
+
+
+def _lanes(lanes: list[list[Any]]) -> str:
+    """Rows of all channels, cut where they are long."""
+    text = " | ".join(
+        " ".join(number_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
+    )
+    return text + (f" | ... {len(lanes) - 3} more" if len(lanes) > 3 else "")
+
+
+def _which(simulation: Simulation, image: int, number: int, *, before: str) -> str:
+    """Image and filter, where there are several."""
+    shape = simulation.plan.shape
+    words = [f"image {image}"] if shape.num_images > 1 else []
+    words += [f"filter {number}"] if shape.num_filters > 1 else []
+    return f"{before}{', '.join(words)}" if words else ""
+
+
+def _cycles(simulation: Simulation, found: list[Event], width: int) -> Table[Any]:
+    """A line per cycle with a column per PE; a line per event where there is no room for the columns."""
+    places = sorted({event.place for event in found})
+    has_passes = found[-1].number > 0
+    if len(places) > MANY_PES or LEAST_WIDTH * len(places) > width - 10:
+        each: list[Column[Event]] = [
+            Column(title="cycle", text=_when),
+            Column(title="PE", text=lambda event: _name(event.place), is_number=False),
+            Column(title="does", text=lambda event: _said(simulation, event), is_number=False),
+        ]
+        if has_passes:
+            each.insert(1, Column(title="pass", text=lambda event: str(event.number + 1)))
+        return Table(columns=each, rows=found)
+    by_cycle = [list(some) for _, some in itertools.groupby(found, key=lambda event: (event.cycle, event.number))]
+    columns: list[Column[list[Event]]] = [Column(title="cycle", text=lambda some: str(some[0].cycle))]
+    if has_passes:
+        columns.append(Column(title="pass", text=lambda some: str(some[0].number + 1)))
+    columns += [Column(title=_name(place), text=_done_by(simulation, place), is_number=False) for place in places]
+    return Table(columns=columns, rows=by_cycle)
+
+
+def _done_by(simulation: Simulation, place: PE) -> Callable[[list[Event]], str]:
+    """A cell: what one PE does in a cycle."""
+
+    def text(some: list[Event]) -> str:
+        said = []
+        for event in some:
+            if event.place == place:
+                until = f" (to cycle {event.last_cycle})" if event.last_cycle > event.cycle else ""
+                said.append(_said(simulation, event) + until)
+        return "; ".join(said)
+
+    return text
+
+
+def _when(event: Event) -> str:
+    return str(event.cycle) if event.last_cycle <= event.cycle else f"{event.cycle}-{event.last_cycle}"
+
+
+def _said(simulation: Simulation, event: Event) -> str:
+    """An event in words: what is received, done, sent and complete."""
+    result = number_text(event.result)
+    if event.operation == "send":
+        return f"sends {result} to {_name(event.target or event.place)}"
+    left, right = number_text(event.left), number_text(event.right)
+    if event.operation == "multiply":
+        text = f"{left} x {right} = {result}"
+        new = [value for value, kind in ((left, "weight"), (right, "input")) if kind in event.loads]
+        text += f", receives {' and '.join(new)}" if new else ""
+    else:
+        text = f"{left} + {right} = {result}"
+        if event.source is not None:
+            text += f", {right} kept" if event.source == event.place else f", {right} from {_name(event.source)}"
+    return f"{text}: output {output_text(simulation, event)} complete" if event.is_complete else text
+
+
+def _name(place: PE) -> str:
+    return f"PE({place[0]},{place[1]})"
+
+
+def _output(simulation: Simulation) -> Iterator[str]:
+    """The first outputs whole, each under its name; of the rest, how many there are."""
+    output = simulation.output
+    kinds = list(itertools.product(range(output.shape[0]), range(output.shape[1])))
+    for image, number in kinds[:MANY_OUTPUTS]:
+        yield "output" + _which(simulation, image, number, before=" of ")
+        matrix = output[image, number].tolist()
+        for row in matrix[:MANY_ROWS]:
+            yield "  " + " ".join(number_text(value) for value in row)
+        if len(matrix) > MANY_ROWS:
+            yield f"  ... {len(matrix) - MANY_ROWS} rows more"
+        yield ""
+    if len(kinds) > MANY_OUTPUTS:
+        yield f"... {len(kinds) - MANY_OUTPUTS:,} outputs more; --json FILE has all of them."
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """A layer, or all of them together, where the fields of a layer are not known."""
+
+    name: str
+    cost: Cost
+    layer: LayerCost | None = None
+
+
+def network_page(result: NetworkCost) -> Page:
+    about = f"{result.network}, batch {result.batch}, on {result.chip_description}"
+    rows = [CostRow(layer.name, layer, layer) for layer in result.layers]
+    if len(rows) > 1:
+        rows.append(CostRow("all", result.total))
+    tables: list[Table[Any]] = [_layer_table(result, rows), _access_table(rows)]
+    if result.total.energy_by_dataflow is not None:
+        tables.append(_dataflow_table(result.total.energy_by_dataflow, result.total.macs))
+    return Page(
+        kind=KIND,
+        title="A network on a chip",
+        description=f"{about}; mappings chosen by {result.objective}",
+        intro=[about],
+        tables=tables,
+        tables_title="Layers",
+        findings=[
+            Finding(f"Mappings chosen by {result.objective}.", "Mappings", places=Place.TEXT),
+            *_zeros(result),
+        ],
+        make_sections=lambda: [make_section("network", "Utilisation, time and energy", result)],
+    )
+
+
+def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]:
+    columns: list[Column[CostRow]] = [
+        Column(title="Layer", short="layer", text=lambda row: row.name, is_number=False),
+        Column(
+            title="Mapping",
+            short="mapping",
+            text=lambda row: " ".join(map(str, row.layer.mapping.values())) if row.layer else "",
+            importance=60,
+            help="m n e p q r t",
+        ),
+        Column(
+            title="PEs",
+            text=lambda row: str(row.layer.active_pes) if row.layer else "",
+            importance=50,
+            help="active, R x e x r x t",
+        ),
+        Column(title="Used", short="used", text=lambda row: f"{row.cost.utilisation:.0%}", help="MACs over PEs x time"),
+        Column(title="MACs", text=lambda row: f"{_readable(row.cost.macs / 1e6, 0)} M", importance=10),
+        Column(title="ms", text=lambda row: _readable(1e3 * row.cost.time_s, 2)),
+        Column(
+            title="Buffer, MB",
+            short="buffer MB",
+            text=lambda row: _readable(row.cost.buffer_traffic_bytes / 1e6, 1),
+            importance=40,
+            help="between buffer and array",
+        ),
+        Column(
+            title="DRAM, MB",
+            short="DRAM MB",
+            text=lambda row: _readable(row.cost.dram_bytes / 1e6, 2),
+            importance=30,
+            help="with zeros compressed",
+        ),
+        Column(
+            title="Energy per MAC",
+            short="energy/MAC",
+            text=lambda row: f"{row.cost.energy.per_mac:.2f}",
+            help="a MAC is 1, DRAM uncompressed",
+        ),
+        Column(
+            title="Bound",
+            short="bound",
+            text=lambda row: row.layer.bound if row.layer else "",
+            is_number=False,
+            help="what takes longest: products (compute), words to and from the array (buffer), or DRAM",
+        ),
+    ]
+    if any(layer.input_zeros for layer in result.layers):
+        zeros: Column[CostRow] = Column(
+            title="Zeros",
+            short="zeros",
+            text=lambda row: f"{row.layer.input_zeros:.0%}" if row.layer else "",
+            importance=20,
+            help="in what a layer reads",
+        )
+        columns.insert(4, zeros)
+    return Table(id="layers", columns=columns, rows=rows)
+
+
+def _access_table(rows: Sequence[CostRow]) -> Table[CostRow]:
+    columns: list[Column[CostRow]] = [
+        Column(title="Layer", short="layer", text=lambda row: row.name, is_number=False),
+        Column(title="Cycles", short="cycles", text=lambda row: f"{row.cost.cycles:,}"),
+        *(Column(title=title, text=_words_at(level)) for title, level in LEVELS.items()),
+    ]
+    title = "Cycles without waiting for DRAM, and accesses at each level in millions of words:"
+    return Table(id="accesses", title=title, columns=columns, rows=rows)
+
+
+def _words_at(level: str) -> Callable[[CostRow], str]:
+    return lambda row: _readable(row.cost.accesses.total(level) / 1e6, 2)
+
+
+def _dataflow_table(energies: dict[str, LayerEnergy], macs: int) -> Table[tuple[str, LayerEnergy]]:
+    """Energy of every dataflow by level, over all layers."""
+    heads = {"MAC": ("mac", 10), "registers": ("register_file", 20), "neighbour": ("neighbour", 30)}
+    heads |= {"buffer": ("buffer", 40), "DRAM": ("dram", 50)}
+    columns: list[Column[tuple[str, LayerEnergy]]] = [
+        Column(title="Energy per MAC", short="energy per MAC", text=lambda row: row[0], is_number=False),
+        *(
+            Column(title=title, text=_energy_at(level, macs), importance=importance)
+            for title, (level, importance) in heads.items()
+        ),
+        Column(title="in all", text=lambda row: f"{row[1].per_mac:.2f}"),
+        Column(title="times", text=lambda row: f"{row[1].over_row_stationary or 1.0:.2f}x"),
+    ]
+    title = "Energy of other dataflows on the same chip:"
+    return Table(id="dataflows", title=title, columns=columns, rows=list(energies.items()))
+
+
+def _energy_at(level: str, macs: int) -> Callable[[tuple[str, LayerEnergy]], str]:
+    return lambda row: f"{row[1].by_level(per=macs)[level]:.2f}"
+
+
+def _readable(value: float, decimals: int) -> str:
+    """With as many decimals more as a small value needs for two digits."""
+    while decimals < 6 and 0 < value < 10 ** (1 - decimals):
+        decimals += 1
+    return f"{value:,.{decimals}f}"
+
+
+def _zeros(result: NetworkCost) -> list[Finding]:
+    """The savings by zeros, where they were counted on real values."""
+    if not all(row.is_counted for row in result.layers):
+        return []
+    total, rows = result.total, result.layers
+    gated, plain = total.gated, total.dram_uncompressed_bytes
+    found = [
+        Finding(
+            f"Zeros counted on test images: {gated.products / total.macs:.0%} of the products are gated, which saves "
+            f"{gated.energy_saved / total.energy.total:.0%} of the energy; DRAM carries "
+            f"{total.dram_bytes / plain:.0%} of {plain / 1e6:.2f} MB.",
+            "Zeros",
+        )
+    ]
+    counts = [(row.filter_zeros, row.shape.num_weights) for row in rows if row.filter_zeros is not None]
+    if len(counts) == len(rows):
+        share = sum(zeros * weights for zeros, weights in counts) / sum(weights for _, weights in counts)
+        found.append(
+            Finding(
+                f"In integers alone: int8 weights, {share:.1%} of them zero; words are the chip's, {result.word_bits} "
+                "bits wide.",
+                "Zeros",
+            )
+        )
+    return found

@@ -1,0 +1,227 @@
+"""The page of a quantization: every stage in a table, and charts of weights, activations and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from paceline.present import conditions
+from paceline.present.charts.quantize import change_points, latency_tables
+from paceline.present.charts.registry import make_section
+from paceline.present.comparison import frame, notes, study_of
+from paceline.present.material import Material
+from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Summary, Table, Tile
+from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number, significant
+from paceline.recipe import Recipe
+from paceline.results.quantize import FLOAT, INTEGER, TUNED, Quantization, Stage
+from paceline.runs import Stored
+
+STAGES_NOTE = (
+    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to "
+    "the biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer "
+    "means int8 between operations, int32 inside them, and every rescaling as a multiplier and a shift."
+)
+
+
+class QuantizePresenter(Presenter):
+    name: ClassVar[str] = "quantize"
+    shows_empty: ClassVar[bool] = True
+
+    def page(self, material: Material) -> Page:
+        study = study_of(material, Quantization)
+        recipe = Recipe.from_dict(study.recipe)
+        given = {
+            **frame(material),
+            "kind": "Paceline quantization",
+            "title": f"{recipe.model.name} on {recipe.data.name} in int8",
+        }
+        return Page(
+            **given,
+            findings=[*notes(material), *findings(study)],
+            tiles=tiles(study),
+            tables=[stage_table(study.stages)],
+            tables_title="Stages",
+            facts=[
+                Facts(_conditions(study, recipe), "Conditions", "conditions", Place.HTML),
+                Facts(conditions.machine_facts(material.environment), "Machine and versions", "machine", Place.HTML),
+            ],
+            make_sections=lambda: _sections(study),
+        )
+
+    def summary(self, stored: Stored) -> Summary:
+        """The last integer stage: it has an accuracy, and no step."""
+        study = stored.content
+        if not isinstance(study, Quantization) or not study.stages:
+            return super().summary(stored)
+        stage = last_integer(study) or study.stages[-1]
+        return Summary(strategy=stage.name, test_accuracy=stage.test_accuracy)
+
+
+def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
+    columns: list[Column[Stage]] = [
+        Column(title="Stage", short="stage", text=lambda row: row.name, is_number=False),
+        Column(
+            title="Calibration",
+            short="calibration",
+            text=lambda row: row.calibration or DASH,
+            is_number=False,
+            importance=40,
+        ),
+        Column(
+            title="Test loss",
+            short="test loss",
+            text=lambda row: number(row.test_loss),
+            importance=50,
+            places=Place.TERMINAL | Place.NOTEBOOK,
+        ),
+        Column(title="Test accuracy", short="test", text=lambda row: accuracy(row.test_accuracy)),
+        Column(
+            title="Points against float",
+            short="points",
+            text=lambda row: change_points(row.change_points),
+            help="of accuracy, against the float model",
+        ),
+        Column(
+            title="Answers as float",
+            short="as float",
+            text=lambda row: accuracy(row.agreement),
+            help="test samples with the float model's answer",
+        ),
+        Column(title="Test loss", text=lambda row: significant(row.test_loss), places=Place.MARKDOWN | Place.HTML),
+    ]
+    return Table(id="stages", columns=columns, rows=stages)
+
+
+def last_integer(study: Quantization) -> Stage | None:
+    """The last stage in integers alone: fine-tuned, where that was asked for."""
+    return _stage(study, TUNED) or _stage(study, INTEGER)
+
+
+def findings(study: Quantization) -> list[Finding]:
+    return [
+        headline(study),
+        *_left_in_float(study),
+        *_noise(study),
+        _calibration(study),
+        *_finetuned(study),
+        *_deployed(study),
+        Finding(STAGES_NOTE, "Stages", "detail"),
+    ]
+
+
+def headline(study: Quantization) -> Finding:
+    first, last = _stage(study, FLOAT), last_integer(study)
+    assert first is not None
+    if last is None:
+        left = listed([f"{op.what} ({op.name})" for op in study.left_in_float])
+        return Finding(f"Not fully integer: {left} stay in float.", kind="headline")
+    size = f"{100 * study.sizes.int8_bytes / study.sizes.float_bytes:.0f} % of the bytes"
+    if last.test_accuracy is None:
+        losses = f"test loss {number(last.test_loss)} (float: {number(first.test_loss)})"
+        return Finding(f"In integers alone: {losses}, with {size}.", kind="headline")
+    change = f"{accuracy(first.test_accuracy)}, {change_points(last.change_points)} points"
+    return Finding(
+        f"In integers alone: test accuracy {accuracy(last.test_accuracy)} (float: {change}), with {size}.",
+        kind="headline",
+    )
+
+
+def tiles(study: Quantization) -> list[Tile]:
+    found, last, sizes = [], last_integer(study), study.sizes
+    if last is not None and last.test_accuracy is not None:
+        found.append(Tile("Accuracy in integers", accuracy(last.test_accuracy), last.name))
+        found.append(Tile("Against float", f"{change_points(last.change_points)} points", "of test accuracy"))
+    share = f"{100 * sizes.int8_bytes / sizes.float_bytes:.0f} %"
+    found.append(Tile("Weights", amount(sizes.int8_bytes), f"{share} of float's {amount(sizes.float_bytes)}"))
+    for one in study.deployed.speedups if study.deployed is not None else ():
+        note = f"ONNX Runtime int8 over its fp32, batch of {one.batch}"
+        found.append(Tile("Speed-up", f"{one.ratio:.2f} {TIMES}", note))
+    return found
+
+
+def _stage(study: Quantization, stage: str) -> Stage | None:
+    return next((row for row in study.stages if row.stage == stage), None)
+
+
+def _left_in_float(study: Quantization) -> list[Finding]:
+    if not study.left_in_float:
+        return []
+    left = listed([f"{op.what} ({op.name})" for op in study.left_in_float])
+    return [Finding(f"Left in float: {left}. There is no integer form.", "Left in float", "problem")]
+
+
+def _noise(study: Quantization) -> list[Finding]:
+    known = [(row.snr_db, row.tensor) for row in study.activations if row.snr_db is not None]
+    if not known:
+        return []
+    least, tensor = min(known)
+    return [Finding(f"Most noise: {tensor}, {least:.1f} dB signal-to-noise ratio.", "Noise")]
+
+
+def _calibration(study: Quantization) -> Finding:
+    chosen, samples = study.chosen_calibration, f"{study.num_calibration_samples} training samples"
+    if len(study.distances) == 1:
+        return Finding(f"Activations were calibrated by {chosen} on {samples}.", "Calibration")
+    return Finding(
+        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen; the "
+        f"test set had no part in that. Calibrated on {samples}.",
+        "Calibration",
+    )
+
+
+def _finetuned(study: Quantization) -> list[Finding]:
+    said = study.finetuned
+    if said is None:
+        return []
+    return [
+        Finding(
+            f"Fine-tuned for {said.steps} steps under {said.strategy} on {said.workers} workers at learning rate "
+            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as "
+            "before.",
+            "Fine-tuning",
+        )
+    ]
+
+
+def _deployed(study: Quantization) -> list[Finding]:
+    """The ONNX files and how ONNX Runtime runs them."""
+    found, title = study.deployed, "Deployed"
+    if found is None:
+        return [Finding(f"No ONNX files: {study.deployed_reason}.", title)]
+    lines = [
+        f"ONNX files: int8 {found.int8_bytes / 1e6:.3g} MB, {100 * found.size_ratio:.1f} % of fp32's "
+        f"{found.fp32_bytes / 1e6:.3g} MB."
+    ]
+    if found.agreement_with_integer is not None:
+        lines.append(
+            "ONNX Runtime int8 gives the answer of the integer executor on "
+            f"{accuracy(found.agreement_with_integer)} of the test set."
+        )
+    tables = latency_tables(study)
+    for one in found.speedups:
+        words = ", ".join(f"{row.runner} {1e3 * row.p50_s:.3g} ms" for row in tables[one.batch])
+        low, high = one.interval95
+        lines.append(
+            f"Batch of {one.batch}: {words}; int8 is {one.ratio:.2f} times as fast as ONNX Runtime's fp32 "
+            f"(95 % interval {low:.2f} to {high:.2f})."
+        )
+    return [Finding(line, title) for line in lines]
+
+
+def _sections(study: Quantization) -> list[Section]:
+    return [make_section("quantize", "Weights, activations and answers", study)]
+
+
+def _conditions(study: Quantization, recipe: Recipe) -> list[tuple[str, str]]:
+    request = study.request
+    return [
+        ("Model", f"{recipe.model.name}, {study.num_parameters:,} parameters"),
+        ("From", study.source),
+        ("Data", recipe.data.name),
+        ("Test samples", f"{study.num_test_samples:,}"),
+        ("Calibration samples", f"{study.num_calibration_samples:,}, of the training data"),
+        ("Calibrations tried", ", ".join(request.calibrations)),
+        ("Activations", "int8, symmetric" if request.symmetric else "int8, asymmetric"),
+        ("Weights", f"int8, symmetric, {request.weights}"),
+        ("Biases", "int32, in the scale of the input times that of the weights"),
+    ]

@@ -1,0 +1,239 @@
+"""The page of a reproduced experiment: measured here, and published beside it, never in one column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from paceline.present.charts.published import figure_text, heading
+from paceline.present.columns import comparison_table
+from paceline.present.comparison import comparison_page, study_of
+from paceline.present.material import Material
+from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
+from paceline.present.numbers import DASH, megabytes, share
+from paceline.results.study import OurRow, Proof, PublishedRow, PublishedTable, Reproduction, WorkerLoad
+
+# Headings for a terminal, with their units.
+SHORT = {
+    "iteration_s": "s/step",
+    "speedup": "speed-up",
+    "train_s": "train s",
+    "epoch_s": "epoch s",
+    "compute_s": "compute s",
+    "communication_s": "comm. s",
+    "communication_estimated_s": "t_N-t_1/N",
+    "compute_share": "compute",
+    "communication_share": "comm.",
+    "sent_per_step": "kB/step",
+    "share_of_ring": "of ring",
+    "messages_per_step": "messages",
+    "convergence_s": "s to conv.",
+    "convergence_steps": "steps to",
+    "test_loss": "test loss",
+    "test_accuracy": "test",
+    "test_accuracy_spread": "over seeds",
+    "train_accuracy_by_rank": "train by rank",
+    "test_accuracy_by_rank": "test by rank",
+}
+# What a narrow terminal leaves out first; quantities that are not named here stay.
+IMPORTANCE = {
+    "train_accuracy_by_rank": 10,
+    "messages_per_step": 12,
+    "test_loss": 14,
+    "share_of_ring": 16,
+    "test_accuracy_by_rank": 18,
+    "compute_share": 20,
+    "communication_share": 22,
+    "communication_estimated_s": 24,
+    "test_accuracy_spread": 26,
+    "convergence_steps": 28,
+    "epoch_s": 30,
+    "train_s": 40,
+    "compute_s": 42,
+    "replicas": 44,
+    "sent_per_step": 46,
+}
+EXTRAPOLATED = "~: extrapolated, the mean iteration times the iterations of an epoch; not run to its end."
+
+
+class ReproducePresenter(Presenter):
+    name: ClassVar[str] = "reproduce"
+
+    def page(self, material: Material) -> Page:
+        study = study_of(material, Reproduction)
+        return comparison_page(
+            material,
+            first=experiment_findings(study),
+            tables=[*experiment_tables(study), comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN)],
+            sections=lambda: _sections(study),
+        )
+
+
+def experiment_findings(study: Reproduction) -> list[Finding]:
+    """The proof of the replicas, and the conditions that keep figures from being compared."""
+    text = f"{study.title}. Published figures are those of others and stand apart from ours."
+    found = [Finding(text, "Experiment", "headline", Place.HTML | Place.MARKDOWN)]
+    found += [proof_finding(one) for one in study.proof]
+    return found + [Finding(note, "Conditions", "caution") for note in study.notes]
+
+
+def proof_finding(one: Proof) -> Finding:
+    """Whether replicas were the same on every rank after each synchronisation."""
+    where = f"on all {one.ranks} ranks after {one.equal} of {one.synchronisations} synchronisations"
+    error = f"{one.max_relative_error:.0e} from the oracle (one process that plays all workers, in float64)"
+    if one.passed:
+        text = f"{one.strategy}: the same model, bit for bit, {where}; at the end {error}."
+        return Finding(text, "Replicas proven")
+    first = "" if one.first_unequal is None else f", first different after step {one.first_unequal}"
+    text = f"{one.strategy}: NOT the same model: equal {where}{first}; {error}."
+    return Finding(text, "Replicas proven", "problem")
+
+
+def experiment_tables(study: Reproduction) -> list[Table[Any]]:
+    """The tables of a terminal, Markdown and a notebook."""
+    if not study.ours:
+        return []
+    found: list[Table[Any]] = [ours_table(study, Place.TEXT)]
+    found += [_ran_here(study, table) for table in study.published]
+    load = load_table(study, Place.TEXT)
+    return [*found, load] if load.rows else found
+
+
+def _sections(study: Reproduction) -> list[Section]:
+    from paceline.present.charts.registry import make_section
+
+    section = make_section("published", "Published beside measured", study)
+    if study.ours:
+        section.tables.append(ours_table(study, Place.HTML))
+    for index, table in enumerate(study.published, 1):
+        title = f"Published (reference {index}): {table.source}; {table.setting}"
+        section.tables.append(published_table(study, table, table.rows, title=title))
+    load = load_table(study, Place.HTML)
+    if load.rows:
+        section.tables.append(load)
+    return [section]
+
+
+def ours_table(study: Reproduction, places: Place) -> Table[OurRow]:
+    names = [name for name in study.quantities if any(name in row.figures for row in study.ours)]
+    is_extrapolated = any(figure.is_extrapolated for row in study.ours for figure in row.figures.values())
+    columns: list[Column[OurRow]] = [
+        Column(title="Row", short="row", text=lambda row: row.key, is_number=False),
+        Column(title="Steps", text=lambda row: str(row.steps), places=Place.HTML | Place.MARKDOWN),
+        *(_our_column(study, name) for name in names),
+    ]
+    return Table(
+        id="measured-here",
+        title="Measured here",
+        columns=columns,
+        rows=study.ours,
+        notes=[EXTRAPOLATED] if is_extrapolated else (),
+        places=places,
+    )
+
+
+def _our_column(study: Reproduction, name: str) -> Column[OurRow]:
+    def text(row: OurRow) -> str:
+        figure = row.figures.get(name)
+        if figure is None:
+            return DASH
+        return ("~" if figure.is_extrapolated else "") + figure_text(figure.value, study.quantities[name].unit)
+
+    return _quantity_column(study, name, text)
+
+
+def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
+    return Column(
+        title=heading(study.quantities[name]),
+        short=SHORT.get(name, name),
+        text=text,
+        is_number=not (name.endswith("_by_rank") or name == "replicas"),
+        importance=IMPORTANCE.get(name, 100),
+    )
+
+
+def _ran_here(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
+    """A published table in a terminal: the rows that were run here too, all of them where none was."""
+    keys = {row.key for row in study.ours}
+    ran = [row for row in table.rows if row.ours in keys]
+    left = len(table.rows) - len(ran) if ran else 0
+    rest = "1 published row was" if left == 1 else f"{left} published rows were"
+    notes = [f"{rest} not run here; the HTML report has them all."] if left else []
+    title = f"Published, {table.source}: {table.setting}"
+    return published_table(study, table, ran or table.rows, title=title, notes=notes, places=Place.TEXT)
+
+
+def published_table(
+    study: Reproduction,
+    table: PublishedTable,
+    rows: Sequence[PublishedRow],
+    *,
+    title: str,
+    notes: Sequence[str] = (),
+    places: Place = Place.HTML,
+) -> Table[PublishedRow]:
+    names = [name for name in study.quantities if any(name in row.published for row in table.rows)]
+    columns: list[Column[PublishedRow]] = [
+        Column(title="Row, as published", short="row, as published", text=lambda row: row.name, is_number=False),
+        Column(title="Row of ours", short="ours", text=lambda row: row.ours or "not run", is_number=False),
+        *(_published_column(study, name) for name in names),
+    ]
+    return Table(title=title, columns=columns, rows=rows, notes=notes, places=places)
+
+
+def _published_column(study: Reproduction, name: str) -> Column[PublishedRow]:
+    def text(row: PublishedRow) -> str:
+        value = row.published.get(name)
+        return DASH if value is None else figure_text(value, study.quantities[name].unit)
+
+    return _quantity_column(study, name, text)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A worker of one of our rows."""
+
+    key: str
+    load: WorkerLoad
+
+
+def load_table(study: Reproduction, places: Place) -> Table[Load]:
+    """The resources of each worker."""
+    columns: list[Column[Load]] = [
+        Column(title="Row", short="row", text=lambda one: one.key, is_number=False),
+        Column(title="Worker", short="worker", text=lambda one: str(one.load.rank)),
+        Column(
+            title="CPU",
+            short="CPU",
+            text=lambda one: share(None if one.load.cpu_percent is None else one.load.cpu_percent / 100),
+            help="100 % is one core",
+        ),
+        Column(title="Memory, MB", short="MB memory", text=lambda one: megabytes(one.load.peak_rss_bytes, 1)),
+        Column(title="Network sent, MB", short="MB sent", text=lambda one: megabytes(one.load.network_sent_bytes, 1)),
+        Column(
+            title="Network received, MB",
+            short="MB received",
+            text=lambda one: megabytes(one.load.network_received_bytes, 1),
+            importance=30,
+        ),
+        Column(
+            title="Disk read, MB",
+            short="MB read",
+            text=lambda one: megabytes(one.load.disk_read_bytes, 1),
+            importance=20,
+        ),
+        Column(
+            title="Disk written, MB",
+            short="MB written",
+            text=lambda one: megabytes(one.load.disk_written_bytes, 1),
+            importance=10,
+        ),
+    ]
+    return Table(
+        id="resources-of-workers",
+        title="Resources of each worker, measured here, over the first repeat",
+        columns=columns,
+        rows=[Load(row.key, one) for row in study.ours for one in row.load],
+        places=places,
+    )

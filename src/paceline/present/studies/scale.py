@@ -1,0 +1,220 @@
+"""The page of a scaling study: every point against one worker, and where a further worker stops paying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from paceline.present import conditions
+from paceline.present.charts.scaling import scaling_of
+from paceline.present.comparison import condition_facts, frame, notes, study_of
+from paceline.present.material import Material
+from paceline.present.model import Column, Facts, KeyEntry, Page, Place, Presenter, Section, Table, Tile
+from paceline.present.numbers import (
+    DASH,
+    TIMES,
+    bounded,
+    counted,
+    duration,
+    factor,
+    milliseconds,
+    number,
+    percent,
+    plus_minus,
+    share,
+    short_milliseconds,
+    time_interval,
+    times,
+    whole,
+)
+from paceline.present.scaling import TITLES, batch_words, findings
+from paceline.results import Row
+from paceline.results.study import Scale
+from paceline.study.scaling import best_of, lines_of, modes_of, reference_of
+
+TERMINAL, MARKDOWN, NOTEBOOK, HTML = Place.TERMINAL, Place.MARKDOWN, Place.NOTEBOOK, Place.HTML
+
+
+class ScalePresenter(Presenter):
+    name: ClassVar[str] = "scale"
+
+    def page(self, material: Material) -> Page:
+        study = study_of(material, Scale)
+        rows = study.results
+        labels, looks = _key(rows)
+        return Page(
+            **{**frame(material), "kind": "Paceline scaling study"},
+            findings=[*notes(material), *findings(study, material)],
+            tiles=tiles(rows),
+            tables=[_table(study, mode, labels) for mode in modes_of(rows)],
+            tables_title="All points",
+            facts=[*_facts(study, material), *condition_facts(material)[1:]],
+            key=looks,
+            make_sections=lambda: _sections(rows),
+        )
+
+    def best(self, rows: Sequence[Row]) -> Row:
+        return best_of(rows)
+
+
+def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
+    from paceline.present.charts.scaling import IDEAL, labels_of, looks_of
+
+    labels = labels_of(rows)
+    return labels, [KeyEntry(name, look) for name, look in zip([*labels, IDEAL], looks_of(rows), strict=True)]
+
+
+def _sections(rows: Sequence[Row]) -> list[Section]:
+    from paceline.present.charts.registry import make_section
+
+    return [make_section("scale", "Over workers", rows)]
+
+
+def _facts(study: Scale, material: Material) -> list[Facts]:
+    """The conditions, with the batches that the modes keep in place of one batch."""
+    recipe = material.recipe
+    if recipe is None:
+        return []
+    batches = [(TITLES[mode], batch_words(study.modes, mode)) for mode in study.modes]
+    kept = [fact for fact in conditions.training_facts(recipe, study.results) if fact[0] != "Global batch"]
+    special = conditions.special_facts([recipe])
+    return [Facts([*kept[:3], *batches, *kept[3:], *special], "Conditions", "conditions", HTML)]
+
+
+def tiles(rows: Sequence[Row]) -> list[Tile]:
+    """Figures of the point with the most throughput in the first mode."""
+    mode = modes_of(rows)[0]
+    best = best_of([row for row in rows if row.point and row.point["mode"] == mode])
+    scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
+    found = [Tile("Time per iteration", duration(best.iteration_s.mean), where)]
+    found.append(Tile("Samples per second", whole(best.samples_per_s), "of all workers together"))
+    if scaling.speedup is not None:
+        found.append(Tile("Speed-up", f"{times(scaling.speedup)} {TIMES}", "over one worker"))
+        found.append(Tile("Efficiency", share(scaling.efficiency), "speed-up over workers"))
+    if scaling.communication_share is not None:
+        found.append(Tile("Communication", share(scaling.communication_share), "of a step, not hidden"))
+    return found
+
+
+def _table(study: Scale, mode: str, labels: Sequence[str]) -> Table[Row]:
+    """One worker, then strategy by strategy, from few workers to many."""
+    rows = study.results
+    reference = reference_of(rows, mode)
+    shown = ([reference] if reference is not None else []) + [r for line in lines_of(rows, mode).values() for r in line]
+    return Table(
+        id=f"points-{mode}",
+        title=f"{TITLES[mode]}: {batch_words(study.modes, mode)}.",
+        columns=_columns(rows),
+        rows=shown,
+        keys=[labels.index(row.label) if row.label in labels else len(labels) for row in shown],
+    )
+
+
+def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    warmup = rows[0].warmup_steps
+    return [
+        Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False),
+        Column(title="Workers", short="N", text=lambda row: str(row.workers), help="workers"),
+        Column(title="Global batch", text=lambda row: whole(row.batch_size), places=MARKDOWN | HTML),
+        Column(
+            title="Iteration, ms",
+            short="ms/step",
+            text=_step,
+            places=TERMINAL,
+            help=f"mean over workers, first {warmup} dropped, with its 95 % interval",
+        ),
+        Column(
+            title="Iteration, ms",
+            text=lambda row: milliseconds(row.iteration_s.mean),
+            places=MARKDOWN | NOTEBOOK | HTML,
+            help="mean over timed steps and workers, the median of repeats",
+        ),
+        Column(
+            title="95 % interval",
+            text=lambda row: time_interval(row.iteration_mean_s_interval95),
+            places=MARKDOWN | HTML,
+        ),
+        Column(
+            title="Speed-up",
+            short="speed-up",
+            text=lambda row: factor(scaling_of(row).speedup),
+            places=TERMINAL,
+            help="samples per second over those of one worker",
+        ),
+        Column(
+            title="Speed-up",
+            text=lambda row: bounded(scaling_of(row).speedup, scaling_of(row).speedup_interval95),
+            places=MARKDOWN | NOTEBOOK | HTML,
+            help="samples per second over those of one worker of the same code",
+        ),
+        Column(
+            title="Efficiency",
+            short="eff.",
+            text=lambda row: share(scaling_of(row).efficiency),
+            help="speed-up over the number of workers",
+        ),
+        Column(
+            title="Samples/s",
+            short="samples/s",
+            text=lambda row: whole(row.samples_per_s),
+            importance=10,
+        ),
+        Column(
+            title="Throughput gained",
+            text=_gained,
+            places=MARKDOWN | HTML,
+            help="over the next smaller number of workers",
+        ),
+        _part("Compute", "compute", 20),
+        _part("Communication", "comm", 100),
+        _part("Waiting", "wait", 30),
+        Column(
+            title="Beyond ideal, ms",
+            short="beyond",
+            text=lambda row: DASH if row.workers == 1 else short_milliseconds(scaling_of(row).beyond_ideal_s),
+            help="ms of a step above perfect scaling, t_1/N (strong) or t_1 (weak)",
+        ),
+        Column(
+            title="Communication, ms",
+            short="comm ms",
+            text=lambda row: short_milliseconds(scaling_of(row).communication_s),
+            help="communication that compute does not hide",
+        ),
+        Column(
+            title="Waiting, ms", text=lambda row: short_milliseconds(scaling_of(row).waiting_s), places=MARKDOWN | HTML
+        ),
+        Column(
+            title="Hidden, ms", text=lambda row: short_milliseconds(scaling_of(row).overlap_s), places=MARKDOWN | HTML
+        ),
+        Column(
+            title="Compute, ms", text=lambda row: short_milliseconds(scaling_of(row).compute_s), places=MARKDOWN | HTML
+        ),
+        Column(
+            title="Test accuracy",
+            text=lambda row: percent(row.final.test_accuracy),
+            places=MARKDOWN | NOTEBOOK | HTML,
+        ),
+        Column(title="Test loss", text=lambda row: number(row.final.test_loss), places=MARKDOWN | HTML),
+    ]
+
+
+def _part(title: str, short: str, importance: int) -> Column[Row]:
+    """A part of a step as its share, in a terminal; the HTML page has it in milliseconds."""
+    key = {"Compute": "compute_s", "Communication": "communication_s", "Waiting": "waiting_s"}[title]
+
+    def text(row: Row) -> str:
+        seconds, step = getattr(scaling_of(row), key), row.split.mean.step_s if row.split is not None else None
+        return DASH if seconds is None or not step else share(seconds / step)
+
+    return Column(title=title, short=short, text=text, importance=importance, places=TERMINAL, help="share of a step")
+
+
+def _step(row: Row) -> str:
+    bounds = row.iteration_mean_s_interval95
+    interval = f" {plus_minus(bounds, row.iteration_s.mean)}" if bounds else ""
+    return f"{milliseconds(row.iteration_s.mean)}{interval}"
+
+
+def _gained(row: Row) -> str:
+    gain = scaling_of(row).gain
+    return DASH if gain is None else f"{bounded(gain.ratio, gain.interval95)} over {gain.over_workers}"

@@ -1,0 +1,210 @@
+"""The page of a sweep: every point, the extremes, and what larger batches cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from paceline.present.columns import comparison_table
+from paceline.present.comparing import ONE_REPEAT_TEXT
+from paceline.present.comparison import comparison_page, frame, study_of
+from paceline.present.material import Material
+from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
+from paceline.present.numbers import (
+    DASH,
+    listed,
+    megabytes,
+    milliseconds,
+    number,
+    percent,
+    plus_minus,
+    seconds,
+    times,
+    whole,
+)
+from paceline.present.rows import ShownRow
+from paceline.results import Failure, Row
+from paceline.results.study import Sweep
+from paceline.study.points import BATCH_KEYS
+from paceline.study.vary import short_key, value_text
+
+
+class SweepPresenter(Presenter):
+    name: ClassVar[str] = "sweep"
+    shows_empty: ClassVar[bool] = True
+
+    def page(self, material: Material) -> Page:
+        study = study_of(material, Sweep)
+        failures = [failure_finding(one) for one in study.failures]
+        if not material.rows:
+            return Page(**frame(material), findings=[Finding("No point was measured.", kind="headline"), *failures])
+        return sweep_page(material, repeats=study.repeats or 1, failures=failures)
+
+
+def sweep_page(material: Material, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
+    """The page of the points of one grid."""
+    rows = material.rows
+    keys = list(rows[0].point or {})
+    varied = Finding(
+        f"Varied from row to row: {listed(keys)}. Conditions and recipe below are those that all rows start from.",
+        "Caution",
+        "caution",
+        Place.HTML,
+    )
+    return comparison_page(
+        material,
+        first=[*sweep_findings(rows, repeats), *failures],
+        tables=[sweep_table(rows), comparison_table(rows, places=Place.HTML | Place.MARKDOWN)],
+        sections=lambda: _sections(rows),
+        also=[varied],
+        is_sweep=True,
+    )
+
+
+def _sections(rows: Sequence[ShownRow]) -> list[Section]:
+    from paceline.present.charts.registry import make_section
+
+    return [make_section("sweep", "What was varied", rows)]
+
+
+def is_sweep(rows: Sequence[Row]) -> bool:
+    """Whether all rows are points of one grid, each once."""
+    points = [row for row in rows if row.remedy is not None and row.point]
+    keys = {tuple(row.point or {}) for row in points}
+    places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}
+    return len(keys) == 1 and len(places) == len(rows)
+
+
+def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
+    """The extremes, and what the largest batch costs against the smallest."""
+    if len(rows) < 2:
+        return []
+    texts = [*_extremes(rows), *_batches(rows)]
+    found = [Finding(texts[0], kind="headline"), *(Finding(text, "Sweep") for text in texts[1:])]
+    if repeats == 1:
+        found.append(Finding(ONE_REPEAT_TEXT, "Repeats", "caution"))
+    return found
+
+
+def failure_finding(one: Failure) -> Finding:
+    """A point that has no row."""
+    if one.status == "refused":
+        return Finding(f"{one.label} was refused: {(one.reason or '').rstrip('.')}.", "Refused", "caution")
+    return Finding(f"{one.label} failed: {(one.reason or '').rstrip('.')}.", "Failed", "problem")
+
+
+def _extremes(rows: Sequence[Row]) -> list[str]:
+    fastest = max(rows, key=lambda row: row.samples_per_s)
+    found = [f"Most samples per second: {fastest.label} ({whole(fastest.samples_per_s)})."]
+    scored = [(row, row.final.test_accuracy) for row in rows if row.final.test_accuracy is not None]
+    if scored:
+        best, accuracy = max(scored, key=lambda pair: pair[1])
+        tied = sum(value == accuracy for _, value in scored) - 1
+        more = f" and {tied} more" if tied else ""
+        found.append(f"Highest test accuracy: {best.label}{more} ({percent(accuracy)}).")
+    return found
+
+
+def _batches(rows: Sequence[Row]) -> list[str]:
+    """From the smallest batch to the largest: the gain in time, the loss in accuracy, and what a remedy brings back."""
+    keys = set(rows[0].point or {})
+    if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):
+        return []
+    plain = sorted((row for row in rows if not row.remedy), key=lambda row: row.batch_size or 0)
+    if len(plain) < 2:
+        return []
+    small, large = plain[0], plain[-1]
+    gain = large.samples_per_s / small.samples_per_s
+    found = [
+        f"From batch {small.batch_size} to {large.batch_size}: {times(gain)} times the samples per second, "
+        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy after as many epochs."
+    ]
+    remedied = [row for row in rows if row.remedy and row.batch_size == large.batch_size]
+    if remedied:
+        best = max(remedied, key=_accuracy)
+        back = 100 * (_accuracy(best) - _accuracy(large))
+        found.append(f"Best remedy at batch {large.batch_size}: {best.remedy}, {back:+.1f} points.")
+    return found
+
+
+def _accuracy(row: Row) -> float:
+    return row.final.test_accuracy or 0.0
+
+
+def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
+    """One row per point; in a terminal the keys that were varied are columns of their own."""
+    point = rows[0].point or {}
+    shown = Place.TERMINAL | Place.MARKDOWN | Place.NOTEBOOK
+    has_interval = any(row.iteration_mean_s_interval95 for row in rows)
+    columns: list[Column[ShownRow]] = [
+        *(_key_column(rows, key, short_key(key, point)) for key in point),
+        Column(
+            title="Point",
+            text=lambda row: row.label,
+            is_number=False,
+            places=Place.MARKDOWN | Place.NOTEBOOK,
+        ),
+    ]
+    if any(row.remedy for row in rows):
+        columns.append(
+            Column(
+                title="Remedy",
+                short="remedy",
+                text=lambda row: row.remedy or DASH,
+                is_number=False,
+                places=Place.TERMINAL,
+            )
+        )
+    columns += [
+        Column(
+            title="Iteration, ms",
+            short="ms/step",
+            text=lambda row: milliseconds(row.iteration_s.mean),
+            help=f"mean over workers, first {rows[0].warmup_steps} dropped",
+        ),
+        Column(
+            title="95 %",
+            text=lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
+            importance=20,
+            places=shown if has_interval else Place(0),
+        ),
+        Column(title="Samples/s", short="samples/s", text=lambda row: whole(row.samples_per_s)),
+        Column(title="Epoch, s", short="epoch s", text=lambda row: seconds(row.epoch_s), importance=10),
+        Column(title="Train, s", short="train s", text=lambda row: seconds(row.train_s), importance=50),
+        Column(title="Train loss", short="loss", text=lambda row: number(row.final.train_loss, 3), importance=30),
+        Column(
+            title="Test accuracy",
+            short="test",
+            text=lambda row: percent(row.final.test_accuracy),
+            help="accuracy",
+        ),
+        Column(
+            title="Memory, MB",
+            short="MB",
+            text=lambda row: megabytes(row.memory.peak_rss_bytes if row.memory else None, 0),
+            help="the most memory of a worker",
+        ),
+        Column(
+            title="Predicted, MB",
+            short="predicted",
+            text=lambda row: megabytes(_predicted(row), 0),
+            importance=40,
+            help="the same as it was predicted, in MB",
+        ),
+    ]
+    return Table(id="points", columns=columns, rows=rows, places=shown)
+
+
+def _key_column(rows: Sequence[ShownRow], key: str, name: str) -> Column[ShownRow]:
+    values = [(row.point or {}).get(key) for row in rows]
+    return Column(
+        title=name,
+        text=lambda row: value_text((row.point or {}).get(key)),
+        is_number=all(isinstance(value, int | float) and not isinstance(value, bool) for value in values),
+        places=Place.TERMINAL,
+    )
+
+
+def _predicted(row: Row) -> float | None:
+    predicted = row.memory.predicted if row.memory is not None else None
+    return None if predicted is None else predicted.get("worker_bytes")

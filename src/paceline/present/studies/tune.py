@@ -1,0 +1,219 @@
+"""The page of a tuning: every candidate over the rungs, and the strategy to use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from paceline.present.columns import comparison_table
+from paceline.present.comparison import comparison_page, study_of
+from paceline.present.material import Material
+from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
+from paceline.present.numbers import (
+    DASH,
+    counted,
+    listed,
+    megabytes,
+    milliseconds,
+    number,
+    percent,
+    times,
+    times_interval,
+)
+from paceline.results.study import Best, Candidate, RungResult, Tuning
+from paceline.study.advice import command_in
+
+HTML, TEXT = Place.HTML, Place.TEXT
+
+
+class TunePresenter(Presenter):
+    name: ClassVar[str] = "tune"
+
+    def page(self, material: Material) -> Page:
+        study = study_of(material, Tuning)
+        tables: list[Table[Any]] = [candidate_table(study)] if study.rungs else []
+        return comparison_page(
+            material,
+            first=tuning_findings(study, str(material.sources[0].folder)),
+            tables=[*tables, comparison_table(material.rows, places=HTML | Place.MARKDOWN)],
+            sections=lambda: _sections(study, material),
+        )
+
+
+def tuning_findings(study: Tuning, folder: str) -> list[Finding]:
+    """The winner and how to use it, and the candidates that were left out."""
+    left_out = [
+        Finding(f"Left out before the start: {_labels_of(study, reason)}: {reason}.", "Tuning", "detail")
+        for reason in dict.fromkeys(study.left_out.values())
+    ]
+    best = study.best
+    if best is None:
+        text = "Tuning did not finish: no strategy was chosen."
+        if not study.rungs:
+            text = "Tuning did not finish: no rung was completed."
+        return [Finding(text, "Tuning", "headline"), *left_out]
+    text = f"Best: {best.label}, {_against(study, best)}; {lost_words(best)}."
+    if best.label == study.reference:
+        text = f"Best: {best.label}, the exact reference: no candidate was clearly faster within the margin."
+    return [
+        Finding(text, "Tuning", "headline"),
+        Finding(command_in(best, folder), "Command", "code"),
+        Finding(best.library, "Library", "code"),
+        *left_out,
+    ]
+
+
+def rung_words(rung: RungResult) -> str:
+    """A rung in one line, for progress."""
+    counts = {end: sum(row.end == end for row in rung.rows) for end in ("slower", "less accurate", "failed")}
+    out = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none out"
+    passed = len(rung.rows) - sum(counts.values())
+    unit = "points" if rung.judged_by == "accuracy" else "%"
+    judge = f"test {rung.judged_by} (margin {rung.margin:g} {unit})"
+    return f"rung {rung.rung}, {rung.steps} steps, judged by {judge}: {passed} of {len(rung.rows)} passed ({out})"
+
+
+def lost_words(best: Best) -> str:
+    """What the winner lost against the exact reference, and whether its seeds can tell."""
+    if best.guarantee == "EXACT":
+        return "it is exact, so nothing is lost"
+    unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
+    bounds, did = best.lost_interval95, "gains" if best.lost < 0 else "loses"
+    words = f"it {did} {abs(best.lost):.2f} {unit} against exact after equal samples"
+    if bounds is None:
+        return f"{words} (one seed)"
+    words = f"{words} (95 % interval over seeds {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
+    return words if bounds[1] <= best.margin else f"{words}; more seeds are needed to be sure of the margin"
+
+
+def _against(study: Tuning, best: Best) -> str:
+    bounds = best.versus_reference_interval95
+    interval = f" (95 % interval {times_interval(bounds)})" if bounds else " (one repeat)"
+    return f"{times(best.versus_reference)} times the time per step of {study.reference}{interval}"
+
+
+def _labels_of(study: Tuning, reason: str) -> str:
+    return listed([label for label, why in study.left_out.items() if why == reason])
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate in the last rung that it reached, and its time in every rung."""
+
+    candidate: Candidate
+    rung: RungResult
+    times_s: dict[int, float | None]  # by rung
+    end: str
+
+
+def candidate_table(study: Tuning) -> Table[Tried]:
+    """All candidates: those that came furthest first, the fastest of them first."""
+    columns: list[Column[Tried]] = [
+        Column(title="Strategy", short="strategy", text=lambda one: one.candidate.label, is_number=False),
+        *(_rung_column(rung, is_first=index == 0) for index, rung in enumerate(study.rungs)),
+        Column(title="Test accuracy", short="test", text=lambda one: percent(one.candidate.test_accuracy)),
+        Column(title="Test loss", short="loss", text=lambda one: number(one.candidate.test_loss, 3), importance=20),
+        Column(
+            title="Lost",
+            short="lost",
+            text=_lost,
+            help="against exact after equal samples, points of test accuracy or % of test loss; exact strategies lose "
+            "nothing but rounding",
+        ),
+        Column(
+            title="Sent, MB",
+            short="MB sent",
+            text=lambda one: megabytes(one.candidate.sent_bytes),
+            importance=10,
+            help="in the last rung, by the worker that sent most",
+        ),
+        Column(title="End", short="end", text=lambda one: one.end, is_number=False),
+    ]
+    return Table(id="candidates", columns=columns, rows=_tried(study), places=TEXT)
+
+
+def _rung_column(rung: RungResult, *, is_first: bool) -> Column[Tried]:
+    return Column(
+        title=f"{rung.steps} steps, ms",
+        short=f"{rung.steps} steps",
+        text=lambda one: milliseconds(one.times_s.get(rung.rung)),
+        help="ms per step of the slowest worker, at each rung" if is_first else "",
+    )
+
+
+def _tried(study: Tuning) -> list[Tried]:
+    latest: dict[str, tuple[int, Candidate]] = {}
+    for place, rung in enumerate(study.rungs):
+        for row in rung.rows:
+            latest[row.label] = (place, row)
+    order = sorted(latest.values(), key=lambda pair: (-pair[0], _seconds(pair[1])))
+    best = study.best.label if study.best is not None else None
+    return [
+        Tried(
+            row,
+            study.rungs[place],
+            {rung.rung: one.iteration_s for rung in study.rungs for one in rung.rows if one.label == row.label},
+            "best" if row.label == best else _end(row, is_last=place == len(study.rungs) - 1),
+        )
+        for place, row in order
+    ]
+
+
+def _seconds(row: Candidate) -> float:
+    return float("inf") if row.iteration_s is None else row.iteration_s
+
+
+def _lost(one: Tried) -> str:
+    row = one.candidate
+    if row.guarantee == "EXACT":
+        return "exact"
+    return DASH if row.lost is None else f"{row.lost:+.2f}{'' if one.rung.judged_by == 'accuracy' else ' %'}"
+
+
+def _end(row: Candidate, *, is_last: bool) -> str:
+    """Why a candidate did not get further."""
+    if row.end == "failed":
+        return f"failed: {row.reason}"
+    if row.end == "kept":  # in the last rung: the fastest, not distinguishable from one with a stronger guarantee
+        return "no difference" if is_last else "passed"
+    return "exact" if row.end == "reference" else row.end
+
+
+def _sections(study: Tuning, material: Material) -> list[Section]:
+    from paceline.present.charts.registry import make_section
+    from paceline.present.charts.tuning import TunedRows
+
+    section = make_section("tuning", "Tuning", TunedRows(study, material.rows))
+    section.tables.extend(_rung_table(rung) for rung in study.rungs)
+    return [section]
+
+
+def _rung_table(rung: RungResult) -> Table[Candidate]:
+    unit = "points" if rung.judged_by == "accuracy" else "%"
+    columns: list[Column[Candidate]] = [
+        Column(title="Strategy", text=lambda row: row.label, is_number=False),
+        Column(title="ms per step", text=lambda row: milliseconds(row.iteration_s)),
+        Column(title="Times the reference", text=lambda row: times(row.versus_reference)),
+        Column(title="Test accuracy", text=lambda row: percent(row.test_accuracy)),
+        Column(title="Test loss", text=lambda row: number(row.test_loss, 3)),
+        Column(
+            title=f"Lost, {unit}",
+            text=lambda row: "exact" if row.guarantee == "EXACT" else DASH if row.lost is None else f"{row.lost:+.2f}",
+        ),
+        Column(title="Sent, MB", text=lambda row: megabytes(row.sent_bytes)),
+        Column(
+            title="End",
+            text=lambda row: f"failed: {row.reason}" if row.end == "failed" else row.end,
+            is_number=False,
+        ),
+    ]
+    rows: Sequence[Candidate] = sorted(rung.rows, key=_seconds)
+    title = f"Rung {rung.rung}: {counted(rung.steps, 'step')}, {counted(rung.repeats, 'round')}"
+    return Table(
+        id=f"rung-{rung.rung}",
+        title=f"{title}, judged by test {rung.judged_by}",
+        columns=columns,
+        rows=rows,
+        places=HTML,
+    )

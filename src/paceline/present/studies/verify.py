@@ -1,0 +1,58 @@
+"""The equivalence certificate as a page: one row per strategy, number of workers and model."""
+
+from __future__ import annotations
+
+from paceline.present.model import Column, Finding, Page, Table
+from paceline.results.verify import Certificate, Certified
+
+
+def verify_page(certificate: Certificate, comm: str) -> Page:
+    broken = [row for row in certificate.results if not row.meets_guarantee]
+    met = f"All {len(certificate.results)} meet their guarantee on comm {comm}."
+    return Page(
+        kind="Paceline verify",
+        title=f"Strategies on comm {comm}",
+        tables=[certificate_table(certificate)],
+        tables_title="Certificate",
+        findings=[] if broken else [Finding(met, kind="headline")],
+    )
+
+
+def certificate_table(certificate: Certificate) -> Table[Certified]:
+    columns: list[Column[Certified]] = [
+        Column(title="Strategy", short="strategy", text=lambda row: row.strategy, is_number=False),
+        Column(title="Model", short="model", text=lambda row: row.model, is_number=False),
+        Column(title="Workers", short="workers", text=lambda row: str(row.world_size)),
+        Column(title="Guarantee", short="guarantee", text=lambda row: row.guarantee.lower(), is_number=False),
+        Column(title="Error", short="error", text=lambda row: f"{row.max_relative_error:.1e}"),
+        Column(title="Tolerance", short="tolerance", text=lambda row: f"{row.tolerance:.1e}", importance=60),
+        Column(
+            title="Bytes",
+            short="bytes",
+            text=lambda row: "ok" if row.bytes_as_predicted else "differ",
+            is_number=False,
+            importance=50,
+        ),
+        Column(title="Verdict", short="verdict", text=verdict, is_number=False),
+    ]
+    return Table(id="certificate", columns=columns, rows=certificate.results)
+
+
+def verdict(row: Certified) -> str:
+    if not row.meets_guarantee:
+        return "broken"
+    return "certified" if row.passed else "no promise"
+
+
+def broken_words(row: Certified) -> str:
+    """Why a strategy does not meet its guarantee."""
+    where = f"{row.strategy} on {row.world_size} workers with {row.model}"
+    first = row.first_divergence
+    if first is not None:
+        place = f"step {first.step}, rank {first.rank}, tensor {first.tensor}"
+        return f"{where}: {place} is off by {first.error:.1e}"
+    if not row.bytes_as_predicted:
+        return f"{where}: bytes sent are not those predicted"
+    if row.guarantee != "NONE":
+        return f"{where}: parameters did not change"
+    return f"{where}: it promises nothing, but does not differ"

@@ -1,0 +1,80 @@
+"""Colours and marks: one per strategy everywhere, fixed ones for the parts of a step, shades for workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Okabe and Ito's colours, told apart with any kind of colour vision; their yellow and black, unreadable on white or
+# on black, are replaced. The two references without synchronisation are greys.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5FB5", "#8C6D31")
+REFERENCES = {"one-worker": "#6B7683", "none": "#A0A8B2"}
+# Once colours repeat, the dash and the marker tell strategies apart.
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
+
+# The parts of a step, in the order in which they are stacked: Paul Tol's bright scheme.
+COMPUTE, COMMUNICATION, WAITING, DATA, REST = "#4477AA", "#EE6677", "#CCBB44", "#228833", "#A3A9B0"
+PARTS = {
+    "compute": COMPUTE,
+    "overlap": COMPUTE,  # striped with communication: both at once
+    "communication": COMMUNICATION,
+    "waiting": WAITING,
+    "data": DATA,
+    "rest": REST,
+}
+PHASES = {
+    "data": DATA,
+    "forward": "#7FA8D4",
+    "backward": COMPUTE,
+    "optimizer": "#7A6FB0",
+    "evaluation": REST,
+    "communication": "#9B5B3F",
+}
+# Operations of the comm in a timeline: those that come in pairs far apart, and none like a phase.
+OPERATIONS = {
+    "all_reduce": COMMUNICATION,
+    "send": COMMUNICATION,
+    "recv": "#882255",
+    "gather": "#F08A4B",
+    "scatter": "#B03A9B",
+    "reduce_scatter": "#F08A4B",
+    "all_gather": "#882255",
+    "broadcast": "#B03A9B",
+    "barrier": "#8C6D31",
+}
+
+# Workers of one strategy: a ramp from blue to green of one lightness each, readable on white and on black.
+RAMP = ("#3B6FB6", "#2A9D8F", "#7CB342", "#B08D2F", "#8E5EA2", "#C2577A", "#5A7F94", "#A46A3F")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a strategy looks in every chart."""
+
+    colour: str
+    dash: str = "solid"
+    symbol: str = "circle"
+
+    @property
+    def strokes(self) -> str:
+        """The dash as a swatch's stroke-dasharray."""
+        return {"solid": "", "dash": "5 3", "dot": "2 2", "dashdot": "5 2 2 2", "longdash": "8 3"}[self.dash]
+
+
+def styles(strategies: Sequence[str]) -> list[Style]:
+    """One style per strategy name, in order; styles repeat after five rounds of the palette."""
+    hues = iter(PALETTE * (len(strategies) // len(PALETTE) + 1))
+    used: dict[str, int] = {}
+    found = []
+    for strategy in strategies:
+        colour = REFERENCES.get(strategy) or next(hues)
+        turn = used.get(colour, 0)
+        used[colour] = turn + 1
+        found.append(Style(colour, DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]))
+    return found
+
+
+def worker_style(rank: int) -> Style:
+    turn = rank // len(RAMP) + rank  # neighbours differ in dash as well as in colour
+    return Style(RAMP[rank % len(RAMP)], DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)])

@@ -1,0 +1,223 @@
+"""Pages in a terminal.
+
+A table that is too wide first folds long names, then leaves out the least important columns and names them, and at last
+becomes one block per row. Names are folded only before `:` and after spaces; figures are never cut. Text is never read
+as markup, and control characters in it are removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from paceline.present.model import KEPT, Column, Facts, Finding, Page, Place, Table
+from paceline.text import plain_text, wrapped
+
+NAME_SHARE = 0.25  # of the width: what a name may take before columns are left out
+MOST_WORD = 24  # characters of a word that a column of text keeps whole
+FACT_WIDTH = 16
+STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
+
+
+def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
+    """Print a page: its tables, what follows from them, its facts. The intro identifies stored results."""
+    for line in page.intro if with_intro else ():
+        say(console, line, is_unbroken=True)
+    show_tables(console, [table for table in page.tables if table.places & Place.TERMINAL])
+    show_findings(console, page.findings_in(Place.TERMINAL))
+    for facts in page.facts:
+        if facts.places & Place.TERMINAL:
+            show_facts(console, facts)
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        if finding.kind == "detail":
+            continue
+        if finding.kind == "code":
+            for number, line in enumerate(finding.text.splitlines()):
+                name = finding.title.lower() if number == 0 else ""
+                say(console, f"{name:<7} {line}", is_unbroken=True)
+        else:
+            say(console, finding.text, STYLES.get(finding.kind, ""))
+
+
+def show_facts(console: Console, facts: Facts) -> None:
+    """Aligned names and values; a long value goes on below itself."""
+    for name, value in facts.rows:
+        lines = wrapped(plain_text(value), max(console.width - FACT_WIDTH, 20))
+        for number, line in enumerate(lines):
+            _print(console, f"{plain_text(name) if number == 0 else '':<{FACT_WIDTH}}{line}")
+
+
+def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = False) -> None:
+    """Print a sentence, broken between words; unbroken text can be copied from the terminal."""
+    text = plain_text(text)
+    if is_unbroken:
+        _print(console, text, style)
+    else:
+        for line in wrapped(text, console.width):
+            _print(console, line, style)
+
+
+def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
+    """Tables with their legends; tables of the same columns share one, below the last of them."""
+    shown: dict[str, Column[Any]] = {}
+    for number, table in enumerate(tables):
+        shown |= {column.heading: column for column in _show_one(console, table)}
+        after = tables[number + 1 :]
+        if after and _explained(after[0]) == _explained(table):
+            continue
+        if words := legend(list(shown.values())):
+            say(console, words)
+        shown = {}
+
+
+def _explained(table: Table[Any]) -> list[tuple[str, str]]:
+    return [(column.heading, column.help) for column in table.columns_in(Place.TERMINAL)]
+
+
+def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
+    """Print a table; the columns that are shown."""
+    if table.title:
+        say(console, table.title, "bold")
+    columns = table.columns_in(Place.TERMINAL)
+    cells = [[plain_text(cell) for cell in row] for row in table.cells(columns)]
+    layout = _fit(columns, cells, console.width)
+    if layout is None:
+        _show_blocks(console, columns, cells)
+    else:
+        _show_grid(console, layout, cells)
+    shown = columns if layout is None else [columns[index] for index in layout.shown]
+    if dropped := [column.heading for column in columns if column not in shown]:
+        say(console, f"Not shown at this width: {', '.join(dropped)}.", "dim")
+    for note in table.notes:
+        say(console, note)
+    return shown
+
+
+def legend(columns: Sequence[Column[Any]]) -> str:
+    """The help of columns in one line, columns of the same help together; empty where none has any."""
+    headings: dict[str, list[str]] = {}
+    for column in columns:
+        if column.help:
+            headings.setdefault(column.help, []).append(column.heading)
+    parts = [f"{', '.join(names)}: {words}" for words, names in headings.items()]
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    columns: Sequence[Column[Any]]
+    shown: list[int]
+    widths: list[int]  # of the columns that are shown
+
+
+@dataclass(frozen=True)
+class _Width:
+    least: int
+    wanted: int  # before columns are left out
+    natural: int
+
+
+def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
+    """Which columns fit, and how wide they are; None where even the important ones do not."""
+    widths = [_width_of(columns, cells, index, width) for index in range(len(columns))]
+    going = sorted(
+        (index for index in range(1, len(columns)) if columns[index].importance < KEPT),
+        key=lambda index: columns[index].importance,
+    )
+    shown = list(range(len(columns)))
+    for leaving in (None, *going):
+        if leaving is not None:
+            shown.remove(leaving)
+        if _total([widths[index].wanted for index in shown]) <= width:
+            return _Layout(columns, shown, _spread([widths[index] for index in shown], width))
+    if _total([widths[index].least for index in shown]) <= width:
+        tight = [_Width(widths[index].least, widths[index].least, widths[index].natural) for index in shown]
+        return _Layout(columns, shown, _spread(tight, width))
+    return None
+
+
+def _width_of(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], index: int, width: int) -> _Width:
+    heading = columns[index].heading
+    texts = [row[index] for row in cells]
+    natural = max(map(cell_len, [heading, *texts]))
+    if index and columns[index].is_number:
+        return _Width(natural, natural, natural)
+    pieces = [cell_len(piece.strip()) for text in texts for piece in _pieces(text)]
+    least = max(pieces, default=0) if index == 0 else min(max(pieces, default=0), MOST_WORD)
+    least = max(least, max(cell_len(word) for word in heading.split(" ")))
+    return _Width(least, max(least, min(natural, int(NAME_SHARE * width))), natural)
+
+
+def _total(widths: Sequence[int]) -> int:
+    """The width of a table: each column has a space before and after it."""
+    return sum(widths) + 2 * len(widths) + 1
+
+
+def _spread(widths: Sequence[_Width], width: int) -> list[int]:
+    """Give the width that is left to the columns that could use more, the first of them first."""
+    found = [one.wanted for one in widths]
+    for index, one in enumerate(widths):
+        found[index] += max(0, min(one.natural - one.wanted, width - _total(found)))
+    return found
+
+
+def _show_grid(console: Console, layout: _Layout, cells: Sequence[Sequence[str]]) -> None:
+    grid = RichTable(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
+    for position, (index, width) in enumerate(zip(layout.shown, layout.widths, strict=True)):
+        column = layout.columns[index]
+        is_text = position == 0 or not column.is_number
+        heading = Text(_folded(column.heading, width) if is_text else column.heading)
+        grid.add_column(heading, width=width, justify="left" if is_text else "right", no_wrap=not is_text)
+    for row in cells:
+        texts = []
+        for position, (index, width) in enumerate(zip(layout.shown, layout.widths, strict=True)):
+            is_text = position == 0 or not layout.columns[index].is_number
+            texts.append(Text(_folded(row[index], width) if is_text else row[index]))
+        grid.add_row(*texts)
+    console.print(grid)
+
+
+def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]]) -> None:
+    """One block per row: its name, then a line for each column."""
+    side = max((cell_len(column.heading) for column in columns[1:]), default=0)
+    room = max(console.width - side - 4, 10)
+    for row in cells:
+        console.print()
+        _print(console, _folded(row[0], console.width), "bold")
+        for column, cell in zip(columns[1:], row[1:], strict=True):
+            for number, line in enumerate(_folded(cell, room).splitlines()):
+                _print(console, f"  {column.heading if number == 0 else '':<{side}}  {line}")
+    console.print()
+
+
+def _pieces(text: str) -> list[str]:
+    """The parts that are never broken: between `:` and between spaces; a number stays with its percent sign."""
+    return re.split(r"(?=:(?! ))|(?<= )(?!%)", text)
+
+
+def _folded(text: str, width: int) -> str:
+    """Text on lines of at most that width; only a part that is longer is broken."""
+    lines = [""]
+    for piece in _pieces(text):
+        if lines[-1] and cell_len(lines[-1]) + cell_len(piece.rstrip()) > width:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+        lines[-1] += piece
+        while cell_len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), soft_wrap=True)

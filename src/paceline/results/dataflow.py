@@ -1,0 +1,145 @@
+"""What a convolution or a network costs on an accelerator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.results.value import Value
+
+ENERGY_LEVELS = ("mac", "register_file", "neighbour", "buffer", "dram")
+
+
+class AccessCounts(Value, frozen=True, kw_only=True):
+    """Words by level of the memory and by what they are."""
+
+    dram: dict[str, int]
+    buffer: dict[str, int]
+    neighbour: dict[str, int]
+    register_file: dict[str, int]
+
+    def total(self, level: str) -> int:
+        words: dict[str, int] = getattr(self, level)
+        return sum(words.values())
+
+
+class EnergyByLevel(Value, frozen=True, kw_only=True):
+    """In units of one multiply-accumulate."""
+
+    mac: float
+    dram: float
+    buffer: float
+    neighbour: float
+    register_file: float
+
+    def by_level(self, per: float = 1.0) -> dict[str, float]:
+        """Levels in the order in which they are shown."""
+        return {level: getattr(self, level) / per for level in ENERGY_LEVELS}
+
+
+class LayerEnergy(EnergyByLevel, frozen=True, kw_only=True):
+    total: float
+    per_mac: float
+    over_row_stationary: float | None = None
+
+
+class Gating(Value, frozen=True, kw_only=True):
+    """Products with a zero, which are not made."""
+
+    products: int
+    energy_saved: float
+
+
+class ConvShape(Value, frozen=True, kw_only=True):
+    num_images: int
+    num_filters: int
+    num_channels: int
+    input_height: int
+    input_width: int
+    kernel_height: int
+    kernel_width: int
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    num_groups: int
+
+    @property
+    def num_weights(self) -> int:
+        return self.num_filters * self.num_channels * self.kernel_height * self.kernel_width * self.num_groups
+
+
+class Cost(Value, frozen=True, kw_only=True):
+    """What one layer costs, or all of them together."""
+
+    macs: int
+    cycles: int
+    processing_s: float  # on the chip, without waiting for DRAM
+    dram_s: float
+    time_s: float
+    utilisation: float  # share of PE cycles in that time in which a PE multiplies
+    processing_utilisation: float
+    accesses: AccessCounts
+    buffer_traffic_bytes: int
+    dram_bytes: int
+    dram_uncompressed_bytes: int
+    energy: LayerEnergy
+    gated: Gating
+    energy_by_dataflow: dict[str, LayerEnergy] | None = None
+
+
+class LayerCost(Cost, frozen=True, kw_only=True):
+    name: str
+    shape: ConvShape
+    input_zeros: float
+    output_zeros: float
+    filter_zeros: float | None
+    is_counted: bool  # zeros were counted on real values
+    mapping: dict[str, int]
+    active_pes: int
+    pes: int
+    cycles_by_cause: dict[str, int]
+    bound: str  # compute, buffer or dram
+
+
+class NetworkCost(Value, frozen=True, kw_only=True):
+    network: str
+    batch: int
+    schema: int
+    chip: str
+    chip_description: str
+    word_bits: int
+    objective: str
+    layers: list[LayerCost]
+    total: Cost
+
+
+class LogicalSet(Value, frozen=True, kw_only=True):
+    rows: int
+    columns: int
+    side_by_side: int
+
+
+class ArrayUse(Value, frozen=True, kw_only=True):
+    rows: int
+    columns: int
+    pes: int
+    utilisation: float
+
+
+class ConvResult(Value, frozen=True, kw_only=True):
+    """One convolution, simulated cycle by cycle."""
+
+    schema: int
+    model: str
+    multiply_cycles: int
+    add_cycles: int
+    output: list[Any]  # nested lists, as deep as the input
+    cycles: int
+    pes: int
+    utilisation: float
+    set: LogicalSet
+    array: ArrayUse
+    folds: int
+    strip_columns: int
+    multiplications: int
+    additions: int
+    accesses: AccessCounts
+    energy: EnergyByLevel

@@ -1,0 +1,138 @@
+"""What a quantization measured: every stage, every tensor, and the files that were deployed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from paceline.results.study import StudyResult
+from paceline.results.value import Interval, Value, null
+
+# Keys of stages.
+FLOAT, PER_TENSOR, PER_CHANNEL = "float", "weights-per-tensor", "weights-per-channel"
+ACTIVATIONS, BIASES, INTEGER = "activations", "biases", "integer"
+TUNED, ONNX_FLOAT, ONNX_INT8 = "fine-tuned", "onnx-fp32", "onnx-int8"
+
+
+class QuantizeRequest(Value, frozen=True, kw_only=True):
+    calibrations: list[str]
+    symmetric: bool
+    percentile: float
+    weights: str  # per channel or per tensor
+    samples: int
+    finetune_steps: int
+
+
+class LeftInFloat(Value, frozen=True, kw_only=True):
+    """An operation without an integer form."""
+
+    name: str
+    what: str
+
+
+class Stage(Value, frozen=True, kw_only=True):
+    """One stage on the way from floats to integers, judged on the test set."""
+
+    stage: str  # the key, such as weights-per-channel
+    name: str  # for people
+    calibration: str | None
+    test_loss: float | None
+    test_accuracy: float | None
+    change_points: float | None  # of accuracy, against the float model
+    agreement: float | None  # share of test samples with the float model's answer
+    evaluation_s: float
+
+
+class WeightPicture(Value, frozen=True, kw_only=True):
+    """Weights of one layer: how many fall into each bin between low and high, as floats and as int8."""
+
+    layer: str
+    kind: str
+    shape: list[int]
+    low: float
+    high: float
+    before: list[int]
+    after: list[int]
+    snr_db: float | None
+
+
+class ActivationPicture(Value, frozen=True, kw_only=True):
+    """Activations of one tensor, and the range that each method of calibration chose for it."""
+
+    tensor: str
+    kind: str
+    low: float
+    high: float
+    counts: list[int]
+    ranges: dict[str, Interval]
+    chosen: str
+    scale: float
+    zero_point: int
+    snr_db: float | None
+
+
+class Finetuned(Value, frozen=True, kw_only=True):
+    strategy: str
+    workers: int
+    lr: float
+    steps: int
+    first_loss: float | None
+    last_loss: float | None
+    train_s: float
+
+
+class Latency(Value, frozen=True, kw_only=True):
+    """Time of one batch."""
+
+    runner: str
+    batch: int
+    p50_s: float
+    p95_s: float
+
+
+class RunnerSpeedup(Value, frozen=True, kw_only=True):
+    """How many times as fast int8 is as fp32, for one size of batch."""
+
+    batch: int
+    ratio: float
+    interval95: Interval
+
+
+class Deployed(Value, frozen=True, kw_only=True):
+    """The ONNX files: their sizes, their answers, their times."""
+
+    onnxruntime: str
+    agreement_with_integer: float | None
+    fp32_bytes: int
+    int8_bytes: int
+    size_ratio: float
+    threads: int
+    latency: list[Latency]
+    speedups: list[RunnerSpeedup]
+
+
+class Sizes(Value, frozen=True, kw_only=True):
+    """Bytes of all weights and biases."""
+
+    float_bytes: int
+    int8_bytes: int
+
+
+class Quantization(StudyResult, frozen=True, kw_only=True):
+    study_name: ClassVar[str] = "quantize"
+
+    source: str  # the run or the checkpoint
+    request: QuantizeRequest
+    num_test_samples: int
+    num_parameters: int
+    left_in_float: list[LeftInFloat]
+    stages: list[Stage]
+    chosen_calibration: str
+    distances: dict[str, float | None]  # by method: how far scores of training images moved
+    num_calibration_samples: int
+    finetuned: Finetuned | None = None
+    weights: list[WeightPicture]
+    activations: list[ActivationPicture]
+    deployed: Deployed | None = null()
+    deployed_reason: str  # why there are no files
+    confusion: list[list[int]]  # rows: the float model's class, columns: that of the integers
+    sizes: Sizes

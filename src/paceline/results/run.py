@@ -1,0 +1,319 @@
+"""What one run measured: over its workers, and for each of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from paceline.results.value import Interval, Json, Point, Scalar, Value, null
+
+
+class Summary(Value, frozen=True, kw_only=True):
+    """Times of many steps."""
+
+    mean: float
+    p50: float
+    p95: float
+    p90: float | None = None  # runs stored by the first versions have none
+
+
+class Final(Value, frozen=True, kw_only=True):
+    """Scores at the end of training; accuracies are fractions, None where the task has none or the run diverged."""
+
+    train_loss: float | None
+    train_accuracy: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+
+
+class Staleness(Value, frozen=True, kw_only=True):
+    """By how many updates gradients were late: how often each number occurred."""
+
+    counts: dict[str, int]
+    max: int
+    mean: float
+
+
+class WorkerTotals(Value, frozen=True, kw_only=True):
+    """Bytes and scores of one worker over a whole run."""
+
+    rank: int
+    sent_bytes: int
+    received_bytes: int
+    num_operations: int
+    train_loss: float | None
+    train_accuracy: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    test_loss_before_finish: float | None
+    test_accuracy_before_finish: float | None
+
+
+class WorkerResult(WorkerTotals, frozen=True, kw_only=True):
+    """One worker of a run."""
+
+    train_s: float
+    parameter_digest: str
+    strategy_metrics: Json
+    iteration_s: float
+    iteration_p50_s: float
+    iteration_p95_s: float
+    iteration_p90_s: float | None = None
+
+
+class Curve(Value, frozen=True, kw_only=True):
+    """Training over steps, thinned to what a chart can show; one value per point in every column."""
+
+    step: list[int]
+    train_s: list[float]
+    loss: list[float | None]
+    accuracy: list[float | None]
+    iteration_s: list[float]
+    sent_bytes: list[int | None] | None = None
+
+
+class Evaluation(Value, frozen=True, kw_only=True):
+    """The test set during training, judged by rank 0."""
+
+    step: int
+    epoch: int
+    train_s: float
+    loss: float | None
+    accuracy: float | None
+    sent_bytes: int | None = null()  # by all workers until then; unknown to a single worker
+
+
+class Target(Value, frozen=True, kw_only=True):
+    """What it took to reach an accuracy. `step` to `sent_bytes` are set where it was reached, `best` where not."""
+
+    accuracy: float
+    reached: bool
+    best: float | None = None
+    step: int | None = None
+    epoch: int | None = None
+    train_s: float | None = None
+    sent_bytes: int | None = None
+    repeats_reached: int | None = None
+    repeats: int | None = None
+
+
+class SplitMean(Value, frozen=True, kw_only=True):
+    """Where the time of a step goes, in mean seconds; the parts add up to the step."""
+
+    step_s: float
+    compute_s: float
+    communication_s: float
+    overlap_s: float
+    waiting_s: float
+    data_s: float
+    rest_s: float
+    overlap_fraction: float | None
+    bandwidth_bytes_per_s: float | None
+    phases_s: dict[str, float]
+    caused_waiting_s: float
+
+
+class WorkerSplit(SplitMean, frozen=True, kw_only=True):
+    rank: int
+
+
+class Split(Value, frozen=True, kw_only=True):
+    mean: SplitMean
+    per_worker: list[WorkerSplit]
+
+
+class Straggler(Value, frozen=True, kw_only=True):
+    """A worker whose own work takes longer than that of the others; sizes are those of the phase, per step."""
+
+    rank: int
+    phase: str  # the one with the largest excess, or "all"
+    excess_s: float
+    excess_percent: float  # of the others' own work in all phases
+    interval95_percent: Interval
+    steps: int
+
+
+class TimelineSpan(Value, frozen=True, kw_only=True):
+    name: str
+    kind: str  # phase, op or blocked
+    begin_s: float
+    end_s: float
+    bytes: int | None
+
+
+class Lane(Value, frozen=True, kw_only=True):
+    rank: int
+    spans: list[TimelineSpan]
+
+
+class Timeline(Value, frozen=True, kw_only=True):
+    """A few steps of every worker."""
+
+    first_step: int
+    lanes: list[Lane]
+
+
+class WorkerResources(Value, frozen=True, kw_only=True):
+    """Samples over time; a column is None where nothing of it could be read."""
+
+    rank: int
+    time_s: list[float]
+    cpu_percent: list[float | None] | None
+    rss_bytes: list[int | None] | None
+    disk_read_bytes: list[int | None] | None
+    disk_written_bytes: list[int | None] | None
+    network_sent_bytes: list[int | None] | None
+    network_received_bytes: list[int | None] | None
+    gpu_percent: list[float | None] | None
+    gpu_memory_bytes: list[int | None] | None
+    peak_rss_bytes: int | None
+
+
+class Resources(Value, frozen=True, kw_only=True):
+    per_worker: list[WorkerResources]
+
+
+class WorkerNetwork(Value, frozen=True, kw_only=True):
+    """Bytes of the training steps: counted by the kernel, counted by the comm, predicted by the strategy."""
+
+    rank: int
+    kernel_sent_bytes: int | None
+    kernel_received_bytes: int | None
+    comm_sent_bytes: int | None
+    comm_received_bytes: int | None
+    predicted_sent_bytes: int | None
+    memory_bytes: int | None  # through shared memory
+    retransmitted_bytes: int | None
+    header_bytes: int | None
+    node_sent_bytes: int | None
+    node_received_bytes: int | None
+
+
+class Network(Value, frozen=True, kw_only=True):
+    per_worker: list[WorkerNetwork]
+
+
+class Link(Value, frozen=True, kw_only=True):
+    """Bytes from one worker to another."""
+
+    source: int = msgspec.field(name="from")
+    target: int = msgspec.field(name="to")
+    bytes: int
+    predicted_bytes: int | None
+    medium: str
+
+
+class Overhead(Value, frozen=True, kw_only=True):
+    """How much longer a step takes because it is measured."""
+
+    cost_percent: float
+    interval95_percent: Interval | None
+    repeats: int
+
+
+class Versus(Value, frozen=True, kw_only=True):
+    """The time of a step over that of another strategy."""
+
+    label: str
+    ratio: float
+    interval95: Interval | None
+    verdict: str | None = None  # against the fastest: fastest, no difference, slower, faster, one repeat cannot tell
+    limit_s: float | None = None  # against workers that never synchronise: their own time
+
+
+class RunResult(Value, frozen=True, kw_only=True):
+    """One run under one strategy."""
+
+    strategy: str
+    label: str
+    options: dict[str, Scalar]
+    codec: str
+    comm: str
+    workers: int
+    guarantee: str
+    batchnorm: str
+    steps: int
+    timed_steps: int
+    warmup_steps: int
+    iteration_s: Summary
+    samples_per_s: float
+    epoch_s: float | None
+    epoch_without_data_s: float | None
+    train_s: float
+    evaluation_s: float
+    total_s: float
+    final: Final
+    replica_drift: float | None
+    replicas_equal: bool
+    num_parameters: int
+    per_worker: list[WorkerResult]
+    curve: Curve
+    servers: int = msgspec.field(default_factory=int)  # studies stored before there were any do not say
+    staleness_updates: Staleness | None = null()
+    evaluations: list[Evaluation] = msgspec.field(default_factory=lambda: list[Evaluation]())
+    target: Target | None = null()
+    resources: Resources | None = null()
+    network: Network | None = null()
+    split: Split | None = null()
+    stragglers: list[Straggler] | None = null()  # None: not measured, or too few steps or workers
+    timeline: Timeline | None = null()
+    links: list[Link] | None = null()
+
+
+class Row(RunResult, frozen=True, kw_only=True):
+    """One row of a study: medians over the repeats of one strategy at one point, compared with the other rows."""
+
+    iteration_mean_s_repeats: list[float]
+    slowest_mean_s_repeats: list[float] = msgspec.field(default_factory=lambda: list[float]())
+    iteration_mean_s_interval95: Interval | None = null()
+    repeats: int
+    versus_fastest: Versus | None = None
+    versus_none: Versus | None = None
+    speedup: float | None = None
+    speedup_interval95: Interval | None = null()
+    efficiency: float | None = None
+    measuring: Overhead | None = null()
+    # Set by the studies that have them.
+    point: Point | None = None
+    batch_size: int | None = None
+    is_within: bool | None = None
+    remedy: str | None = None
+    scaling: Scaling | None = None
+    memory: Memory | None = None
+
+
+class Gain(Value, frozen=True, kw_only=True):
+    """Throughput over that of fewer workers."""
+
+    workers: int
+    over_workers: int
+    ratio: float
+    interval95: Interval | None
+    verdict: str
+
+
+class Scaling(Value, frozen=True, kw_only=True):
+    """A point of a scaling study against one worker, and against the point with fewer workers."""
+
+    reference_s: float | None = null()
+    ideal_s: float | None = null()
+    speedup: float | None = null()
+    speedup_interval95: Interval | None = null()
+    efficiency: float | None = null()
+    efficiency_interval95: Interval | None = null()
+    beyond_ideal_s: float | None = null()
+    beyond_ideal_s_interval95: Interval | None = null()
+    compute_s: float | None = null()
+    communication_s: float | None = null()
+    overlap_s: float | None = null()
+    waiting_s: float | None = null()
+    data_s: float | None = null()
+    rest_s: float | None = null()
+    communication_share: float | None = null()
+    gain: Gain | None = null()
+
+
+class Memory(Value, frozen=True, kw_only=True):
+    """The most memory of a worker: predicted before the run, measured during it."""
+
+    predicted: dict[str, int] | None
+    peak_rss_bytes: int | None

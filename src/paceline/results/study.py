@@ -1,0 +1,274 @@
+"""What studies measured. Every study has the same header; each adds its own fields."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from paceline.results.run import Gain, Row, RunResult
+from paceline.results.value import Interval, Json, Point, Scalar, Value, null
+
+SCHEMA = 1
+DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
+
+
+class Environment(Value, frozen=True, kw_only=True):
+    """Facts of the machine that a result was measured on."""
+
+    paceline: str | None = null()
+    python: str | None = null()
+    torch: str | None = null()
+    system: str | None = null()
+    machine: str | None = null()
+    processor: str | None = null()
+    num_cores: int | None = null()
+    memory_bytes: int | None = null()
+    load_average: list[float] | None = null()
+    gpus: list[str] = msgspec.field(default_factory=lambda: list[str]())
+    command: list[str] = msgspec.field(default_factory=lambda: list[str]())
+
+
+class RunRecord(Value, frozen=True, kw_only=True):
+    """The file of one run. A run that failed or was interrupted has no result."""
+
+    schema: int
+    kind: str
+    name: str
+    started: str
+    status: str
+    error: str | None = None
+    label: str | None = None
+    result: RunResult | None = None
+
+
+class Failure(Value, frozen=True, kw_only=True):
+    """A point that could not be measured: refused before it started, or failed while it ran."""
+
+    label: str
+    point: Point | None = None
+    remedy: str | None = None
+    status: str | None = None  # refused or failed
+    reason: str | None = None
+    repeat: int | None = None
+    error: str | None = None
+
+
+class StudyResult(Value, frozen=True, kw_only=True):
+    """The header of every study, and its rows.
+
+    A subclass names the study that it is the result of: `class Comparison(StudyResult): study_name = "compare"`. The
+    loader reads a stored study as the subclass of that name.
+    """
+
+    study_name: ClassVar[str] = ""
+
+    schema: int
+    kind: str
+    study: str
+    name: str
+    started: str
+    status: str
+    recipe: Json
+    environment: Environment
+    error: str | None = None
+    repeats: int | None = None
+    wall_s: float | None = None
+    code: dict[str, str] | None = None  # SHA-256 of the user's own files, by path
+    cautions: list[str] | None = None  # what a reader should know about the figures, such as a failed overhead probe
+    results: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        study_types[cls.study_name] = cls
+
+
+study_types: dict[str, type[StudyResult]] = {}
+
+
+class Comparison(StudyResult, frozen=True, kw_only=True):
+    study_name: ClassVar[str] = "compare"
+
+
+class Paying(Value, frozen=True, kw_only=True):
+    """Up to how many workers one strategy gains throughput, in one mode."""
+
+    mode: str
+    label: str
+    guarantee: str
+    workers: list[int]
+    pays_until: int | None
+    last_gain: Gain | None
+    next_gain: Gain | None
+    best_workers: int | None
+    best_speedup: float | None
+    best_speedup_interval95: Interval | None
+
+
+class Scale(StudyResult, frozen=True, kw_only=True):
+    """`modes` says what each mode keeps: the global batch or the batch per worker."""
+
+    study_name: ClassVar[str] = "scale"
+
+    workers: list[int]
+    modes: dict[str, dict[str, int]]
+    num_points: int
+    refused: list[Failure] = msgspec.field(default_factory=lambda: list[Failure]())
+    failed: list[Failure] = msgspec.field(default_factory=lambda: list[Failure]())
+    paying: list[Paying] = msgspec.field(default_factory=lambda: list[Paying]())
+
+
+class AxisValues(Value, frozen=True, kw_only=True):
+    """One key of a sweep and its values."""
+
+    key: str
+    values: list[Scalar | list[Scalar]]
+
+
+class Sweep(StudyResult, frozen=True, kw_only=True):
+    study_name: ClassVar[str] = "sweep"
+
+    vary: list[AxisValues]
+    remedies: list[str]
+    num_points: int
+    failures: list[Failure] = msgspec.field(default_factory=lambda: list[Failure]())
+
+
+class Candidate(Value, frozen=True, kw_only=True):
+    """One candidate at one rung of tuning; a candidate that failed has a reason and no figures."""
+
+    label: str
+    end: str  # kept, reference, slower, less accurate, failed
+    reason: str | None = None
+    strategy: str | None = None
+    options: dict[str, Scalar] | None = None
+    codec: str | None = None
+    guarantee: str | None = None
+    iteration_s: float | None = None
+    iteration_s_repeats: list[float] | None = None
+    versus_reference: float | None = None
+    versus_reference_interval95: Interval | None = null()
+    test_accuracy: float | None = null()
+    test_loss: float | None = null()
+    sent_bytes: int | None = None
+    lost: float | None = None  # points of accuracy, or percent of the loss
+    lost_interval95: Interval | None = null()
+    is_within: bool | None = None
+    is_reference: bool | None = None
+
+
+class RungResult(Value, frozen=True, kw_only=True):
+    rung: int
+    steps: int
+    repeats: int
+    judged_by: str  # accuracy or loss
+    margin: float
+    rows: list[Candidate]
+
+
+class Best(Value, frozen=True, kw_only=True):
+    """The winner of tuning and how to use it."""
+
+    label: str
+    strategy: str
+    options: dict[str, Scalar]
+    codec: str
+    guarantee: str
+    iteration_s: float
+    versus_reference: float
+    versus_reference_interval95: Interval | None
+    lost: float
+    lost_interval95: Interval | None
+    judged_by: str
+    margin: float
+    command: str | None
+    library: str
+
+
+class Tuning(StudyResult, frozen=True, kw_only=True):
+    study_name: ClassVar[str] = "tune"
+
+    reference: str
+    margins: dict[str, float]
+    left_out: dict[str, str]
+    request: Json | None = None  # the search space as it was asked for
+    rungs: list[RungResult] = msgspec.field(default_factory=lambda: list[RungResult]())
+    best: Best | None = null()
+
+
+FigureValue = float | int | str | list[float] | None  # a number, numbers by rank, or words
+
+
+class Figure(Value, frozen=True, kw_only=True):
+    value: FigureValue
+    is_extrapolated: bool
+
+
+class Quantity(Value, frozen=True, kw_only=True):
+    """A column of a published table."""
+
+    name: str
+    unit: str
+
+
+class WorkerLoad(Value, frozen=True, kw_only=True):
+    """What one worker took from its machine over a run."""
+
+    rank: int
+    cpu_percent: float | None
+    peak_rss_bytes: int | None
+    network_sent_bytes: int | None
+    network_received_bytes: int | None
+    disk_read_bytes: int | None
+    disk_written_bytes: int | None
+
+
+class OurRow(Value, frozen=True, kw_only=True):
+    """A row measured here, in the terms of the published table."""
+
+    key: str
+    label: str
+    point: Point
+    is_first_point: bool
+    workers: int
+    steps: int
+    figures: dict[str, Figure]
+    load: list[WorkerLoad]
+
+
+class PublishedRow(Value, frozen=True, kw_only=True):
+    name: str
+    point: Point
+    published: dict[str, FigureValue]
+    ours: str | None
+
+
+class PublishedTable(Value, frozen=True, kw_only=True):
+    source: str
+    setting: str
+    rows: list[PublishedRow]
+
+
+class Proof(Value, frozen=True, kw_only=True):
+    """Whether every rank held the same parameters after each synchronisation, and the distance to the oracle."""
+
+    strategy: str
+    ranks: int
+    synchronisations: int
+    equal: int
+    first_unequal: int | None
+    max_relative_error: float
+    tolerance: float
+    passed: bool
+
+
+class Reproduction(StudyResult, frozen=True, kw_only=True):
+    study_name: ClassVar[str] = "reproduce"
+
+    title: str
+    notes: list[str]
+    quantities: dict[str, Quantity]
+    request: Json | None = None  # what part of the experiment was asked for, and where to run it
+    proof: list[Proof] = msgspec.field(default_factory=lambda: list[Proof]())
+    ours: list[OurRow] = msgspec.field(default_factory=lambda: list[OurRow]())
+    published: list[PublishedTable] = msgspec.field(default_factory=lambda: list[PublishedTable]())

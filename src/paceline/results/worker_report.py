@@ -1,0 +1,40 @@
+"""What one worker hands to the parent at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.results.run import Evaluation, Link, WorkerTotals
+from paceline.results.value import Json
+
+
+class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
+    """One worker's history, counters and scores. Sequences have a value per step of this worker.
+
+    From another host it arrives as plain values; `received` reads both.
+    """
+
+    steps_per_epoch: int
+    iteration_s: Sequence[float]
+    data_s: Sequence[float]
+    loss: Sequence[float]
+    num_right: Sequence[int]
+    num_answers: Sequence[int]
+    num_samples: Sequence[int]
+    evaluations: Sequence[Evaluation]
+    train_s: float
+    evaluation_s: float
+    replica_drift: float
+    parameter_digest: str
+    strategy_metrics: Json
+    num_parameters: int
+    setup_s: float | None = None
+    step_sent_bytes: Sequence[int] | None = None  # bytes sent from the start to the end of each step
+    links: Sequence[Link] = ()
+    samples: Sequence[Json] = ()  # of the machine, as in workers/RANK.jsonl
+    sampling_s: float | None = None  # time that taking them needed
+    at_last_step: Json | None = None  # the kernel's counters after the last step
+    network_sent_bytes: int | None = None
+    network_received_bytes: int | None = None
+    memory_sent_bytes: int | None = None
+    predicted_network_sent_bytes: int | None = None

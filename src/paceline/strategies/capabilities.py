@@ -1,0 +1,333 @@
+"""Optional capabilities of a strategy: mix one in to have servers, run asynchronously, wrap the model, and so on.
+
+Each class names what a strategy must provide beside the lifecycle of `Strategy`. The functions ask any strategy, with
+or without the capability, so that their callers need not know which capabilities it has or which its options disable.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import statistics
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from paceline.codecs import TensorSpec
+from paceline.errors import UsageError
+from paceline.results.value import Json
+from paceline.strategies.base import Strategy, Worker
+
+STALENESS = "staleness_updates"  # key of a worker's staleness distribution in `metrics_of`
+
+
+class Servers(ABC):
+    """Has extra processes that run `serve` instead of the training loop; `worker.servers` reaches them."""
+
+    @abstractmethod
+    def num_servers(self, num_workers: int) -> int: ...
+
+    @abstractmethod
+    def serve(self, server: Worker) -> None:
+        """Run one server to its end. Its model and optimiser are built as the workers'; `server.comm` reaches all."""
+
+
+class Asynchronous(ABC):
+    """Workers run at their own pace: the loop contains no collective, and the guarantee is STALE."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """False where options make the workers run in step."""
+        return True
+
+    @abstractmethod
+    def staleness_bound(self, num_workers: int) -> int | None:
+        """By how many updates a gradient may be late at most; None means that there is no bound."""
+
+    @property
+    @abstractmethod
+    def staleness_updates(self) -> Sequence[int]:
+        """By how many updates each of this worker's gradients was late, in the order in which they were sent."""
+
+    @abstractmethod
+    def ask_all_to_stop(self) -> None:
+        """Called on rank 0: every worker stops after its next step at the latest."""
+
+    @property
+    @abstractmethod
+    def is_asked_to_stop(self) -> bool:
+        """Whether this worker has received such a request."""
+
+    @abstractmethod
+    def wait_for_others(self) -> None:
+        """Called after this worker's last step: wait for the slowest, for as long as others make progress."""
+
+
+class Heartbeat(ABC):
+    """Servers or peers wait for this worker under a time limit, also while it evaluates its replica."""
+
+    @abstractmethod
+    def keep_alive(self) -> None:
+        """Called between two batches of an evaluation during the run: tell whoever waits that this worker is alive."""
+
+
+class Drifting(ABC):
+    """Replicas differ by no more than a stated distance: the guarantee is PARTIAL."""
+
+    @abstractmethod
+    def drift_bound(self, num_workers: int) -> float:
+        """The largest distance of a replica from the mean of all, in lengths of the longest update of any worker."""
+
+
+class Periodic(ABC):
+    """Replicas are equal after some steps only. A PERIODIC strategy without this is synchronised after every step."""
+
+    @abstractmethod
+    def is_synchronised(self, step: int) -> bool:
+        """Whether replicas are equal after this step (counted from 0)."""
+
+
+@dataclass(kw_only=True)
+class Accumulating:
+    """Has the option `accumulate`: each worker's batch is cut into so many micro-batches, and sent after the last.
+
+    The global batch stays the same. Micro-batches need less memory, and the sum of their gradients is the gradient of
+    the whole batch.
+    """
+
+    name: ClassVar[str]
+
+    accumulate: int = 1  # micro-batches between two synchronisations
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise UsageError(f"option accumulate of strategy {self.name} must be at least 1, not {self.accumulate}")
+
+
+class ScaledLoss(ABC):
+    """The loss of our own loop is multiplied before backward."""
+
+    @property
+    @abstractmethod
+    def loss_scale(self) -> float: ...
+
+
+class WrappedModel(ScaledLoss):
+    """`setup` replaces `worker.replica` with a module that synchronises gradients during backward."""
+
+    @abstractmethod
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Context for forward and backward of every micro-batch of a step but the last."""
+
+
+class GradientBuffers(ScaledLoss):
+    """Backward writes gradients into memory of the strategy, in our own loop."""
+
+    @abstractmethod
+    def zero_grad(self) -> None:
+        """Called before a step's first backward, instead of `optimizer.zero_grad()`."""
+
+    @property
+    @abstractmethod
+    def watched(self) -> list[nn.Parameter]:
+        """The parameters for which `on_gradient` is called; without this capability, all."""
+
+
+class CarriesReach:
+    """Honours `GradientPolicy.none_where_unreached` by itself; for other strategies the driver asks all workers."""
+
+
+class ShardedOptimizer(ABC):
+    """Each worker takes the step for a part of the model, with an optimiser of the strategy."""
+
+    @property
+    @abstractmethod
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser that takes this worker's steps and holds their state."""
+
+    @abstractmethod
+    def optimizer_share(self, num_workers: int) -> float:
+        """The fraction of the optimiser's state that one worker holds."""
+
+
+class BufferEstimate(ABC):
+    """Predicts the memory that synchronising takes beside parameters, gradients and optimiser state."""
+
+    @abstractmethod
+    def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int: ...
+
+
+class ModelCheck(ABC):
+    """Cannot train every model."""
+
+    @abstractmethod
+    def check_model(self, tensors: Sequence[TensorSpec]) -> None:
+        """Raise UsageError for a model of these tensors; called before anything starts."""
+
+
+class Varied(enum.Enum):
+    """The kinds of option values that `tune` tries; users set them with --buckets and --periods."""
+
+    BUCKET_MB = "bucket_mb"
+    PERIOD_STEPS = "period_steps"
+
+
+class Tunable:
+    """`tune` tries this strategy unless the user names strategies."""
+
+    tuned_options: ClassVar[Mapping[str, Varied]] = {}  # options that `tune` varies, and over which values
+    is_tried: ClassVar[bool] = True  # False: a base class is tunable, but this strategy is only a baseline
+
+
+_CAPABILITIES: tuple[type, ...] = (
+    Servers,
+    Asynchronous,
+    Heartbeat,
+    Drifting,
+    Periodic,
+    ScaledLoss,
+    WrappedModel,
+    GradientBuffers,
+    ShardedOptimizer,
+    BufferEstimate,
+    ModelCheck,
+)
+
+
+@cache
+def check_contract(cls: type[Strategy]) -> None:
+    """Raise UsageError where a class defines part of a capability without mixing it in, or lacks a method."""
+    for capability in _CAPABILITIES:
+        stray = [name for name in vars(capability) if not name.startswith("_") and hasattr(cls, name)]
+        if stray and not issubclass(cls, capability):
+            raise UsageError(
+                f"strategy class {cls.__name__} defines {stray[0]} but not the capability that it belongs to; "
+                f"add {capability.__name__} of paceline.strategies to its base classes"
+            )
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise UsageError(f"strategy class {cls.__name__} must define {missing}")
+
+
+def servers_of(strategy: Strategy, num_workers: int) -> int:
+    """How many servers a strategy needs beside so many workers."""
+    return strategy.num_servers(num_workers) if isinstance(strategy, Servers) else 0
+
+
+def as_asynchronous(strategy: Strategy) -> Asynchronous | None:
+    """The strategy where its workers run at their own pace; None where they run in step."""
+    return strategy if isinstance(strategy, Asynchronous) and strategy.is_asynchronous else None
+
+
+def keep_alive_of(strategy: Strategy) -> Callable[[], None]:
+    """What to call between two batches of an evaluation during the run."""
+    return strategy.keep_alive if isinstance(strategy, Heartbeat) else _do_nothing
+
+
+def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
+    """The bound of a PARTIAL strategy."""
+    if not isinstance(strategy, Drifting):
+        raise UsageError(
+            f"strategy {strategy.name or type(strategy).__name__} promises that replicas differ within a bound but "
+            "states none; add Drifting of paceline.strategies to its base classes"
+        )
+    return strategy.drift_bound(num_workers)
+
+
+def staleness_bound_of(strategy: Strategy, num_workers: int) -> int | None:
+    """The bound of a STALE strategy; None where it states none."""
+    return strategy.staleness_bound(num_workers) if isinstance(strategy, Asynchronous) else None
+
+
+def is_synchronised(strategy: Strategy, step: int) -> bool:
+    """Whether a PERIODIC strategy's replicas are equal after a step (counted from 0)."""
+    return strategy.is_synchronised(step) if isinstance(strategy, Periodic) else True
+
+
+def steps_to_synchronisation(strategy: Strategy) -> int:
+    """How many steps it takes until replicas are synchronised for the first time."""
+    return next(step for step in range(1 << 20) if is_synchronised(strategy, step)) + 1
+
+
+def micro_batches_of(strategy: Strategy) -> int:
+    """Into how many micro-batches the strategy cuts a worker's batch."""
+    return strategy.accumulate if isinstance(strategy, Accumulating) else 1
+
+
+def loss_scale_of(strategy: Strategy) -> float:
+    """What a step's loss is multiplied by before backward, in our own loop."""
+    return strategy.loss_scale if isinstance(strategy, ScaledLoss) else 1.0
+
+
+def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
+    """Context for every micro-batch of a step but the last."""
+    return strategy.no_sync() if isinstance(strategy, WrappedModel) else nullcontext()
+
+
+def zero_grad(strategy: Strategy) -> None:
+    """Clear gradients before a step's first backward, in our own loop."""
+    if isinstance(strategy, GradientBuffers):
+        strategy.zero_grad()
+    else:
+        strategy.worker.optimizer.zero_grad()
+
+
+def watched_by(strategy: Strategy) -> list[nn.Parameter]:
+    """The parameters for which our own loop calls `on_gradient`."""
+    if isinstance(strategy, GradientBuffers):
+        return strategy.watched
+    return [] if type(strategy).on_gradient is Strategy.on_gradient else strategy.worker.parameters
+
+
+def optimizer_of(strategy: Strategy) -> torch.optim.Optimizer:
+    """The optimiser that takes this worker's steps."""
+    return strategy.optimizer if isinstance(strategy, ShardedOptimizer) else strategy.worker.optimizer
+
+
+def optimizer_share_of(strategy: Strategy, num_workers: int) -> float:
+    """The fraction of the optimiser's state that one worker holds."""
+    return strategy.optimizer_share(num_workers) if isinstance(strategy, ShardedOptimizer) else 1.0
+
+
+def buffer_bytes_of(strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int) -> int:
+    """Estimated memory of the strategy on one worker; 0 where it states none."""
+    return strategy.buffer_bytes(tensors, rank, world_size) if isinstance(strategy, BufferEstimate) else 0
+
+
+def check_model_of(strategy: Strategy, tensors: Sequence[TensorSpec]) -> None:
+    """Raise UsageError for a model that the strategy cannot train."""
+    if isinstance(strategy, ModelCheck):
+        strategy.check_model(tensors)
+
+
+def tuned_options_of(strategy: type[Strategy]) -> Mapping[str, Varied]:
+    """The options that `tune` varies in a strategy."""
+    return strategy.tuned_options if issubclass(strategy, Tunable) else {}
+
+
+def is_tried_by_tune(strategy: type[Strategy]) -> bool:
+    """Whether `tune` tries a strategy that the user did not name."""
+    return issubclass(strategy, Tunable) and strategy.is_tried
+
+
+def metrics_of(strategy: Strategy) -> Json:
+    """What a strategy measured about itself; of an asynchronous one also its staleness."""
+    asynchronous = as_asynchronous(strategy)
+    late = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
+    return {**late, **strategy.metrics()}
+
+
+def distribution(values: Sequence[int]) -> Json:
+    """How often each value occurs, the largest and the mean, as plain values."""
+    counts = {str(value): count for value, count in sorted(Counter(values).items())}
+    return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}
+
+
+def _do_nothing() -> None: ...

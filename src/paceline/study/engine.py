@@ -1,0 +1,240 @@
+"""The study engine: runs the cells of any study in turn, stores after every one, and goes on after an interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import PacelineError, UsageError, WorkerError
+from paceline.launch.base import WorkerPool
+from paceline.measure.environment import environment
+from paceline.plugins import digests_of_files
+from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
+from paceline.study.base import Cell, CellFailure, Launch, Listener, Progress, Study
+from paceline.study.folder import StudyFolder, find_unfinished, new_folder, old_folder, request_of
+from paceline.study.measuring import cost_of_measuring
+from paceline.study.run import execute
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """The result of a study, and the folder that it is stored in."""
+
+    result: StudyResult
+    folder: Path
+
+
+def run_study(
+    study: Study, launch: Launch, listener: Listener, out: Path, *, resume: Path | None = None
+) -> StudyOutcome | None:
+    """Run every cell of a study; None where another process reports.
+
+    The study is stored in a folder of its own below `out`, or goes on in the folder `resume` without running again what
+    was measured there. An interrupted or failed study keeps everything measured until then.
+    """
+    with ExitStack() as stack:
+        folder, stored = None, None
+        if resume is not None:
+            folder, stored = stack.enter_context(old_folder(resume))
+            _check_same(study, stored, resume)
+        launcher = None
+        if not study.has_own_processes:
+            launcher = stack.enter_context(launch(study.num_processes, study.recipe.cluster))
+        is_main = launcher is None or launcher.is_main
+        if folder is not None and not is_main:
+            raise UsageError("a study whose workers were started by others cannot be resumed; leave --resume out")
+        head = _Head(study, stored)
+        if folder is None and is_main:
+            first = head.result(Progress(), INTERRUPTED)  # until its end is known: it may be ended in any way
+            folder = stack.enter_context(new_folder(out, f"{study.name}-{study.title}", study.recipe, first))
+        return _Execution(study, launch, launcher, listener, out, folder, head).run()
+
+
+def unfinished(study: Study, out: Path) -> Path | None:
+    """The folder of the newest study of the same request that was begun and did not come to its end.
+
+    Raises UsageError where another process is running it.
+    """
+    return find_unfinished(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study), out)
+
+
+def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Every cell once per round. Every other round runs backwards, so that a machine that gets slower over time does
+    not slow down the same cells in every round.
+    """
+    rounds: dict[int, list[Cell]] = {}
+    for cell in cells:
+        rounds.setdefault(cell.repeat, []).append(cell)
+    for repeat in sorted(rounds):
+        yield from rounds[repeat] if repeat % 2 == 0 else reversed(rounds[repeat])
+
+
+def _check_same(study: Study, stored: StudyResult, folder: Path) -> None:
+    """A cell that was measured with another recipe must not count as one of this study."""
+    wanted = request_of(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study))
+    for key, value in request_of(stored, _request_keys(study)).items():
+        if value != wanted[key]:
+            raise UsageError(f"{str(folder)!r} cannot be resumed: its {key} differs from what is asked for now")
+
+
+def _request_keys(study: Study) -> tuple[str, ...]:
+    """What was asked for, and the user's own files as they were: an edited file is another study."""
+    return (*study.request_keys, "code")
+
+
+def _texts_of(study: Study) -> Iterator[str]:
+    """Words of all cells that may refer to the user's own files."""
+    for cell in study.cells():
+        recipe = cell.recipe
+        yield from (recipe.model.name, recipe.data.name, recipe.train.loss, cell.entry.spec, recipe.comm)
+
+
+class _Head:
+    """The header of a study's result, the same for all studies."""
+
+    def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
+        self._study, self._recipe = study, study.stored_recipe
+        self._code = digests_of_files(_texts_of(study)) or None
+        self._environment: Environment = environment()  # before the load is our own
+        self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        self._wall_s = (stored.wall_s if stored else None) or 0.0
+        self._begun_s = time.perf_counter()
+        self.stored = stored
+
+    def result(self, progress: Progress, status: str, error: str = "") -> StudyResult:
+        header = StudyResult(
+            schema=SCHEMA,
+            kind="study",
+            study=self._study.name,
+            name=self._study.title,
+            started=self._started,
+            status=status,
+            recipe=self._recipe,
+            environment=self._environment,
+            error=error or None,
+            repeats=self._study.repeats,
+            wall_s=self._wall_s + time.perf_counter() - self._begun_s,
+            code=self._code,
+            cautions=list(progress.cautions) or None,
+        )
+        return self._study.result(header, progress)
+
+
+class _Execution:
+    """One execution of a study, from its first cell to its last."""
+
+    def __init__(
+        self,
+        study: Study,
+        launch: Launch,
+        launcher: WorkerPool | None,
+        listener: Listener,
+        out: Path,
+        folder: StudyFolder | None,
+        head: _Head,
+    ) -> None:
+        self._study, self._launch, self._launcher, self._listener = study, launch, launcher, listener
+        self._out, self._folder, self._head = out, folder, head
+        self._progress = Progress()
+
+    def run(self) -> StudyOutcome | None:
+        study = self._study
+        try:
+            study.begin(self._launcher, self._head.stored)
+            cells = study.cells()
+            while cells:
+                self._run_stage(cells)
+                cells = study.next_cells(self._progress)
+            self._measure_overhead()
+            if self._folder is not None:
+                study.end(self._folder.path, self._progress)
+        except BaseException as error:
+            status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            error.__notes__ = []  # they name the run inside, which is part of the study
+            result = self._store(status, str(error))
+            if result is not None and self._folder is not None:
+                error.add_note(f"what was measured until then is kept; go on with --resume {self._folder.path}")
+            raise
+        result = self._store(DONE)
+        if result is None or self._folder is None:
+            return None
+        return StudyOutcome(result, self._folder.path)
+
+    def _run_stage(self, cells: Sequence[Cell]) -> None:
+        """Run the cells that have not been measured, in turn."""
+        if self._head.stored is not None and self._folder is not None:
+            for cell in cells:
+                known = self._folder.result_of(cell)
+                if known is not None:
+                    self._progress.add(cell, known)
+        todo = [cell for cell in cells if not self._progress.has(cell)]
+        self._listener.planned(todo)
+        for cell in interleaved(todo):
+            if cell.key not in self._progress.failures:
+                self._run_cell(cell)
+                self._store(INTERRUPTED)
+        study_so_far = self._store(INTERRUPTED)
+        if study_so_far is not None:
+            self._listener.stage_done(study_so_far)
+
+    def _run_cell(self, cell: Cell) -> None:
+        reason = self._study.refusal(cell)
+        if reason:
+            self._progress.failures[cell.key] = CellFailure(cell, reason, is_refused=True)
+            return
+        shown = cell.as_shown
+        self._listener.started(shown, cell.repeat)
+        folder = self._folder.run_folder(cell) if self._folder is not None else None
+        try:
+            with self._processes(cell) as launcher:
+                result = execute(
+                    launcher,
+                    cell.recipe,
+                    cell.entry,
+                    folder=folder,
+                    on_event=lambda event: self._listener.event(shown, event),
+                )
+        except PacelineError as error:
+            if not self._can_go_on_after(error):
+                raise
+            self._progress.failures[cell.key] = CellFailure(cell, str(error))
+            self._listener.event(shown, {"kind": "warning", "text": f"failed: {error}; the others go on"})
+            return
+        if result is None or self._folder is None:
+            return
+        self._folder.keep(cell, result)
+        self._progress.add(cell, result)
+        self._listener.done(shown, cell.repeat, result)
+
+    def _processes(self, cell: Cell) -> AbstractContextManager[WorkerPool]:
+        if self._launcher is not None:
+            return nullcontext(self._launcher)
+        return self._launch(cell.entry.num_processes, cell.recipe.cluster)
+
+    def _can_go_on_after(self, error: PacelineError) -> bool:
+        """Processes of one cell may fail in any way; processes that cells share must survive the failure."""
+        if not self._study.goes_on:
+            return False
+        return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)
+
+    def _measure_overhead(self) -> None:
+        """Measure the cost of measuring, where the study shows it. A failure there is a caution: the study is done."""
+        probe = self._study.probe(self._progress)
+        if probe is None or self._launcher is None:
+            return
+        try:
+            self._progress.overhead = cost_of_measuring(
+                self._launcher, probe.recipe, probe.entries, num_steps=probe.num_steps, out=self._out
+            )
+        except PacelineError as error:
+            self._progress.cautions.append(f"the cost of measuring is not known: {error}")
+
+    def _store(self, status: str, error: str = "") -> StudyResult | None:
+        if self._folder is None:
+            return None
+        result = self._head.result(self._progress, status, error)
+        self._folder.write(result)
+        return result

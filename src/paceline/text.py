@@ -1,0 +1,55 @@
+"""Text from users, files and workers, made safe for a terminal and for file names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import textwrap
+
+# A control sequence of a terminal: colours, cursor movement, clearing the screen.
+_SEQUENCE = re.compile("(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]")
+# C0 and C1 controls and DEL but for line feed and tab, marks and overrides of the writing direction, and the separators
+# of lines and paragraphs.
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# A file name that is not UTF-8, and JSON, can hold half a character. It cannot be encoded, so printing it would fail.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNPRINTABLE = re.compile(f"{_INVISIBLE.pattern}|{_SURROGATE.pattern}")
+_LONG_WORD = re.compile(r"(\S{200})\S{100,}(\S{50})")
+_LINE_BREAK = re.compile("[\t\n]+")
+
+MOST_NAME_BYTES = 180  # file systems allow 255; callers add a stamp, a number or a suffix
+
+
+def plain_text(text: str, *, keep_lines: bool = False) -> str:
+    """Remove everything that a terminal would act on instead of showing it.
+
+    Line breaks and tabs become one space each run, unless `keep_lines` is set.
+    """
+    if _UNPRINTABLE.search(text):
+        text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _INVISIBLE.sub("", _SEQUENCE.sub("", text)))
+    return text if keep_lines else _LINE_BREAK.sub(" ", text)
+
+
+def shortened(text: str) -> str:
+    """The text with the middle of very long words left out: a sentence stays readable that quotes 5,000 digits."""
+    return _LONG_WORD.sub("\\1\N{HORIZONTAL ELLIPSIS}\\2", text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a sentence, broken between words, but never between a number and its percent sign."""
+    tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+    lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False) or [""]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def file_name_of(text: str, *, allowed: str = "-_.=+", other: str = "_") -> str:
+    """Text as part of a file name: letters, digits and `allowed` stay, any other character becomes `other`.
+
+    A very long name is cut and ends in a digest of the whole text, so that two of them stay different.
+    """
+    name = "".join(c if c.isalnum() or c in allowed else other for c in text)
+    data = name.encode()
+    if len(data) <= MOST_NAME_BYTES:
+        return name
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{data[: MOST_NAME_BYTES - 9].decode(errors='ignore')}-{digest}"

@@ -1,0 +1,78 @@
+"""The files that workers write while they train, `workers/RANK.jsonl`: one JSON object a line, read one at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError
+
+Line = dict[str, Any]  # its `kind` says which keys it has
+
+MOST_LINE_BYTES = 16 * 2**20  # the longest line that a worker writes is some kilobytes; more is another file
+_DECODE = json.JSONDecoder().raw_decode  # json.loads looks for white space and encodings first: a fifth more time
+_WHOLE, _NUMBER, _TEXT = (int,), (int, float), (str,)
+_SPAN = {"step": _WHOLE, "begin_s": _NUMBER, "end_s": _NUMBER}
+_OPERATION = {**_SPAN, "op": _TEXT, "number": _WHOLE, "peer": (int, type(None)), "tag": _WHOLE}
+# By the kind of a line, what its readers compute with. Old lines of steps have no begin_s.
+_TYPES: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
+    "step": (("step", _WHOLE), ("iteration_s", _NUMBER)),
+    "span": tuple({**_SPAN, "phase": _TEXT}.items()),
+    "op": tuple({**_OPERATION, "bytes": _NUMBER}.items()),
+    "blocked": tuple(_OPERATION.items()),
+    "sample": (("time_s", _NUMBER),),
+}
+
+
+def worker_files(run: Path) -> dict[int, Path]:
+    """The file of every worker of a run, by rank."""
+    found = {rank: file for file in (run / "workers").glob("*.jsonl") if (rank := _rank_of(file)) is not None}
+    return dict(sorted(found.items()))
+
+
+def _rank_of(file: Path) -> int | None:
+    """The rank in a file's name; None for files of other names, such as `²`, which is a digit but not a number."""
+    name = file.stem
+    is_rank = name.isascii() and name.isdigit() and (name == "0" or name[0] != "0")
+    return int(name) if is_rank and file.is_file() else None
+
+
+def worker_lines(file: Path) -> Iterator[Line]:
+    """Every line with its `kind`.
+
+    A last line without its line break is left out where it cannot be read: the worker was killed while it wrote.
+    """
+    try:
+        with file.open("rb") as stream:
+            for number, data in enumerate(iter(partial(stream.readline, MOST_LINE_BYTES + 1), b""), start=1):
+                if data.isspace():
+                    continue
+                try:
+                    yield _parsed(data)
+                except (ValueError, RecursionError) as error:
+                    if not data.endswith(b"\n") and len(data) <= MOST_LINE_BYTES:
+                        return
+                    raise UsageError(f"{str(file)!r} is damaged in line {number}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+
+
+def _parsed(data: bytes) -> Line:
+    if len(data) > MOST_LINE_BYTES:
+        raise ValueError(f"it is longer than {MOST_LINE_BYTES:,} bytes")
+    text = data.decode().strip()
+    line, end = _DECODE(text)
+    if end < len(text):
+        raise ValueError("something follows its JSON object")
+    if type(line) is not dict:
+        raise ValueError("it is not a JSON object")
+    kind = line.setdefault("kind", "step")  # old runs have lines of steps alone, which do not name their kind
+    if type(kind) is not str:
+        raise ValueError(f"its kind is {kind!r}")
+    for key, types in _TYPES.get(kind, ()):
+        if type(line.get(key)) not in types:
+            raise ValueError(f"{key} of a {kind} is {line.get(key, 'missing')!r}")
+    return line
