@@ -7,9 +7,9 @@ The wall time of six may be at most the wall time of one plus 1.2 x the others' 
 commands in fresh processes, interleaved. Prints wall times and the share of that allowance that was used.
 
 With `--before`, the path of another checkout: commands that only start and end, of both trees in turn, under the
-same interpreter and the same installed packages. Prints the CPU time of each (user and system, of the process and
-its children, the median over the repeats) and the ratio of this tree to the other. CPU time is less disturbed by
-other programs than wall time. `--with-compare` adds a compare of six strategies.
+same interpreter and the same installed packages. Prints CPU time (user and system, of the process and its children),
+wall time and the peak memory of the process itself, medians over the repeats, and ratios of this tree to the other.
+CPU time is less disturbed by other programs than wall time. `--with-compare` adds a compare of six strategies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.measure.stats import percentile
 
@@ -44,35 +44,58 @@ LIGHT = (["--help"], ["compare", "--help"], ["runs", "--out", "nowhere"], ["reci
 TREE = Path(__file__).resolve().parents[1]
 
 
-def cpu_s(tree: Path, words: list[str], folder: str) -> float:
-    """CPU time of one command of a tree."""
+class Cost(NamedTuple):
+    """What one command took."""
+
+    cpu_s: float  # of the process and its children
+    wall_s: float
+    peak_mb: float  # resident memory of the process itself, without its children
+
+
+def cost_of(tree: Path, words: list[str], folder: str) -> Cost:
+    """The cost of one command of a tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    begin = os.times()
-    subprocess.run(
-        [sys.executable, "-m", "paceline", *words],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        env=environment,
-        cwd=folder,
-    )
-    end = os.times()
-    return end.children_user - begin.children_user + end.children_system - begin.children_system
+    begin, started = os.times(), time.perf_counter()
+    command = [sys.executable, "-m", "paceline", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, cwd=folder) as process:
+        peak_mb = 0.0
+        while process.poll() is None:
+            peak_mb = max(peak_mb, _peak_mb(process.pid))
+            time.sleep(0.005)
+    wall_s, end = time.perf_counter() - started, os.times()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)} failed in {tree}")
+    cpu_s = end.children_user - begin.children_user + end.children_system - begin.children_system
+    return Cost(cpu_s, wall_s, peak_mb)
+
+
+def _peak_mb(pid: int) -> float:
+    """The kernel's own record of a process's largest resident memory; 0 where there is none (any more)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM:")), 0.0)
 
 
 def against(before: Path, commands: list[list[str]], *, repeats: int) -> None:
     """Both trees in turn, so that whatever slows the machine slows both."""
     if not (before / "src" / "paceline").is_dir():
         raise SystemExit(f"{before} is no checkout: it has no src/paceline")
-    print(f"{'command':<28} {'before: CPU s':>14} {'after: CPU s':>13} {'after/before':>13}")
+    print(f"{'':<28} {'CPU s':>17} {'':>6} {'wall s':>17} {'':>6} {'peak MB':>15}")
+    halves = f"{'before':>8} {'after':>8} {'ratio':>6}"
+    print(f"{'command':<28} {halves} {halves} {'before':>7} after")
     for words in commands:
-        old: list[float] = []
-        new: list[float] = []
+        old: list[Cost] = []
+        new: list[Cost] = []
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(repeats + 1):
-                old.append(cpu_s(before, words, folder))
-                new.append(cpu_s(TREE, words, folder))
-        old_s, new_s = percentile(old[1:], 50), percentile(new[1:], 50)  # the first of each fills caches
-        print(f"{' '.join(words)[:28]:<28} {old_s:14.3f} {new_s:13.3f} {new_s / old_s:13.2f}", flush=True)
+                old.append(cost_of(before, words, folder))
+                new.append(cost_of(TREE, words, folder))
+        # The first of each fills caches.
+        was, now = (Cost(*(percentile(column, 50) for column in zip(*costs[1:], strict=True))) for costs in (old, new))
+        cells = [f"{a:8.3f} {b:8.3f} {b / a:6.2f}" for a, b in zip(was[:2], now[:2], strict=True)]
+        print(f"{' '.join(words)[:28]:<28} {' '.join(cells)} {was.peak_mb:7.0f} {now.peak_mb:5.0f}", flush=True)
 
 
 def main() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from damaged_folders import COMMANDS, damaged_folders, fault_of
+from golden_files import STORED
 
 
 def faults(out: Path, count: int, seed: int) -> list[str]:
@@ -27,3 +30,24 @@ def test_a_few_damaged_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_many_damaged_folders(tmp_path: Path, seed: int) -> None:
     assert faults(tmp_path, 125, seed=seed) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("recipe", "measure", "inject"), -0.5),
+        (("recipe", "measure", "inject"), 10**30),
+        (("results", 0, "iteration_mean_s_repeats", 1), 0),
+    ],
+)
+def test_values_that_only_a_diff_reads(tmp_path: Path, keys: tuple[str | int, ...], value: float) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(STORED / "study-compare", folder)
+    file = folder / "study.json"
+    study = json.loads(file.read_text(encoding="utf-8"))
+    holder = study
+    for key in keys[:-1]:
+        holder = holder[key]
+    holder[keys[-1]] = value
+    file.write_text(json.dumps(study), encoding="utf-8")
+    assert fault_of(folder, "diff") == ""

@@ -121,6 +121,7 @@ def diff(
     """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
     from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
+    from paceline.present.pages import refusing
     from paceline.present.studies.diff import diff_page
     from paceline.present.terminal import show as show_page
     from paceline.runs import find
@@ -133,10 +134,11 @@ def diff(
         raise UsageError("--strict says what --fail-if-slower does: give that as well")
     place = out or context.obj
     items = {"A": find(a, place), "B": find(b, place)}
-    found = compare_stored(items["A"], items["B"], most_percent=most_percent)
+    with refusing(", ".join(item.name for item in items.values())):
+        found = compare_stored(items["A"], items["B"], most_percent=most_percent)
+        page = diff_page(found, {side: item.recipe_values for side, item in items.items()})
     console = console_for(json_target)
-    settings = {side: item.recipe_values for side, item in items.items()}
-    show_page(console, diff_page(found, settings), with_intro=True)
+    show_page(console, page, with_intro=True)
     write_json(found, json_target)
     if most_percent is None:
         return

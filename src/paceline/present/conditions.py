@@ -111,7 +111,8 @@ def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[F
     """What was done to workers on purpose, or not recorded; the recipes as plain values."""
     measures = [value.get("measure") for value in settings]
     measure = [value if isinstance(value, dict) else {} for value in measures]
-    injected = list(dict.fromkeys(str(text) for one in measure for text in one.get("inject") or () if text))
+    given = [one.get("inject") for one in measure]
+    injected = list(dict.fromkeys(str(text) for texts in given if isinstance(texts, list) for text in texts if text))
     is_everywhere = all(one.get("inject") for one in measure)
     where = "" if is_everywhere else " in some of these runs"
     found = [_injected(text, rows, where) for text in injected]

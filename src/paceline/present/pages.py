@@ -20,7 +20,7 @@ __all__ = ["collect", "page_in_memory", "page_of"]
 
 def collect(paths: Sequence[Path]) -> Material:
     """The runs and studies in folders; a damaged one is refused as `page_of` does."""
-    with _refusing(", ".join(path.name for path in paths)):
+    with refusing(", ".join(path.name for path in paths)):
         return materials.collect(paths)
 
 
@@ -32,11 +32,11 @@ def page_of(what: Stored | Sequence[Stored] | Material) -> Page:
     """
     sources = what.sources if isinstance(what, Material) else [what] if isinstance(what, Stored) else list(what)
     name = ", ".join(source.name for source in sources)
-    with _refusing(name):
+    with refusing(name):
         page = _page(what if isinstance(what, Material) else material_of(sources))
 
     def make_sections() -> Sequence[Section]:
-        with _refusing(name):
+        with refusing(name):
             return page.make_sections()
 
     return dataclasses.replace(page, make_sections=make_sections)
@@ -53,7 +53,7 @@ def _page(material: Material) -> Page:
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[None]:
+def refusing(name: str) -> Iterator[None]:
     try:
         yield
     except PacelineError:

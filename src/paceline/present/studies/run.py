@@ -47,7 +47,8 @@ def run_facts(run: RunResult) -> list[Fact]:
         ("throughput", f"{whole(run.samples_per_s)} samples/s"),
     ]
     if run.epoch_s is not None:
-        found.append(("epoch", f"{seconds(run.epoch_s, 3)} s, {seconds(run.epoch_without_data_s, 3)} s without data"))
+        without_s = seconds(run.epoch_without_data_s, 3)
+        found.append(("epoch", f"{seconds(run.epoch_s, 3)} s, {without_s} s without loading data"))
     if run.split is not None and run.split.mean.step_s:
         mean = run.split.mean
         found.append(
