@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from command import run_command
 from damaged_folders import COMMANDS, damaged_folders, fault_of
 from golden_files import STORED
 
@@ -51,3 +52,14 @@ def test_values_that_only_a_diff_reads(tmp_path: Path, keys: tuple[str | int, ..
     holder[keys[-1]] = value
     file.write_text(json.dumps(study), encoding="utf-8")
     assert fault_of(folder, "diff") == ""
+
+
+@pytest.mark.parametrize("text", ['{"schema": 1}', "{", '{"schema": 99, "kind": "run"}'])
+def test_one_damaged_folder_of_several_is_left_out_of_a_report(tmp_path: Path, text: str) -> None:
+    shutil.copytree(STORED / "run-ring", tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "summary.json").write_text(text)
+    page = tmp_path / "page.html"
+    said = run_command("report", str(tmp_path / "good"), str(tmp_path / "bad"), "-o", str(page))
+    assert said.code == 0, said.err
+    assert "bad is left out" in page.read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from command import run_command
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
@@ -307,3 +308,9 @@ def test_a_full_disk_leaves_no_study_behind(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(RunError, match="the disk is full"):
         ran(compare(), tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+def test_resume_and_fresh_contradict_each_other(tmp_path: Path) -> None:
+    said = run_command("compare", "--resume", "some-study", "--fresh", "--out", str(tmp_path))
+    assert said.code == 2
+    assert "give one of the two" in " ".join(said.err.split())

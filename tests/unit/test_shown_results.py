@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.api import Comparison, RunResult
 from paceline.results import Split, SplitMean, WorkerSplit, changed, to_json
-from report_samples import result, study_of
+from report_samples import result, study_of, usual_study
 
 PARTS = {"compute_s": 0.5, "communication_s": 0.5, "overlap_s": 0.0, "waiting_s": 1.0, "data_s": 0.0, "rest_s": 0.0}
 MEAN = SplitMean(
@@ -65,3 +65,10 @@ def test_the_notebook_says_what_the_terminal_says() -> None:
     caution = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
     assert caution in repr(shown).splitlines()
     assert f"<p>{caution}</p>" in shown._repr_html_()
+
+
+def test_everything_by_key_is_a_plain_value(tmp_path: Path) -> None:
+    table = Comparison(usual_study(), tmp_path)
+    assert json.loads(json.dumps(table["results"]))[2]["label"] == "ring"
+    assert json.loads(json.dumps(dict(table)))["folder"] == str(tmp_path)
+    assert table["results"][2] == to_json(table.study.results[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,17 @@ from paceline.results import Json, StudyResult, to_json
 class Comparison(Mapping[str, Any]):
     """A study as a table: shown as one in a terminal and in a notebook, and everything in it by key.
 
-    `rows` are plain values for a data frame, `study` is all that was measured, `folder` is where it is stored.
+    `rows` are plain values for a data frame, `study` is the typed result (`study.results[0].label`), `folder` is where
+    it is stored. By key everything is a plain value, as in the JSON.
     """
 
     def __init__(self, study: StudyResult, folder: Path) -> None:
         self.study = study
         self.folder = folder
+
+    @cached_property
+    def _plain(self) -> Json:
+        return {**to_json(self.study), "folder": str(self.folder)}
 
     @property
     def rows(self) -> list[Json]:
@@ -41,14 +47,13 @@ class Comparison(Mapping[str, Any]):
         ]
 
     def __getitem__(self, key: str) -> Any:
-        return str(self.folder) if key == "folder" else self.study[key]
+        return self._plain[key]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self.study
-        yield "folder"
+        return iter(self._plain)
 
     def __len__(self) -> int:
-        return len(list(self.study)) + 1
+        return len(self._plain)
 
     def __repr__(self) -> str:
         return _text(self.study, self.folder)

@@ -174,6 +174,8 @@ class Session:
         """The study to run, and the folder that it goes on in; a new one where that is None."""
         from paceline.study.engine import unfinished
 
+        if self.resume and self.fresh:
+            raise UsageError("--resume goes on with a study and --fresh starts one anew; give one of the two")
         launcher = self.launcher()
         if not launcher.starts_all:
             if self.resume:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.data.base import Batch, Dataset, Tree
+from paceline.errors import UsageError
 
 
 class Tensors(Dataset):
@@ -18,7 +19,9 @@ class Tensors(Dataset):
         self.inputs = inputs
         self.targets = targets
         lengths = {len(tensor) for tensor in leaves((inputs, targets))}
-        assert len(lengths) == 1, f"tensors of one data set count {sorted(lengths)} samples"
+        if len(lengths) != 1:
+            counts = " and ".join(map(str, sorted(lengths)))
+            raise UsageError(f"inputs and targets of a data set must have equally many samples, not {counts}")
         self._num_samples = lengths.pop()
 
     def __len__(self) -> int:

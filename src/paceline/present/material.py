@@ -77,7 +77,7 @@ def material_of(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> Mate
 def collect(paths: Sequence[Path]) -> Material:
     """Read folders, each a run, a study or a folder of them. Those without a result are left out, with a sentence."""
     sources, left_out = [], []
-    found = [stored for path in paths for stored in _stored(path)]
+    found = [stored for path in paths for stored in _stored(path, is_alone=len(paths) == 1)]
     for stored in found:
         reason = _reason_to_leave_out(stored, is_alone=len(found) == 1)
         if reason:
@@ -90,15 +90,15 @@ def collect(paths: Sequence[Path]) -> Material:
     return material_of(sources, left_out)
 
 
-def _stored(path: Path) -> list[Stored]:
-    """A run, a study, or everything in a folder of them."""
+def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
+    """A run, a study, or everything in a folder of them; one of several that cannot be read comes with its reason."""
     try:
         return [read(path)]
-    except UsageError:
+    except UsageError as error:
         found = list_runs(path)
-        if not found:
+        if not found and is_alone:
             raise
-        return found
+        return found or [Stored(path, None, str(error))]
 
 
 def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:

@@ -116,7 +116,7 @@ def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 def _remedy(row: RunResult, recipe: Recipe | None) -> str:
     """The option that gives enough steps; empty where it is not known."""
-    if recipe is None or not row.steps:
+    if recipe is None or not row.steps or row.target is not None:  # at a target a run stops, however long it may be
         return ""
     train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
     if train.timed_iterations is not None and train.timed_iterations < needed <= row.steps:

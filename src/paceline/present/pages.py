@@ -19,9 +19,23 @@ __all__ = ["collect", "page_in_memory", "page_of"]
 
 
 def collect(paths: Sequence[Path]) -> Material:
-    """The runs and studies in folders; a damaged one is refused as `page_of` does."""
+    """The runs and studies in folders. A damaged one is refused as `page_of` does, one of several is left out."""
     with refusing(", ".join(path.name for path in paths)):
-        return materials.collect(paths)
+        found = materials.collect(paths)
+    if len(found.sources) == 1:
+        return found
+    sources, left_out = [], list(found.left_out)
+    for source in found.sources:
+        try:
+            page_of(source)
+            sources.append(source)
+        except UsageError as error:
+            left_out.append(f"{source.name} is left out: {error}.")
+    if len(sources) == len(found.sources):
+        return found
+    if not sources:
+        raise UsageError(f"there is nothing to report: {' '.join(left_out)}")
+    return material_of(sources, left_out)
 
 
 def page_of(what: Stored | Sequence[Stored] | Material) -> Page:

@@ -156,6 +156,9 @@ def _width_of(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], in
     pieces = [cell_len(piece.strip()) for text in texts for piece in _pieces(text)]
     least = max(pieces, default=0) if index == 0 else min(max(pieces, default=0), MOST_WORD)
     least = max(least, max(cell_len(word) for word in heading.split(" ")))
+    if index and any(" / " in text for text in texts):  # a list by rank: several lines of it cost no other column
+        least = max(least, cell_len(heading))
+        return _Width(least, least, natural)
     return _Width(least, max(least, min(natural, int(NAME_SHARE * width))), natural)
 
 
@@ -202,8 +205,11 @@ def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequen
 
 
 def _pieces(text: str) -> list[str]:
-    """The parts that are never broken: between `:` and between spaces; a number stays with its percent sign."""
-    return re.split(r"(?=:(?! ))|(?<= )(?!%)", text)
+    """The parts that are never broken: between `:` and between spaces; a number stays with its percent sign.
+
+    A line that ends in `:` goes on: without it, `overlap` on a line of its own would read as another strategy.
+    """
+    return re.split(r"(?<=:)(?! )|(?<= )(?!%)", text)
 
 
 def _folded(text: str, width: int) -> str:

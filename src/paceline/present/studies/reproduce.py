@@ -38,18 +38,18 @@ SHORT = {
 }
 # What a narrow terminal leaves out first; quantities that are not named here stay.
 IMPORTANCE = {
-    "train_accuracy_by_rank": 10,
+    "train_accuracy_by_rank": 45,
     "messages_per_step": 12,
     "test_loss": 14,
     "share_of_ring": 16,
-    "test_accuracy_by_rank": 18,
+    "test_accuracy_by_rank": 46,
     "compute_share": 20,
     "communication_share": 22,
     "communication_estimated_s": 24,
     "test_accuracy_spread": 26,
     "convergence_steps": 28,
     "epoch_s": 30,
-    "train_s": 40,
+    "train_s": 50,
     "compute_s": 42,
     "replicas": 44,
     "sent_per_step": 46,
