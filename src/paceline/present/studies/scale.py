@@ -112,6 +112,7 @@ def _table(study: Scale, mode: str, labels: Sequence[str]) -> Table[Row]:
 
 def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
     warmup = rows[0].warmup_steps
+    interval = ", with its 95 % interval" if any(row.iteration_mean_s_interval95 for row in rows) else ""
     return [
         Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False),
         Column(title="Workers", short="N", text=lambda row: str(row.workers), help="workers"),
@@ -121,7 +122,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             short="ms/step",
             text=_step,
             places=TERMINAL,
-            help=f"mean over workers, first {warmup} dropped, with its 95 % interval",
+            help=f"mean over workers, first {warmup} dropped{interval}",
         ),
         Column(
             title="Iteration, ms",

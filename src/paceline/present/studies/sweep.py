@@ -115,9 +115,13 @@ def _batches(rows: Sequence[Row]) -> list[str]:
         return []
     small, large = plain[0], plain[-1]
     gain = large.samples_per_s / small.samples_per_s
+    # Runs of a fixed number of steps see more samples with a larger batch; runs of epochs see equally many.
+    seen = [row.steps * (row.batch_size or 0) for row in (small, large)]
+    is_by_steps = small.steps == large.steps and seen[0] != seen[1]
+    after = "steps" if is_by_steps else "epochs"
     found = [
         f"From batch {small.batch_size} to {large.batch_size}: {times(gain)} times the samples per second, "
-        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy after as many epochs."
+        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy after as many {after}."
     ]
     remedied = [row for row in rows if row.remedy and row.batch_size == large.batch_size]
     if remedied:
