@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 import paceline
 from paceline.data.user import train_and_test
 from paceline.errors import UsageError
+from paceline.results import to_json
 from toys import CLASSES, Plain, toy_data
 
 SHORT: dict[str, Any] = {"workers": 2, "train__iterations": 2, "train__batch_size": 6}
@@ -23,8 +24,8 @@ SHORT: dict[str, Any] = {"workers": 2, "train__iterations": 2, "train__batch_siz
 def test_a_recipe_by_name(tmp_path: Path) -> None:
     study = paceline.compare("lenet5-mnist", strategies=["ring"], out=tmp_path, **SHORT)
     assert study["folder"] == str(study.folder)
-    assert study["results"] == study.study["results"]
-    assert set(study) == {*study.study, "folder"}
+    assert study["results"] == [to_json(row) for row in study.study.results]
+    assert set(study) == {*to_json(study.study), "folder"}
     assert [row["strategy"] for row in study.rows] == ["ring"]
 
 
