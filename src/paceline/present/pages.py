@@ -12,10 +12,10 @@ from paceline.present import material as materials
 from paceline.present.material import Material, material_of
 from paceline.present.model import Page, Presenter, Section
 from paceline.present.registry import presenters
-from paceline.results import RunRecord, RunResult, StudyResult
+from paceline.results import SCHEMA, RunRecord, RunResult, StudyResult
 from paceline.runs import Stored
 
-__all__ = ["collect", "page_in_memory", "page_of"]
+__all__ = ["collect", "page_in_memory", "page_of", "refusing"]
 
 
 def collect(paths: Sequence[Path]) -> Material:
@@ -68,6 +68,7 @@ def _page(material: Material) -> Page:
 
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
+    """Turn errors from stored values that contradict each other into one sentence with the name of the folder."""
     try:
         yield
     except PacelineError:
@@ -78,7 +79,7 @@ def refusing(name: str) -> Iterator[None]:
 
 def _record(result: RunResult, folder: Path) -> RunRecord:
     return RunRecord(
-        schema=1, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
+        schema=SCHEMA, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
     )
 
 
