@@ -1,4 +1,4 @@
-"""What all commands that measure share: options, workers, progress, the interrupted study to go on with, the end."""
+"""Shared by all commands that measure: options, launching, progress, resuming and output."""
 
 from __future__ import annotations
 
