@@ -48,7 +48,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
 
 
 def _story(simulation: Simulation) -> Json:
-    """What the page's script plays."""
+    """The data that the script of the page plays."""
     plan, shape = simulation.plan, simulation.plan.shape
     return {
         "rows": plan.array[0],

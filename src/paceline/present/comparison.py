@@ -90,7 +90,7 @@ def intro(source: Stored) -> list[str]:
 
 
 def notes(material: Material) -> list[Finding]:
-    """What has to be known before any figure."""
+    """Notices that come before any figure."""
     return [Finding(text, "Notice", "caution") for text in notices(material)]
 
 
@@ -112,7 +112,7 @@ def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) 
 
 
 def cautions(material: Material) -> list[Finding]:
-    """What limits the figures."""
+    """Cautions that limit what the figures say."""
     settings = [source.recipe_values for source in material.sources]
     found = [
         Finding(f"{text[0].upper()}{text[1:].rstrip('.')}.", "Caution", "caution")

@@ -25,7 +25,7 @@ _DONE = {"slow": "slowed down", "kill": "killed", "hang": "made to hang"}
 
 
 def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
-    """What was trained and how it was timed."""
+    """Facts about the training and its timing."""
     train, optimizer, schedule = recipe.train, recipe.optimizer, recipe.schedule
     lr = f"{optimizer.lr:g}, {schedule.name}"
     if schedule.scale_lr != "none":
@@ -87,7 +87,7 @@ def machine_facts(environment: Environment) -> list[Fact]:
 def machine_cautions(
     recipe: Recipe, environment: Environment, rows: Sequence[RunResult], *, is_study: bool
 ) -> list[Finding]:
-    """What about the machine makes times longer than they need to be."""
+    """Conditions of the machine that make times longer than necessary."""
     found = []
     cores, load = environment.num_cores, environment.load_average
     most = max(row.workers for row in rows)

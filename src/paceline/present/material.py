@@ -211,7 +211,7 @@ def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
 
 
 def notices(material: Material) -> list[str]:
-    """What a reader has to know before any figure."""
+    """Notices that come before any figure."""
     found = [
         *material.left_out,
         *(_unfinished(source, material) for source in material.sources if not _is_done(source)),

@@ -20,7 +20,7 @@ TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
 
 
 def batch_words(modes: Mapping[str, Mapping[str, int]], mode: str) -> str:
-    """What a mode keeps while workers are added."""
+    """The batch that a mode keeps while workers are added."""
     kept = modes[mode]
     if mode == WEAK:
         return f"every worker keeps its batch of {kept['worker_batch_size']}"

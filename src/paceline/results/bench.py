@@ -1,4 +1,4 @@
-"""What `paceline bench` measured: collectives on every comm."""
+"""Results of `paceline bench`: collectives on every comm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to choose from: strategies with what they would send, codecs, models."""
+"""Listings of strategies with their predicted bytes, codecs and models."""
 
 from __future__ import annotations
 

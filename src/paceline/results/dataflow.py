@@ -1,4 +1,4 @@
-"""What a convolution or a network costs on an accelerator."""
+"""Costs of a convolution or a network on an accelerator."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ConvShape(Value, frozen=True, kw_only=True):
 
 
 class Cost(Value, frozen=True, kw_only=True):
-    """What one layer costs, or all of them together."""
+    """Costs of one layer, or of all layers together."""
 
     macs: int
     cycles: int

@@ -1,4 +1,4 @@
-"""What a quantization measured: every stage, every tensor, and the files that were deployed."""
+"""Results of a quantization: every stage, every tensor, and the deployed files."""
 
 from __future__ import annotations
 

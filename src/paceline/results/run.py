@@ -1,4 +1,4 @@
-"""What one run measured: over its workers, and for each of them."""
+"""Results of one run: over its workers, and for each of them."""
 
 from __future__ import annotations
 

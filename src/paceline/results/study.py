@@ -1,4 +1,4 @@
-"""What studies measured. Every study has the same header; each adds its own fields."""
+"""Results of studies. Every study has the same header and adds its own fields."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Quantity(Value, frozen=True, kw_only=True):
 
 
 class WorkerLoad(Value, frozen=True, kw_only=True):
-    """What one worker took from its machine over a run."""
+    """Resources that one worker used over a run."""
 
     rank: int
     cpu_percent: float | None

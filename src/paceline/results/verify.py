@@ -54,7 +54,7 @@ class ReplicaStep(Value, frozen=True, kw_only=True):
 
 
 class ReplicaReport(Value, frozen=True, kw_only=True):
-    """What one worker of a verification hands to the parent."""
+    """The report of one worker of a verification."""
 
     rank: int
     steps: list[ReplicaStep]

@@ -1,4 +1,4 @@
-"""What a command is going to measure, told before it starts."""
+"""The lines that introduce a study before it starts."""
 
 from __future__ import annotations
 

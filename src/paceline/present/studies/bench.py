@@ -1,4 +1,4 @@
-"""What `paceline bench` measured: a table of all figures, and bandwidth over size."""
+"""The page of `paceline bench`: a table of all figures, and bandwidth over size."""
 
 from __future__ import annotations
 

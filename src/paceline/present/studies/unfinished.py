@@ -19,7 +19,7 @@ from paceline.worker_files import worker_files, worker_lines
 
 @dataclass(frozen=True)
 class Started:
-    """What one worker wrote."""
+    """The lines of one worker."""
 
     run: str
     rank: int
