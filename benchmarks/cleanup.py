@@ -26,8 +26,8 @@ from pathlib import Path
 import psutil
 
 from paceline.cluster import open_cluster
-from paceline.cluster.groups import labelled_groups
-from paceline.cluster.living import living_keepers, names_inside, processes_inside
+from paceline.cluster.cgroups import labelled_groups
+from paceline.cluster.discovery import living_keepers, names_inside, processes_inside
 from paceline.recipe import ClusterConfig
 
 MARK = "PACELINE_CLEANUP"  # an environment variable, which everything that a command starts inherits

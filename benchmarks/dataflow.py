@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from paceline.dataflow.baselines import best_accesses
 from paceline.dataflow.chips import Chip, load_chip
 from paceline.dataflow.layers import alexnet
 from paceline.dataflow.mapping import OBJECTIVES, best_mapping
-from paceline.dataflow.network import analyse
-from paceline.dataflow.operands import make_operands
-from paceline.dataflow.others import best_accesses
-from paceline.dataflow.rowstationary import Mapping, accesses, cycles, total_cycles
-from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.matrices import make_operands
+from paceline.dataflow.network_cost import analyse
+from paceline.dataflow.row_stationary import Mapping, accesses, cycles, total_cycles
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS, Timing
 
 # Eyeriss (JSSC 2017), batch 4: processing ms, active PEs, global buffer MB, DRAM MB.

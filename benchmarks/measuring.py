@@ -19,15 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.comm import Done, Work
-from paceline.comm.threads import Post, ThreadsComm
+from paceline.comm import CompletedWork, Work
+from paceline.comm.threads import ThreadQueues, ThreadsComm
 from paceline.launch.base import Task
 from paceline.launch.local import LocalPool
 from paceline.measure.clock import Clock
 from paceline.measure.observer import Observers
 from paceline.measure.recorder import Recorder
 from paceline.recipe import Recipe
-from paceline.study.measuring import percents_of_blocks, summarise
+from paceline.study.overhead import percents_of_blocks, summarise
 from paceline.train.job import train_job
 
 DATA = {"lenet5": "synthetic:1x28x28x10", "vgg11": "synthetic:3x32x32x10"}
@@ -44,7 +44,7 @@ class Nowhere(ThreadsComm):
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         del tensor, peer, tag
-        return Done()
+        return CompletedWork()
 
     _irecv = _isend
 
@@ -68,7 +68,7 @@ def empty_step(
 
 def own_work(*, reductions: int, messages: int) -> float:
     """Seconds of processor time that recording adds to a step with so many operations."""
-    comm, tensor = Nowhere(0, 2, Post(1.0)), torch.zeros(10)
+    comm, tensor = Nowhere(0, 2, ThreadQueues(1.0)), torch.zeros(10)
     operations = {"reductions": reductions, "messages": messages}
 
     def typical_ns(observers: Observers) -> float:

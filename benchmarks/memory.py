@@ -16,13 +16,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from paceline.launch.base import Request, WorkerPool
+from paceline.launch.base import LaunchRequest, WorkerPool
 from paceline.launch.registry import choose_launcher
 from paceline.recipe import ClusterConfig, Recipe
-from paceline.study.base import Listener
+from paceline.study.base import StudyListener
 from paceline.study.engine import run_study
 from paceline.study.sweep import Sweep
-from paceline.study.vary import Axis
+from paceline.study.sweep_points import SweepAxis
 
 DATA = {"lenet5": "synthetic:1x28x28x10"}
 MOMENTUM = {"sgd": 0.9, "lars": 0.9}
@@ -53,7 +53,10 @@ def main() -> None:
             "train.iterations": arguments.steps,
             "timeout_s": 600.0,
         }
-        axes = [Axis("strategy", tuple(arguments.strategies.split(","))), Axis("train.batch_size", tuple(batches))]
+        axes = [
+            SweepAxis("strategy", tuple(arguments.strategies.split(","))),
+            SweepAxis("train.batch_size", tuple(batches)),
+        ]
         rows += measure(Sweep.prepare(Recipe(name=model).replace(changes), axes), model)
     worst = max(rows, key=lambda row: abs(row["error_percent"]))
     print(f"worst error {worst['error_percent']:+.0f} %: {worst['model']}, {worst['point']}")
@@ -62,13 +65,13 @@ def main() -> None:
 
 
 def launch(num_processes: int, cluster: ClusterConfig) -> WorkerPool:
-    return choose_launcher(Request(cluster=cluster)).open(num_processes)
+    return choose_launcher(LaunchRequest(cluster=cluster)).open(num_processes)
 
 
 def measure(sweep: Sweep, model: str) -> list[dict[str, Any]]:
     """Run every point and print a line for each."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = run_study(sweep, launch, Listener(), Path(folder))
+        outcome = run_study(sweep, launch, StudyListener(), Path(folder))
     assert outcome is not None, "this process starts the workers, and reports"
     rows = []
     for failure in outcome.result["failures"]:

@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
 
 from measured_samples import KINDS, measured, timeline
-from paceline.present.pictures import ARGUMENTS, find_browser
+from paceline.present.chart_images import ARGUMENTS, find_browser
 from report_samples import write_report, write_run
 
 RING = KINDS["ring"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from paceline.present.pictures import ARGUMENTS, find_browser
+from paceline.present.chart_images import ARGUMENTS, find_browser
 
 PARTS = ("header", "section.verdict", "section[aria-labelledby=time]", "section[aria-labelledby=learning]")
 GAP = 24

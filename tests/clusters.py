@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from helpers import TESTS
-from paceline.cluster.groups import labelled_groups
-from paceline.cluster.host import Host, check_host, examine
-from paceline.cluster.living import clusters_by_process, living_keepers, processes_inside
-from paceline.cluster.plan import DIRECT, USER
+from paceline.cluster.cgroups import labelled_groups
+from paceline.cluster.discovery import clusters_by_process, living_keepers, processes_inside
+from paceline.cluster.layout import DIRECT, USER
+from paceline.cluster.support import Host, check_host, examine
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 

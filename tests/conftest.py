@@ -16,7 +16,7 @@ import jobs
 import library_uses
 import paceline
 from helpers import REPOSITORY, SHARED_POOLS, child_processes, on_pool
-from paceline.comm import mailbox
+from paceline.comm import shm_mailbox
 from paceline.launch.local import LocalPool
 from pairwise import mark_uncovered_as_slow
 
@@ -82,9 +82,9 @@ def session() -> Iterator[None]:
 @pytest.fixture
 def small_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages through shared memory in pieces of 1 KiB, of which a channel holds four, in at most eight entries."""
-    monkeypatch.setattr(mailbox, "PIECE_BYTES", 1024)
-    monkeypatch.setattr(mailbox, "ENTRIES", 8)
-    monkeypatch.setattr(mailbox, "ROOM_BYTES", 16 * 4 * 1024)
+    monkeypatch.setattr(shm_mailbox, "PIECE_BYTES", 1024)
+    monkeypatch.setattr(shm_mailbox, "ENTRIES", 8)
+    monkeypatch.setattr(shm_mailbox, "ROOM_BYTES", 16 * 4 * 1024)
 
 
 def _named(process: psutil.Process) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from paceline.dataflow.axis import Axis
-from paceline.dataflow.operands import Operands, make_operands
-from paceline.dataflow.shape import Shape
+from paceline.dataflow.matrices import Operands, make_operands
+from paceline.dataflow.shape import ConvAxis, Shape
 from paceline.dataflow.timing import MODELS, Timing
 
 
@@ -52,14 +51,14 @@ def timings() -> st.SearchStrategy[Timing]:
 
 
 @st.composite
-def axes(draw: st.DrawFn) -> Axis:
+def axes(draw: st.DrawFn) -> ConvAxis:
     """Any stride, also beyond the kernel, and any padding, also beyond the kernel."""
     kernel, padding = draw(st.integers(1, 4)), draw(st.integers(0, 3))
     size = draw(st.integers(max(1, kernel - 2 * padding), 10))
-    return Axis(size=size, kernel=kernel, stride=draw(st.integers(1, 5)), padding=padding)
+    return ConvAxis(size=size, kernel=kernel, stride=draw(st.integers(1, 5)), padding=padding)
 
 
-def shaped(rows: Axis, columns: Axis, **counts: int) -> Shape:
+def shaped(rows: ConvAxis, columns: ConvAxis, **counts: int) -> Shape:
     return Shape(
         **counts,
         input_height=rows.size,

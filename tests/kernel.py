@@ -13,7 +13,7 @@ import torch
 
 from helpers import build_for
 from paceline.comm import Comm
-from paceline.measure.network import Connections, Traffic
+from paceline.measure.network_counters import Connections, Traffic
 from paceline.train.context import Context
 
 NUM_NUMBERS = 9_231_114  # a VGG-11's gradients: 37 MB in float32

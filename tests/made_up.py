@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from paceline.launch.base import Task, WorkerPool
-from paceline.results.bench import Bench, CollectiveResult
+from paceline.results.commands import Bench, CollectiveResult
 from paceline.results.study import Environment
-from paceline.study.base import Launch, Listener
-from paceline.study.bench import Plan, rows_of
+from paceline.study.base import Launch, StudyListener
+from paceline.study.bench import BenchRequest, rows_of
 
 
 def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def launching(launcher: WorkerPool) -> Launch:
     return lambda num_processes, cluster: nullcontext(launcher)  # noqa: ARG005
 
 
-class Silent(Listener):
+class Silent(StudyListener):
     """Listens to a study and remembers what it was told."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _trial(comm: str, times_s: list[float], is_right: bool | None = True, result
 
 def made_up_bench_rows(**changes: Any) -> list[CollectiveResult]:
     """Two comms at one size; worker 1 finds the first one's result wrong."""
-    plan = Plan(
+    plan = BenchRequest(
         **{
             "ops": ("all_reduce",),
             "comms": ("first.py:Fast", "torch"),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.results import (
-    Comparison,
+    CompareResult,
     Link,
-    Network,
+    NetworkUse,
     Overhead,
     Resources,
     Row,
@@ -25,7 +25,7 @@ from paceline.results import (
     convert,
 )
 from paceline.study.entries import ONE_WORKER
-from paceline.study.results import combine
+from paceline.study.run_results import combine
 from report_samples import result, study_of
 
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -73,7 +73,7 @@ def measured(name: str, kind: Kind, *, has_slow: bool = True, label: str = "", *
         steps=200,
     )
     sent_over_time = [int(sum(sent.values()) * s / given.steps) for s in given.curve.step]
-    network = Network(per_worker=[_network(rank, sent[rank]) for rank in range(given.workers)])
+    network = NetworkUse(per_worker=[_network(rank, sent[rank]) for rank in range(given.workers)])
     return changed(
         given,
         strategy=name,
@@ -97,7 +97,7 @@ def measured_row(name: str, kind: Kind, **changes: Any) -> Row:
     return changed(combine([measured(name, kind, **changes)]), measuring=_overhead(kind))
 
 
-def measured_study(*, has_slow: bool = True, kinds: dict[str, Kind] = KINDS, **changes: Any) -> Comparison:
+def measured_study(*, has_slow: bool = True, kinds: dict[str, Kind] = KINDS, **changes: Any) -> CompareResult:
     rows = []
     for name, kind in kinds.items():
         base = kind.step

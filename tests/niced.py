@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from paceline.errors import UsageError
-from paceline.launch.base import Fit, Launcher, Place, Request
-from paceline.launch.ground import Here
+from paceline.launch.base import Fit, Launcher, LaunchRequest, Place
 from paceline.launch.pool import ProcessPool
+from paceline.launch.process_host import LocalHost
 
 
 class Niced(Launcher):
@@ -16,7 +16,7 @@ class Niced(Launcher):
     name: ClassVar[str] = "niced"
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         return Fit("NICENESS") if "NICENESS" in request.environment else None
 
     def check(self) -> None:
@@ -24,7 +24,7 @@ class Niced(Launcher):
             raise UsageError(f"NICENESS is {self._niceness!r}, not a whole number from 0 to 19")
 
     def open(self, num_processes: int) -> ProcessPool:
-        return ProcessPool(num_processes, Here(num_processes, wrap=self._nicely))
+        return ProcessPool(num_processes, LocalHost(num_processes, wrap=self._nicely))
 
     def describe(self) -> Place:
         return Place(self.name, words=f"with niceness {self._niceness}")

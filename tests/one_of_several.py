@@ -11,7 +11,7 @@ import sys
 import jobs
 from helpers import ignore_event
 from paceline.errors import PacelineError
-from paceline.launch.base import Request, Task, WorkerPool
+from paceline.launch.base import LaunchRequest, Task, WorkerPool
 from paceline.launch.registry import choose_launcher
 
 
@@ -30,9 +30,9 @@ def main(kind: str, *words: str) -> None:
 
 def _open(kind: str, *words: str) -> WorkerPool:
     if kind == "torchrun":
-        return choose_launcher(Request()).open(int(words[0]))
+        return choose_launcher(LaunchRequest()).open(int(words[0]))
     node_rank, port, world_size, _ = words
-    request = Request(num_nodes=2, node_rank=int(node_rank), master_port=int(port))
+    request = LaunchRequest(num_nodes=2, node_rank=int(node_rank), master_port=int(port))
     return choose_launcher(request).open(int(world_size))
 
 

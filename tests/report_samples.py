@@ -9,10 +9,10 @@ from typing import Any
 from paceline.present import collect, page_of
 from paceline.present.html import write_page
 from paceline.recipe import Recipe
-from paceline.results import Comparison, RunRecord, RunResult, StudyResult, changed, convert, encode
+from paceline.results import CompareResult, RunRecord, RunResult, StudyResult, changed, convert, encode
 from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import ONE_WORKER, Entry
-from paceline.study.results import combine, compared, run_result
+from paceline.study.run_results import combine, compared, run_result
 
 STEPS = 12
 ENVIRONMENT = {
@@ -83,7 +83,7 @@ def result(
     return changed(run_result(recipe(), entry, [convert(one, WorkerReport) for one in workers], total_s=1.0), **changes)
 
 
-def study_of(rows: list[list[RunResult]], **changes: Any) -> Comparison:
+def study_of(rows: list[list[RunResult]], **changes: Any) -> CompareResult:
     """A stored study: each row is the repeats of one strategy."""
     results = compared([combine(row) for row in rows])
     values = {
@@ -98,10 +98,10 @@ def study_of(rows: list[list[RunResult]], **changes: Any) -> Comparison:
         "repeats": len(rows[0]),
         **changes,
     }
-    return changed(convert(values, Comparison), results=results)
+    return changed(convert(values, CompareResult), results=results)
 
 
-def usual_study(**changes: Any) -> Comparison:
+def usual_study(**changes: Any) -> CompareResult:
     """One worker, no synchronisation, two strategies that differ; one label is an attack."""
     times = {ONE_WORKER: 0.040, "none": 0.012, "ring": 0.015, "</script><script>alert(1)</script>": 0.030}
     rows = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.results import Row, RunResult, Split, SplitMean, WorkerSplit, changed, convert
-from paceline.results.study import Scale
+from paceline.results.study import ScaleResult
 from paceline.study.entries import ONE_WORKER
-from paceline.study.results import combine
-from paceline.study.scaling import WEAK, paying, with_scaling
+from paceline.study.run_results import combine
+from paceline.study.scale_analysis import WEAK, paying, with_scaling
 from report_samples import ENVIRONMENT, recipe, result
 
 ALONE_S = 0.040
@@ -78,7 +78,7 @@ def scaled(results: list[Row]) -> list[Row]:
     return with_scaling(results)
 
 
-def scale_study(*modes: str, repeats: int = 3, results: list[Row] | None = None, **changes: Any) -> Scale:
+def scale_study(*modes: str, repeats: int = 3, results: list[Row] | None = None, **changes: Any) -> ScaleResult:
     """A study as it is stored."""
     found = with_scaling(results if results is not None else [row for m in modes for row in rows(m, repeats=repeats)])
     kept = {"strong": {"batch_size": 100}, "weak": {"worker_batch_size": 25}}
@@ -98,4 +98,4 @@ def scale_study(*modes: str, repeats: int = 3, results: list[Row] | None = None,
         "wall_s": 1.0,
         **changes,
     }
-    return changed(convert(values, Scale), results=found, paying=paying(found))
+    return changed(convert(values, ScaleResult), results=found, paying=paying(found))

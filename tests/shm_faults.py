@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from paceline.comm import CommError, lent, shm
-from paceline.comm.segment import Segment
+from paceline.comm import CommError, shm, shm_reduction
 from paceline.comm.shm import ShmComm
+from paceline.comm.shm_segment import Segment
 from paceline.errors import RunError
 
 VICTIM = 2
@@ -104,7 +104,7 @@ def with_a_crew(comm: ShmComm, number: int) -> None:
 
 def force_crew() -> None:
     shm.spare_cores = lambda num_workers: 2  # type: ignore[assignment]  # noqa: ARG005
-    lent.CREW_BYTES = 1
+    shm_reduction.CREW_BYTES = 1
 
 
 def look_around(comm: ShmComm, number: int) -> Any:  # noqa: ARG001

@@ -7,10 +7,10 @@ from typing import Any
 
 import report_samples as samples
 from paceline.recipe import Recipe
-from paceline.results import Memory, Row, changed, convert, encode
-from paceline.results.study import Sweep
-from paceline.study.results import combine
-from paceline.study.vary import label_of
+from paceline.results import MemoryUse, Row, changed, convert, encode
+from paceline.results.study import SweepResult
+from paceline.study.run_results import combine
+from paceline.study.sweep_points import label_of
 
 RECIPE = Recipe(name="sample", description="Made up").replace({"train.epochs": 3, "strategy": "overlap"})
 
@@ -27,11 +27,11 @@ def row(point: dict[str, Any], remedy: str = "", *, iteration_s: float = 0.1, ac
         batch_size=batch_size,
         samples_per_s=batch_size / iteration_s,
         final=changed(result.final, test_accuracy=accuracy),
-        memory=Memory(predicted={"worker_bytes": 310_000_000}, peak_rss_bytes=300_000_000),
+        memory=MemoryUse(predicted={"worker_bytes": 310_000_000}, peak_rss_bytes=300_000_000),
     )
 
 
-def study(rows: list[Row], **changes: Any) -> Sweep:
+def study(rows: list[Row], **changes: Any) -> SweepResult:
     keys = list(rows[0].point or {})
     axes = [{"key": key, "values": list(dict.fromkeys(one["point"][key] for one in rows))} for key in keys]
     values = {
@@ -50,10 +50,10 @@ def study(rows: list[Row], **changes: Any) -> Sweep:
         "failures": [],
         **changes,
     }
-    return changed(convert(values, Sweep), results=rows)
+    return changed(convert(values, SweepResult), results=rows)
 
 
-def batches(**changes: Any) -> Sweep:
+def batches(**changes: Any) -> SweepResult:
     """Larger batches are quicker and learn less; a remedy brings some of it back."""
     rows = []
     for number, size in enumerate((32, 128, 512)):
@@ -63,7 +63,7 @@ def batches(**changes: Any) -> Sweep:
     return study(rows, **changes)
 
 
-def grid(**changes: Any) -> Sweep:
+def grid(**changes: Any) -> SweepResult:
     rows = [
         row({"train.batch_size": size, "strategy.bucket_mb": bucket}, iteration_s=0.01 * size / bucket)
         for size in (32, 64)
@@ -72,7 +72,7 @@ def grid(**changes: Any) -> Sweep:
     return study(rows, **changes)
 
 
-def write(folder: Path, value: Sweep) -> Path:
+def write(folder: Path, value: SweepResult) -> Path:
     folder.mkdir(parents=True)
     (folder / "study.json").write_bytes(encode(value))
     return folder

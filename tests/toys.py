@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.data import Data
-from paceline.data.tensors import Tensors
+from paceline.data.base import Tensors
 from paceline.recipe import Recipe
 
 # 17 samples in batches of 7: shards of 7 over 2, 3 and 4 workers are uneven, and the third step has 3 samples,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         Worker,
         WrappedModel,
     )
-    from paceline.train.memory import keep_memory
+    from paceline.train.allocator import keep_memory
 
 # Looked up when first used: the command line answers --help without importing torch.
 _HOME = {

@@ -11,7 +11,7 @@ import jobs
 from certified import TOLERANCE, assert_exact, assert_traffic_as_predicted, certify
 from helpers import build, on_pool, on_shm_threads, on_threads
 from jobs import Slopes, slopes_of
-from paceline.comm import comms, lent, shm
+from paceline.comm import comms, shm, shm_reduction
 from paceline.launch.local import LocalPool
 from paceline.strategies import Worker
 from paceline.train.context import Context
@@ -170,8 +170,8 @@ def test_sharded_goes_on_after_a_restart_to_the_same_bits(run: Any) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_training_with_a_crew(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr(shm, "spare_cores", lambda num_workers: 2)  # noqa: ARG005
-    monkeypatch.setattr(lent, "CREW_BYTES", 1)
-    monkeypatch.setattr(lent, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(shm_reduction, "CREW_BYTES", 1)
+    monkeypatch.setattr(shm_reduction, "BLOCK_BYTES", 64)
     changes = {} if shared else {"optimizer.nesterov": True}
     for strategy in ("overlap:bucket_mb=0.001:first_bucket_mb=0.0001", "sharded"):
         workers = on_shm_threads(3, jobs.certify, strategy=strategy, changes=changes)

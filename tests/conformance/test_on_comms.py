@@ -9,7 +9,7 @@ import pytest
 import jobs
 from certified import assert_exact, assert_traffic_as_predicted
 from helpers import exact_without_servers, free_port, on_pool
-from paceline.comm import Place
+from paceline.comm import CommConfig
 from paceline.comm.hierarchical import HierarchicalComm
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import make_store
@@ -42,7 +42,7 @@ def test_certificate_of_ddp(pool: LocalPool, comm: str) -> None:
 
 def certify_on_nodes(context: Context, layout: str, port: int, strategy: str) -> Any:
     store = make_store("127.0.0.1", port, is_master=context.rank == 0, timeout_s=20)
-    place = Place(
+    place = CommConfig(
         rank=context.rank,
         world_size=context.world_size,
         store=store,

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import paceline
-from paceline.data.user import train_and_test
+from paceline.data.user_data import train_and_test
 from paceline.errors import UsageError
 from paceline.results import to_json
 from toys import CLASSES, Plain, toy_data
@@ -104,7 +104,7 @@ def test_a_tenth_is_kept_for_the_test() -> None:
 
 
 def test_a_model_is_copied() -> None:
-    from paceline.train.given import as_factory
+    from paceline.train.user_objects import as_factory
 
     model = nn.Linear(2, 2)
     built = as_factory(model)()

@@ -14,7 +14,7 @@ import pytest
 
 from command import run_in
 from helpers import TESTS
-from paceline.study.trials import OPS
+from paceline.study.bench_trials import OPS
 
 TINY = ["--workers", "2", "--bytes", "4K,60K", "--warmup", "1", "--iterations", "3"]
 LENDING, WRONG, ELSEWHERE = (f"{TESTS / 'bench_comms.py'}:{name}" for name in ("Lending", "WrongSums", "Elsewhere"))

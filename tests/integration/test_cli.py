@@ -314,7 +314,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> No
 
 def test_every_command_helps_without_importing_torch() -> None:
     code = (
-        "import sys; from paceline.cli.parts.commands import LazyGroup; group = LazyGroup(); "
+        "import sys; from paceline.cli.lazy_commands import LazyGroup; group = LazyGroup(); "
         "print([group.get_command(None, name).name for name in group.list_commands(None)]); "
         "assert 'torch' not in sys.modules"
     )

@@ -32,9 +32,9 @@ from clusters import (
 from helpers import python_processes
 from paceline.cluster import Cluster, open_cluster
 from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, check_cluster
-from paceline.cluster.living import living_keepers, processes_inside
-from paceline.cluster.plan import DIRECT, USER
-from paceline.cluster.prune import prune
+from paceline.cluster.discovery import living_keepers, processes_inside
+from paceline.cluster.layout import DIRECT, USER
+from paceline.cluster.removal import prune
 from paceline.errors import RunError, UsageError
 from paceline.recipe import ClusterConfig
 

@@ -14,7 +14,7 @@ import pytest
 
 from clusters import is_gone, need, started, wait_for
 from helpers import REPOSITORY
-from paceline.cluster.living import Keeper, living_keepers, processes_inside
+from paceline.cluster.discovery import Keeper, living_keepers, processes_inside
 
 
 def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:

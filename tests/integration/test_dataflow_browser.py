@@ -15,10 +15,9 @@ import browser
 from browser import playwright
 from paceline.dataflow.chips import load_chip
 from paceline.dataflow.layers import alexnet
-from paceline.dataflow.matrices import read_matrix
-from paceline.dataflow.network import analyse
-from paceline.dataflow.operands import make_operands
-from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.matrices import make_operands, read_matrix
+from paceline.dataflow.network_cost import analyse
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import Timing
 from paceline.present.animation import write_animation
 from paceline.present.html import write_page

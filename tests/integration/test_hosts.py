@@ -24,7 +24,7 @@ from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch import messages
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.pool import ProcessPool
 from paceline.launch.registry import choose_launcher
 
@@ -54,7 +54,7 @@ def open_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenHosts:
 
     def open_them(num_processes: int, *names: str, **changes: Any) -> Any:
         usual = {"ssh": str(agent), "remote_python": str(python), "master_addr": "127.0.0.1"}
-        request = Request(hosts=names or ("alpha", "beta"), **{**usual, **changes})
+        request = LaunchRequest(hosts=names or ("alpha", "beta"), **{**usual, **changes})
         return choose_launcher(request).open(num_processes)
 
     return open_them
@@ -128,7 +128,7 @@ FACTS = """#!/bin/sh
 exec {python} -c '
 import paceline, sys
 paceline.__version__ = "9.9.9"
-from paceline.launch.remote import main
+from paceline.launch.remote_worker import main
 main()
 '
 """
@@ -172,8 +172,8 @@ def test_who_does_not_know_the_token_is_not_heard(
 # A host that answers as a worker does, and then sends whatever it was told to.
 HOSTILE = """
 import json, os, sys
-from paceline.launch.remote import MARK, _read_line
-from paceline.launch.sameness import own_facts
+from paceline.launch.remote_worker import MARK, _read_line
+from paceline.launch.version_check import own_facts
 
 token = _read_line(0)
 os.write(1, f"{MARK} {token} {json.dumps(own_facts())}\\n".encode())
@@ -243,7 +243,7 @@ def test_a_worker_loads_no_pickle_and_runs_no_foreign_function(tmp_path: Path, o
     bomb = framed(pickle.dumps(Bomb(proof)))
     sent = bomb if order == "pickle" else enter + framed(messages.encode(foreign))
     worker = subprocess.Popen(
-        [sys.executable, "-m", "paceline.launch.remote"],
+        [sys.executable, "-m", "paceline.launch.remote_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -302,7 +302,7 @@ def test_an_address_that_others_cannot_reach_is_said(open_hosts: OpenHosts) -> N
 
 def test_started_by_hand_it_says_what_it_is_for() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "paceline.launch.remote"],
+        [sys.executable, "-m", "paceline.launch.remote_worker"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -15,9 +15,9 @@ from paceline.measure.split import PARTS, PHASES
 from paceline.recipe import Recipe
 from paceline.runs import Folder
 from paceline.study.entries import make_entry
-from paceline.study.measured import measure_run
 from paceline.study.preflight import preflight
 from paceline.study.run import execute
+from paceline.study.run_analysis import measure_run
 from paceline.train.job import train_job
 
 SLEEP_MS = 25  # well above what a busy machine adds to a step of so small a model, every time

@@ -12,7 +12,7 @@ import jobs
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.local import LocalPool
 from paceline.launch.registry import choose_launcher
 
@@ -132,4 +132,4 @@ def test_killing_the_parent_leaves_no_worker() -> None:
 )
 def test_places_that_cannot_be(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        choose_launcher(Request(**asked)).open(3)
+        choose_launcher(LaunchRequest(**asked)).open(3)

@@ -14,9 +14,9 @@ from helpers import TESTS, free_port, ignore_event, python_processes
 from paceline.comm.choose import choose_comm
 from paceline.comm.torch import make_store
 from paceline.errors import UsageError
-from paceline.launch.base import Request, Task
-from paceline.launch.meeting import Meeting
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.torchrun import Torchrun, TorchrunPool
+from paceline.launch.torchrun_env import TorchrunEnv
 
 SCRIPT = str(TESTS / "one_of_several.py")
 
@@ -80,21 +80,21 @@ PLACE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
 
 
 def test_whether_torchrun_is_here() -> None:
-    assert Torchrun.detect(Request(environment=PLACE)) is not None
-    assert Torchrun.detect(Request(environment={"RANK": "0"})) is None
-    assert Torchrun.detect(Request(environment={})) is None
+    assert Torchrun.detect(LaunchRequest(environment=PLACE)) is not None
+    assert Torchrun.detect(LaunchRequest(environment={"RANK": "0"})) is None
+    assert Torchrun.detect(LaunchRequest(environment={})) is None
 
 
 @pytest.mark.parametrize("change", [{"MASTER_PORT": "http"}, {"WORLD_SIZE": ""}, {"MASTER_ADDR": None}])
 def test_an_environment_that_is_not_in_order(change: dict[str, str | None]) -> None:
     environment = {key: value for key, value in {**PLACE, **change}.items() if value is not None}
     with pytest.raises(UsageError, match="RANK is set, but the rest of torchrun's environment is not in order"):
-        Torchrun(Request(environment=environment)).check()
+        Torchrun(LaunchRequest(environment=environment)).check()
 
 
 def test_more_workers_than_torchrun_started() -> None:
     with pytest.raises(UsageError, match="2 workers are asked for, but torchrun started 1"):
-        Torchrun(Request(environment=PLACE)).open(2).run(Task(print, num_workers=2), ignore_event)
+        Torchrun(LaunchRequest(environment=PLACE)).open(2).run(Task(print, num_workers=2), ignore_event)
 
 
 class SlowToAsk:
@@ -117,7 +117,7 @@ def test_the_meeting_point_stays_until_the_slowest_has_left() -> None:
 
     def take_part(rank: int) -> None:
         try:
-            with TorchrunPool(Meeting.from_environment({**place, "RANK": str(rank)})) as launcher:
+            with TorchrunPool(TorchrunEnv.from_environment({**place, "RANK": str(rank)})) as launcher:
                 store = make_store("127.0.0.1", int(place["MASTER_PORT"]), is_master=rank == 0, timeout_s=10)
                 launcher._store = SlowToAsk(store) if rank == 1 else store
                 del store

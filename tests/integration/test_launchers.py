@@ -14,7 +14,7 @@ from command import run_command
 from helpers import TESTS, child_processes, on_pool
 from niced import Niced
 from paceline.errors import UsageError
-from paceline.launch.base import Request
+from paceline.launch.base import LaunchRequest
 from paceline.launch.by_hand import ByHand
 from paceline.launch.emulated import Emulated
 from paceline.launch.local import Local
@@ -30,8 +30,8 @@ STARTED = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR
 SHORT: dict[str, Any] = {"workers": 2, "train__iterations": 2, "train__batch_size": 6}
 
 
-def ask(**asked: Any) -> Request:
-    return Request(**{"environment": {}, **asked})
+def ask(**asked: Any) -> LaunchRequest:
+    return LaunchRequest(**{"environment": {}, **asked})
 
 
 def test_every_launcher_is_found() -> None:
@@ -83,7 +83,7 @@ def test_a_request_means_one_launcher(asked: dict[str, Any], expected: type, num
         ({"launcher": "by-hand"}, "--launcher by-hand needs --nnodes"),
         ({"launcher": "torchrun"}, "--launcher torchrun needs RANK and WORLD_SIZE"),
         ({"launcher": "slrum"}, "unknown launcher 'slrum'; known: by-hand, emulated, local, ssh, torchrun"),
-        ({"launcher": "paceline.codecs.fp16:Fp16"}, "is not a Launcher class"),
+        ({"launcher": "paceline.codecs.cast:Fp16"}, "is not a Launcher class"),
         ({"launcher": NICED, "environment": {"NICENESS": "low"}}, "NICENESS is 'low', not a whole number"),
     ],
 )
@@ -140,7 +140,7 @@ def test_the_api_takes_a_launcher(tmp_path: Path) -> None:
     for launcher in (NICED, Niced(ask())):
         found = paceline.run("lenet5-mnist", strategy="ring", out=tmp_path, launcher=launcher, **SHORT)
         assert found["replicas_equal"]
-    request = Request(launcher="local", environment={})
+    request = LaunchRequest(launcher="local", environment={})
     study = paceline.compare("lenet5-mnist", strategies=["ring"], out=tmp_path, launcher=request, **SHORT)
     assert [row["strategy"] for row in study.rows] == ["ring"]
 
@@ -150,7 +150,7 @@ def test_the_api_takes_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     agent.write_text('#!/bin/sh\nexec sh -c "$2"\n')
     agent.chmod(0o755)
     monkeypatch.setenv("PYTHONPATH", str(TESTS.parent / "src"))
-    request = Request(hosts=("alpha", "beta"), ssh=str(agent), master_addr="127.0.0.1", environment={})
+    request = LaunchRequest(hosts=("alpha", "beta"), ssh=str(agent), master_addr="127.0.0.1", environment={})
     found = paceline.run("lenet5-mnist", strategy="ring", out=tmp_path / "runs", launcher=request, **SHORT)
     assert found["replicas_equal"]
     data = toy_data(samples=30).train

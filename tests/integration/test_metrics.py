@@ -17,7 +17,7 @@ from command import run_command
 from helpers import ignore_event, python_processes
 from paceline.comm.shm import ShmComm
 from paceline.launch.local import LocalPool
-from paceline.measure.network import Connections
+from paceline.measure.network_counters import Connections
 from paceline.recipe import load_recipe
 from paceline.runs import Folder
 from paceline.study.entries import make_entry

@@ -19,11 +19,11 @@ from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.api import run
 from paceline.cluster import opening
-from paceline.cluster.living import living_keepers
-from paceline.cluster.plan import USER
+from paceline.cluster.discovery import living_keepers
+from paceline.cluster.layout import USER
 from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.emulated import Emulated
 from paceline.launch.pool import ProcessPool
 from paceline.launch.registry import choose_launcher
@@ -40,7 +40,7 @@ def nodes_are_possible() -> None:
 
 
 def open_nodes(num_processes: int) -> ProcessPool:
-    return Emulated(Request(cluster=TWO)).open(num_processes)
+    return Emulated(LaunchRequest(cluster=TWO)).open(num_processes)
 
 
 def own_clusters() -> list[str]:
@@ -216,11 +216,11 @@ def test_a_cluster_and_torchrun_do_not_go_together(monkeypatch: pytest.MonkeyPat
 
 def test_by_hand_on_several_hosts_takes_no_cluster() -> None:
     with pytest.raises(UsageError, match="cannot be used with --nnodes"):
-        choose_launcher(Request(num_nodes=2, master_port=1, cluster=TWO))
+        choose_launcher(LaunchRequest(num_nodes=2, master_port=1, cluster=TWO))
 
 
 def test_a_cluster_that_cannot_be_is_said_before_anything_starts() -> None:
-    launcher = choose_launcher(Request(cluster=ClusterConfig(nodes=100_000))).open(2)
+    launcher = choose_launcher(LaunchRequest(cluster=ClusterConfig(nodes=100_000))).open(2)
     with pytest.raises(UsageError, match="nodes"):
         launcher.__enter__()
     with pytest.raises(UsageError, match="nodes"):

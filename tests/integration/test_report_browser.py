@@ -13,10 +13,10 @@ from command import run_command
 from made_up import made_up_bench
 from measured_samples import KINDS, measured, measured_study
 from paceline.present import collect, page_of
+from paceline.present.chart_images import write_figures
 from paceline.present.html import write_page
-from paceline.present.pictures import write_figures
 from paceline.present.studies.bench import bench_page
-from paceline.quantize.runtime import missing_packages
+from paceline.quantize.onnx_model import missing_packages
 from report_samples import result, usual_study, write_report, write_run, write_study
 from scale_samples import scale_study
 from trained_samples import trained_run

@@ -65,7 +65,7 @@ class Site:
         for server in self.servers:
             for process in psutil.Process(server.pid).children(recursive=True):
                 try:
-                    if process.cmdline()[1:] == ["-m", "paceline.launch.remote"]:
+                    if process.cmdline()[1:] == ["-m", "paceline.launch.remote_worker"]:
                         found.append(process.pid)
                 except psutil.NoSuchProcess:
                     continue

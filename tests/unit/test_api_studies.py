@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from made_up import MadeUpLauncher, made_up_worker
-from paceline.launch.base import Fit, Launcher, Request, Task, WorkerPool
+from paceline.launch.base import Fit, Launcher, LaunchRequest, Task, WorkerPool
 from paceline.recipe import Recipe
 from paceline.runs import list_runs
 
@@ -23,12 +23,12 @@ class MadeUp(Launcher):
     name = "made-up"
 
     def __init__(self, interrupted_at: int | None = None) -> None:
-        super().__init__(Request())
+        super().__init__(LaunchRequest())
         self.pool = MadeUpLauncher(self._reply)
         self._at = interrupted_at
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         del request
         return None
 

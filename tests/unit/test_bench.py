@@ -11,7 +11,7 @@ import jobs
 from bench_comms import Elsewhere, Lending
 from helpers import TESTS, on_pool, on_threads
 from made_up import made_up_bench_rows
-from paceline.cli import make_app, session
+from paceline.cli import make_app, study_session
 from paceline.comm import comms
 from paceline.comm.choose import choose_comm
 from paceline.comm.threads import ThreadsComm
@@ -19,7 +19,7 @@ from paceline.errors import RunError, UsageError
 from paceline.launch.local import LocalPool
 from paceline.present.numbers import binary_bytes
 from paceline.study.bench import (
-    Plan,
+    BenchRequest,
     bandwidth,
     bus_factor,
     find_comms,
@@ -27,7 +27,7 @@ from paceline.study.bench import (
     parse_bytes,
     sizes_between,
 )
-from paceline.study.trials import DTYPES, OPS, make_trials, trial_job
+from paceline.study.bench_trials import DTYPES, OPS, make_trials, trial_job
 from paceline.train.context import Context
 
 PLAN: dict[str, Any] = {"ops": ("all_reduce",), "comms": ("torch",), "sizes": (4096,)}
@@ -82,8 +82,8 @@ def test_one_wrong_worker_makes_a_result_wrong() -> None:
 
 
 def test_without_torch_the_first_comm_is_the_reference() -> None:
-    assert Plan(**{**PLAN, "comms": ("b.py:B", "a.py:A")}).reference == "b.py:B"
-    assert Plan(**{**PLAN, "comms": ("a.py:A", "torch")}).reference == "torch"
+    assert BenchRequest(**{**PLAN, "comms": ("b.py:B", "a.py:A")}).reference == "b.py:B"
+    assert BenchRequest(**{**PLAN, "comms": ("a.py:A", "torch")}).reference == "torch"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_sizes_grow_by_the_factor_and_stop_at_the_largest() -> None:
     ],
 )
 def test_a_wrong_request_starts_nothing(arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "launched", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.setattr(study_session, "launched", lambda *_: pytest.fail("workers were started"))
     outcome = CliRunner().invoke(make_app(), ["bench", *arguments])
     assert isinstance(outcome.exception, UsageError), outcome.output
     assert sentence in str(outcome.exception)

@@ -17,8 +17,8 @@ from paceline.present.numbers import gigabytes_per_s, short_duration
 from paceline.present.studies.bench import bandwidth_table, bench_page
 from paceline.present.terminal import show_tables
 from paceline.results import changed
-from paceline.results.bench import Bench
-from paceline.study.trials import OPS
+from paceline.results.commands import Bench
+from paceline.study.bench_trials import OPS
 
 
 def printed(outcome: Bench, width: int = 100) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from paceline.cli.parts.options import recipe_options
+from paceline.cli.options import recipe_options
 from paceline.codecs import TensorSpec
 from paceline.errors import UsageError
 from paceline.recipe import Recipe, builtin_recipes, load_recipe

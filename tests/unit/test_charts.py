@@ -14,15 +14,15 @@ import pytest
 from measured_samples import KINDS, SLOW, Kind, measured, measured_row, measured_study
 from paceline.cli.report import report
 from paceline.errors import UsageError
-from paceline.present import collect, markdown, page_of, pictures
+from paceline.present import chart_images, collect, markdown, page_of
 from paceline.present.chart import Chart, Choice, Values, compact, new_figure
+from paceline.present.chart_images import write_figures
 from paceline.present.charts import registry
 from paceline.present.charts.curves import MAX_POINTS, thinned
-from paceline.present.charts.sections import Rows, make_sections, shown_first
+from paceline.present.charts.registry import Rows, make_sections, shown_first
 from paceline.present.charts.timeline import MAX_SPANS, timeline
-from paceline.present.material import material_of
 from paceline.present.model import Page
-from paceline.present.pictures import write_figures
+from paceline.present.page_content import material_of
 from paceline.present.rows import ShownRow
 from paceline.results import Lane, StudyResult, Timeline, TimelineSpan, changed
 from paceline.runs import Stored
@@ -245,7 +245,7 @@ class TestFigures:
     def test_names_of_files_are_safe_and_differ(self) -> None:
         rows = [measured("ring", KINDS["ring"], label=label) for label in ("../a:b", "..\\a b", "con")]
         charts = charts_of(rows_of(study_of([[row] for row in rows])))
-        names = [name for name, *_ in pictures._named(charts)]
+        names = [name for name, *_ in chart_images._named(charts)]
         assert len(names) == len(set(names))
         assert all(re.fullmatch(r"[a-z0-9.=-]+", name) and ".." not in name for name in names)
         assert {"timeline-a-b", "timeline-a-b-2", "timeline-con"} <= set(names)

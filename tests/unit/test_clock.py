@@ -10,8 +10,8 @@ import pytest
 
 from helpers import on_threads
 from paceline.measure import clock as module
-from paceline.measure.carrying import PIECE_BYTES, carry_to_root, told_by_root
 from paceline.measure.clock import Clock, Offset, agree_on_start, measured_again
+from paceline.measure.file_collection import PIECE_BYTES, carry_to_root, told_by_root
 from paceline.train.context import Context
 
 AHEAD_S = 1000.0  # of each worker before the last

@@ -10,9 +10,9 @@ import pytest
 
 from command import run_command
 from paceline.cluster import opening
-from paceline.cluster.host import Host, check_host
-from paceline.cluster.places import find_controllers
-from paceline.cluster.plan import USER, Controller, NodePlan, Plan
+from paceline.cluster.cgroups import find_controllers
+from paceline.cluster.layout import USER, ClusterLayout, Controller, NodeLayout
+from paceline.cluster.support import Host, check_host
 from paceline.errors import UsageError
 from paceline.present.studies.cluster import busy_machine, more_than_there_is
 from paceline.recipe import ClusterConfig
@@ -97,7 +97,7 @@ def test_a_command_offers_to_go_on_without_shares(monkeypatch: pytest.MonkeyPatc
 
 
 def test_shares_beyond_the_machine_are_said() -> None:
-    plan = Plan("lab", (NodePlan(cpus=1.5), NodePlan(cpus=1), NodePlan()))
+    plan = ClusterLayout("lab", (NodeLayout(cpus=1.5), NodeLayout(cpus=1), NodeLayout()))
     assert "shares are 2.5 cores, this machine has 2" in more_than_there_is(plan, num_cores=2)
     assert more_than_there_is(plan, num_cores=3) == ""
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.groups import claim_groups, labelled_groups, limit_files, limit_groups, members, weight_files
-from paceline.cluster.host import Host
-from paceline.cluster.opening import Cluster, in_words, make_plan
-from paceline.cluster.plan import DIRECT, USER, Controller, NodePlan, Plan
+from paceline.cluster.cgroups import claim_groups, labelled_groups, limit_files, limit_groups, members, weight_files
+from paceline.cluster.layout import DIRECT, USER, ClusterLayout, Controller, NodeLayout
+from paceline.cluster.opening import Cluster, in_words, make_layout
 from paceline.cluster.shaping import MTU, node_lines, receiving_lines, sending_lines, switch_lines
+from paceline.cluster.support import Host
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig, parse_cluster
 
@@ -24,15 +24,17 @@ EVERYTHING = Host(
 WORDS = "nodes=4,cpus=0.5,bandwidth=1gbit,latency=1ms,loss=0.1%,memory=2g,links=0-2:100mbit,slow=3:0.5"
 
 
-def plan_of(words: str, *, name: str = "lab", without_cpu_shares: bool = False, host: Host = EVERYTHING) -> Plan:
+def plan_of(
+    words: str, *, name: str = "lab", without_cpu_shares: bool = False, host: Host = EVERYTHING
+) -> ClusterLayout:
     changes = {key.removeprefix("cluster."): value for key, value in parse_cluster(words).items()}
     config = ClusterConfig(**changes)
-    return make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=1)
+    return make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=1)
 
 
 def test_a_plan_survives_its_line_of_text() -> None:
     plan = plan_of(WORDS)
-    assert Plan.from_json(plan.to_json()) == plan
+    assert ClusterLayout.from_json(plan.to_json()) == plan
     assert "\n" not in plan.to_json()
 
 
@@ -72,7 +74,7 @@ def test_names_must_fit_an_interface(name: str) -> None:
 @pytest.mark.parametrize("nodes", [0, 251])
 def test_a_cluster_has_room_for_so_many_nodes(nodes: int) -> None:
     with pytest.raises(UsageError, match="1 to 250 nodes"):
-        make_plan(ClusterConfig(nodes=nodes), name="", without_cpu_shares=False, host=EVERYTHING, parent=1)
+        make_layout(ClusterConfig(nodes=nodes), name="", without_cpu_shares=False, host=EVERYTHING, parent=1)
 
 
 def test_names_are_made_up_where_none_is_given() -> None:
@@ -162,14 +164,14 @@ def test_the_command_without_groups_only_enters() -> None:
 @pytest.mark.parametrize(
     ("version", "node", "files"),
     [
-        (1, NodePlan(cpus=0.5), {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "10000"}),
-        (2, NodePlan(cpus=0.5), {"cpu.max": "10000 20000"}),
-        (2, NodePlan(cpus=0.01), {"cpu.max": "1000 100001"}),
-        (2, NodePlan(cpus=3), {"cpu.max": "60000 20000"}),
-        (2, NodePlan(), {}),
+        (1, NodeLayout(cpus=0.5), {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "10000"}),
+        (2, NodeLayout(cpus=0.5), {"cpu.max": "10000 20000"}),
+        (2, NodeLayout(cpus=0.01), {"cpu.max": "1000 100001"}),
+        (2, NodeLayout(cpus=3), {"cpu.max": "60000 20000"}),
+        (2, NodeLayout(), {}),
     ],
 )
-def test_files_of_a_cpu_share(version: int, node: NodePlan, files: dict[str, str]) -> None:
+def test_files_of_a_cpu_share(version: int, node: NodeLayout, files: dict[str, str]) -> None:
     assert dict(limit_files(Controller("cpu", version, "/"), node)) == files
 
 
@@ -182,10 +184,10 @@ def test_every_node_counts_towards_others_as_a_process_would() -> None:
 
 @pytest.mark.parametrize(("version", "name"), [(1, "memory.limit_in_bytes"), (2, "memory.max")])
 def test_files_of_a_memory_limit(version: int, name: str) -> None:
-    assert dict(limit_files(Controller("memory", version, "/"), NodePlan(memory_bytes=4096))) == {name: "4096"}
+    assert dict(limit_files(Controller("memory", version, "/"), NodeLayout(memory_bytes=4096))) == {name: "4096"}
 
 
-def groups_of_version_2(folder: Path) -> Plan:
+def groups_of_version_2(folder: Path) -> ClusterLayout:
     (folder / "cgroup.subtree_control").write_text("cpu memory")
     both = tuple(Controller(name, 2, str(folder)) for name in ("cpu", "memory"))
     return plan_of("nodes=2,cpus=0.5,memory=1g,slow=1:0.5", host=dataclasses.replace(EVERYTHING, controllers=both))

@@ -17,7 +17,7 @@ import pytest
 
 from paceline.data import load_data
 from paceline.data.download import fetch
-from paceline.data.published import CIFAR10, MNIST, PUBLISHED, Published
+from paceline.data.published import CIFAR10, MNIST, PUBLISHED, PublishedDataset
 from paceline.data.transfer import TransferFailed, transfer
 from paceline.data.verify import Pin
 from paceline.errors import UsageError
@@ -194,7 +194,7 @@ def test_every_mirror_s_reason_is_given(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def files(server: Server, monkeypatch: pytest.MonkeyPatch) -> Published:
+def files(server: Server, monkeypatch: pytest.MonkeyPatch) -> PublishedDataset:
     """A data set named mnist of two files, of which the server has the compressed forms."""
     forms = {}
     for name, plain in (("one", b"1" * 1000), ("two", CONTENT)):
@@ -227,7 +227,7 @@ def archive(server: Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]
     return contents
 
 
-def test_fetch_gets_what_is_missing_and_only_that(server: Server, files: Published, tmp_path: Path) -> None:
+def test_fetch_gets_what_is_missing_and_only_that(server: Server, files: PublishedDataset, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"1" * 1000)
     calls: list[tuple[int, int | None]] = []
     assert fetch("mnist", tmp_path, lambda done, total: calls.append((done, total))) == tmp_path
@@ -241,7 +241,7 @@ def test_fetch_gets_what_is_missing_and_only_that(server: Server, files: Publish
     assert calls == []
 
 
-def test_progress_counts_all_files_together(server: Server, files: Published, tmp_path: Path) -> None:
+def test_progress_counts_all_files_together(server: Server, files: PublishedDataset, tmp_path: Path) -> None:
     calls: list[tuple[int, int | None]] = []
     fetch("mnist", tmp_path / "new" / "folder", lambda done, total: calls.append((done, total)))
     total_bytes = sum(len(content) for content in server.files.values())
@@ -251,7 +251,7 @@ def test_progress_counts_all_files_together(server: Server, files: Published, tm
     assert len(files.find(tmp_path / "new" / "folder")) == 2
 
 
-def test_fetch_goes_to_the_default_directory(files: Published, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_fetch_goes_to_the_default_directory(files: PublishedDataset, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("PACELINE_DATA", str(tmp_path / "default"))
     assert fetch("mnist") == tmp_path / "default"
     assert len(files.find(tmp_path / "default")) == 2
@@ -284,7 +284,7 @@ def test_no_download_asks_nobody(server: Server, tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_failed_download_says_what_where_why_and_how(server: Server, files: Published, tmp_path: Path) -> None:
+def test_a_failed_download_says_what_where_why_and_how(server: Server, files: PublishedDataset, tmp_path: Path) -> None:
     del server.files["/two.gz"]
     with pytest.raises(UsageError) as raised:
         load_data(DataConfig(name="mnist", dir=str(tmp_path)), seed=0)

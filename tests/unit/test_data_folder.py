@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from paceline.data import Data, load_data
-from paceline.data.folder import centre_crop, random_crop
+from paceline.data.image_folder import centre_crop, random_crop
 from paceline.data.sharding import epoch_generator
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig

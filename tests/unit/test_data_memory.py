@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from paceline.data import ShardPlan
-from paceline.data.memory import Augmentation, InMemory, Normalization
-from paceline.data.tensors import First
+from paceline.data.base import First
+from paceline.data.in_memory import Augmentation, InMemory, Normalization
 
 NUM_IMAGES, SIZE = 40, 8
 

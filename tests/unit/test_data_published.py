@@ -22,7 +22,7 @@ import torch
 
 from paceline.data import Data, Dataset, load_data, verify
 from paceline.data.mnist import read_idx
-from paceline.data.published import CIFAR10, MNIST, PUBLISHED, Published, data_directory
+from paceline.data.published import CIFAR10, MNIST, PUBLISHED, PublishedDataset, data_directory
 from paceline.data.verify import Pin
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig
@@ -394,7 +394,7 @@ def test_records_must_be_whole(tmp_path: Path, cifar, monkeypatch) -> None:  # t
 
 
 @pytest.mark.parametrize("published", [MNIST, CIFAR10])
-def test_the_pins_are_whole(published: Published) -> None:
+def test_the_pins_are_whole(published: PublishedDataset) -> None:
     pins = [pin for forms in (*published.files.values(), published.archive) for pin in forms.values()]
     for pin in pins:
         algorithm, _, digest = pin.digest.partition(":")

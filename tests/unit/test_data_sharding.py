@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data import ShardPlan, epoch_generator, make_plan
-from paceline.data.tensors import First, Tensors
+from paceline.data.base import First, Tensors
 from paceline.errors import UsageError
 from properties import examples
 

@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import axes, shaped
-from paceline.dataflow.axis import Axis
+from paceline.dataflow.accesses import Accesses
+from paceline.dataflow.baselines import best_accesses
 from paceline.dataflow.chips import Chip, load_chip
-from paceline.dataflow.levels import Accesses
 from paceline.dataflow.mapping import OBJECTIVES, best_mapping, choose_mapping
-from paceline.dataflow.others import best_accesses
-from paceline.dataflow.rowstationary import Mapping, accesses, cycles
-from paceline.dataflow.shape import Shape
+from paceline.dataflow.row_stationary import Mapping, accesses, cycles
+from paceline.dataflow.shape import ConvAxis, Shape
 from paceline.errors import UsageError
 from properties import examples
 
@@ -61,7 +60,7 @@ def chips(draw: st.DrawFn) -> Chip:
     )
 
 
-def pixels(axis: Axis, outputs: range) -> set[int]:
+def pixels(axis: ConvAxis, outputs: range) -> set[int]:
     """Places along an axis that some outputs read, counted from the first of the padding."""
     return {output * axis.stride + offset for output in outputs for offset in range(axis.kernel)}
 
@@ -133,7 +132,7 @@ def cut(whole: int, part: int) -> list[range]:
     return [range(start, min(start + part, whole)) for start in range(0, whole, part)]
 
 
-def real(axis: Axis, places: set[int]) -> int:
+def real(axis: ConvAxis, places: set[int]) -> int:
     return sum(axis.padding <= place < axis.padding + axis.size for place in places)
 
 

@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import arrays, axes, convolutions, shaped, timings
-from paceline.dataflow.axis import Axis
+from paceline.dataflow.access_counts import conv_accesses
 from paceline.dataflow.chips import load_chip
-from paceline.dataflow.counting import conv_accesses
-from paceline.dataflow.matrices import read_matrix
-from paceline.dataflow.operands import make_operands
-from paceline.dataflow.rowstationary import Mapping, accesses, cycles, total_cycles
-from paceline.dataflow.shape import Shape
-from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.matrices import make_operands, read_matrix
+from paceline.dataflow.row_stationary import Mapping, accesses, cycles, total_cycles
+from paceline.dataflow.shape import ConvAxis, Shape
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import Timing
 from properties import examples
 
@@ -35,18 +33,18 @@ def spread(items: Sequence[int], most: int) -> list[int]:
     return [len(part) for part in np.array_split(np.array(items), min(most, len(items)))]
 
 
-def pixels(axis: Axis, outputs: Sequence[int]) -> set[int]:
+def pixels(axis: ConvAxis, outputs: Sequence[int]) -> set[int]:
     """Places along an axis that some outputs read, counted from the first of the padding."""
     return {output * axis.stride + offset for output in outputs for offset in range(axis.kernel)}
 
 
-def real(axis: Axis, places: set[int]) -> int:
+def real(axis: ConvAxis, places: set[int]) -> int:
     return sum(axis.padding <= place < axis.padding + axis.size for place in places)
 
 
 @examples(300)
 @given(axes())
-def test_pixels_of_strips(axis: Axis) -> None:
+def test_pixels_of_strips(axis: ConvAxis) -> None:
     parts = np.arange(1, axis.outputs + 1)
     strips = [[pixels(axis, strip) for strip in cut(range(axis.outputs), part)] for part in parts.tolist()]
     assert axis.read_in_strips(parts).tolist() == [sum(map(len, some)) for some in strips]
@@ -57,7 +55,7 @@ def test_pixels_of_strips(axis: Axis) -> None:
 
 @examples(300)
 @given(axes())
-def test_blocks_of_pixels_in_strips(axis: Axis) -> None:
+def test_blocks_of_pixels_in_strips(axis: ConvAxis) -> None:
     """How many there are, and how many outputs of their own strip each of them goes into."""
     for part, size in itertools.product(range(1, axis.outputs + 1), range(1, axis.size + 1)):
         count = touched = 0
@@ -72,8 +70,8 @@ def test_blocks_of_pixels_in_strips(axis: Axis) -> None:
 
 def test_padding_that_no_output_reads() -> None:
     """32 rows under 3 with stride 2 and padding 1: the row of zeros at the end is never met, all 32 real rows are."""
-    assert Axis(size=32, kernel=3, stride=2, padding=1).real_in_strips(16) == 32
-    assert Axis(size=9, kernel=1, stride=2, padding=0).real_in_strips(5) == 5
+    assert ConvAxis(size=32, kernel=3, stride=2, padding=1).real_in_strips(16) == 32
+    assert ConvAxis(size=9, kernel=1, stride=2, padding=0).real_in_strips(5) == 5
 
 
 @st.composite
@@ -220,7 +218,7 @@ def test_sets_side_by_side_share_their_image() -> None:
 
 @examples(100)
 @given(axes(), axes(), st.integers(1, 4))
-def test_a_set_of_its_own_is_counted_alike_by_both(rows: Axis, columns: Axis, num_channels: int) -> None:
+def test_a_set_of_its_own_is_counted_alike_by_both(rows: ConvAxis, columns: ConvAxis, num_channels: int) -> None:
     """One image, one filter, no fold. `conv` adds a column in its first PE, which reads and writes its register."""
     shape = shaped(rows, columns, num_channels=num_channels)
     images = np.zeros((1, num_channels, rows.size, columns.size), dtype=int)

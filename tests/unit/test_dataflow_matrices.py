@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.dataflow.matrices import read_matrix
-from paceline.dataflow.operands import make_operands
+from paceline.dataflow.matrices import make_operands, read_matrix
 from paceline.dataflow.shape import Shape, parse_array, parse_pair
 from paceline.errors import UsageError
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.dataflow.accesses import compressed_share, encoded_share
+from paceline.dataflow.baselines import OTHERS, best_accesses
 from paceline.dataflow.chips import Chip, chip_names, load_chip
-from paceline.dataflow.compression import compressed_share, encoded_share
-from paceline.dataflow.layers import Layer, alexnet, told_apart, vgg16
+from paceline.dataflow.layers import LayerShape, alexnet, told_apart, vgg16
 from paceline.dataflow.mapping import OBJECTIVES, best_mapping, choose_mapping, divided
-from paceline.dataflow.network import analyse
-from paceline.dataflow.others import OTHERS, best_accesses
-from paceline.dataflow.rowstationary import buffer_banks, filter_bytes
+from paceline.dataflow.network_cost import analyse
+from paceline.dataflow.row_stationary import buffer_banks, filter_bytes
 from paceline.dataflow.shape import Shape
 from paceline.errors import UsageError
 from properties import examples
@@ -141,7 +141,7 @@ def test_what_cannot_be_mapped_is_said() -> None:
     def refused(chip: Chip = EYERISS, **changes: Any) -> str:
         sizes = {"input_height": 40, "input_width": 40, "kernel_height": 3, "kernel_width": 3}
         with pytest.raises(UsageError, match="layer odd cannot be mapped onto eyeriss") as caught:
-            analyse([Layer(name="odd", shape=Shape(**{**sizes, **changes}))], chip)
+            analyse([LayerShape(name="odd", shape=Shape(**{**sizes, **changes}))], chip)
         return str(caught.value)
 
     assert "its 13 filter rows need as many rows of PEs, and there are 12" in refused(kernel_height=13)
@@ -206,7 +206,7 @@ def test_a_larger_array_is_faster_and_a_starved_one_is_bound_elsewhere() -> None
 def test_loading_filters_is_the_buffers_part() -> None:
     """Many filters over few pixels: the PEs wait for weights much longer than they multiply."""
     sizes = {"input_height": 4, "input_width": 4, "kernel_height": 3, "kernel_width": 3, "padding": (1, 1)}
-    layer = Layer(name="deep", shape=Shape(num_filters=512, num_channels=512, **sizes))
+    layer = LayerShape(name="deep", shape=Shape(num_filters=512, num_channels=512, **sizes))
     fast = replace(EYERISS, dram=replace(EYERISS.dram, bytes_per_s=1e12))
     row = analyse([layer], fast, with_others=False)["layers"][0]
     assert row["cycles_by_cause"]["filter_load"] > row["cycles_by_cause"]["compute"]

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import axes, shaped
-from paceline.dataflow.axis import Axis
+from paceline.dataflow.accesses import Accesses
+from paceline.dataflow.baselines import OTHERS, Allowed, any_block, best_accesses
 from paceline.dataflow.chips import Chip, load_chip
-from paceline.dataflow.levels import Accesses
-from paceline.dataflow.others import OTHERS, Allowed, any_block, best_accesses
-from paceline.dataflow.shape import Shape
+from paceline.dataflow.shape import ConvAxis, Shape
 from properties import examples
 
 EYERISS = load_chip("eyeriss")
@@ -25,7 +24,9 @@ SCARCE = replace(EYERISS, rows=3, columns=5, buffer=replace(EYERISS.buffer, bank
 
 @examples(100)
 @given(axes(), axes(), st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)))
-def test_other_dataflows_with_room_for_everything(rows: Axis, columns: Axis, counts: tuple[int, int, int]) -> None:
+def test_other_dataflows_with_room_for_everything(
+    rows: ConvAxis, columns: ConvAxis, counts: tuple[int, int, int]
+) -> None:
     """Nothing is fetched twice where the array and the buffer hold the whole layer."""
     rows, columns = (replace(axis, padding=0, size=max(axis.size, axis.kernel)) for axis in (rows, columns))
     num_images, num_filters, num_channels = counts
@@ -96,7 +97,7 @@ def worth_trying(whole: int) -> list[int]:
 @pytest.mark.parametrize("dataflow", OTHERS)
 def test_an_input_that_no_output_reads(dataflow: str) -> None:
     """Padding of 2 and a stride of 5: the one output is over padding alone."""
-    shape = shaped(*[Axis(size=1, kernel=1, stride=5, padding=2)] * 2)
+    shape = shaped(*[ConvAxis(size=1, kernel=1, stride=5, padding=2)] * 2)
     assert best_accesses(dataflow, shape, EYERISS).dram == {"filter": 1, "input": 0, "partial_sum": 1}
 
 
@@ -109,12 +110,12 @@ def tiles(shape: Shape) -> Iterator[tuple[int, int, int, list[tuple[range, range
         yield m, n, e, list(itertools.product(*cuts))
 
 
-def real_pixels(axis: Axis, outputs: range) -> list[int]:
+def real_pixels(axis: ConvAxis, outputs: range) -> list[int]:
     places = {output * axis.stride + offset for output in outputs for offset in range(axis.kernel)}
     return sorted(place for place in places if axis.padding <= place < axis.padding + axis.size)
 
 
-def touched(axis: Axis, outputs: range, block: list[int]) -> int:
+def touched(axis: ConvAxis, outputs: range, block: list[int]) -> int:
     """Outputs that read any pixel of a block."""
     return sum(any(0 <= pixel - output * axis.stride < axis.kernel for pixel in block) for output in outputs)
 
@@ -161,7 +162,7 @@ def chunks(pixels: list[int], size: int) -> list[list[int]]:
 
 @examples(60)
 @given(axes(), axes(), st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)))
-def test_input_stationary_is_that_of_a_walk(rows: Axis, columns: Axis, counts: tuple[int, int, int]) -> None:
+def test_input_stationary_is_that_of_a_walk(rows: ConvAxis, columns: ConvAxis, counts: tuple[int, int, int]) -> None:
     """On 15 PEs with a buffer of 200 words: strips overlap, blocks do not fill them, sums come back."""
     rows, columns = (
         replace(axis, kernel=min(axis.kernel, 3), size=min(max(axis.size, 3), 7)) for axis in (rows, columns)

@@ -13,17 +13,17 @@ from torch import nn
 
 from command import run_command
 from paceline.data import load_data
+from paceline.dataflow.accesses import encoded_share
 from paceline.dataflow.chips import load_chip
-from paceline.dataflow.compression import encoded_share
-from paceline.dataflow.network import analyse
-from paceline.dataflow.reading import UNKNOWN, layers_of, read_layers
+from paceline.dataflow.model_layers import UNKNOWN, layers_of, read_layers
+from paceline.dataflow.network_cost import analyse
 from paceline.errors import UsageError
 from paceline.models import build_model
 from paceline.present.charts.registry import make_section
+from paceline.quantize.fake_quant import Rounding, Simulated
+from paceline.quantize.fx_trace import trace
 from paceline.quantize.grid import stored_grid
 from paceline.quantize.ops import Conv
-from paceline.quantize.simulate import Rounding, Simulated
-from paceline.quantize.trace import trace
 from paceline.recipe import Recipe, load_recipe
 from paceline.runs import find
 from trained_samples import trained_run, trained_state

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, timings
-from paceline.dataflow.operands import Operands
+from paceline.dataflow.matrices import Operands
 from paceline.dataflow.shape import Shape
-from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS, Timing, make_schedule
 from properties import examples
 

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, convolve, timings
-from paceline.dataflow.matrices import read_matrix
-from paceline.dataflow.operands import make_operands
-from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.matrices import make_operands, read_matrix
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS, Timing
 from paceline.errors import UsageError
 from properties import examples

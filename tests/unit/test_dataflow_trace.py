@@ -15,13 +15,12 @@ import pytest
 from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, timings
-from paceline.dataflow.counting import conv_accesses
-from paceline.dataflow.events import OPERATIONS, count_events, events
-from paceline.dataflow.matrices import read_matrix
-from paceline.dataflow.operands import make_operands
-from paceline.dataflow.simulate import Simulation
+from paceline.dataflow.access_counts import conv_accesses
+from paceline.dataflow.matrices import make_operands, read_matrix
+from paceline.dataflow.pe_events import OPERATIONS, count_events, events
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS, Timing
-from paceline.dataflow.trace import write_trace
+from paceline.dataflow.trace_export import write_trace
 from paceline.errors import UsageError
 from properties import examples
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.cli.parts.commands import LazyGroup
+from paceline.cli.lazy_commands import LazyGroup
 from paceline.codecs import codecs
 from paceline.recipe import builtin_recipes
 from paceline.strategies import strategies

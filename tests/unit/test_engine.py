@@ -18,20 +18,20 @@ from paceline.launch.base import Task
 from paceline.recipe import Recipe, load_recipe
 from paceline.results import StudyResult, changed, to_json
 from paceline.runs import list_runs
-from paceline.runs.lock import locked
+from paceline.runs.store import locked
 from paceline.study import engine
 from paceline.study.base import Study
 from paceline.study.candidates import Space
 from paceline.study.compare import Compare
 from paceline.study.engine import StudyOutcome, interleaved, run_study, unfinished
-from paceline.study.folder import read_study
 from paceline.study.halving import Margins
 from paceline.study.registry import studies
 from paceline.study.reproduce import Reproduce
 from paceline.study.scale import Scale
+from paceline.study.study_folder import read_study
 from paceline.study.sweep import Sweep
+from paceline.study.sweep_points import parse_vary
 from paceline.study.tune import Tune
-from paceline.study.vary import parse_vary
 
 TINY = {"data.train_samples": 40, "train.batch_size": 20, "train.iterations": 2, "workers": 2, "strategies": "ring,ddp"}
 RECIPE = Recipe().replace(TINY)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
-from paceline.launch.base import Request, Task, WorkerPool
+from paceline.launch.base import LaunchRequest, Task, WorkerPool
 from paceline.launch.registry import choose_launcher
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.results import StudyResult
@@ -18,7 +18,7 @@ from paceline.runs import list_runs
 from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
 from paceline.study.engine import run_study, unfinished
 from paceline.study.entries import make_entry
-from paceline.study.folder import read_study
+from paceline.study.study_folder import read_study
 
 RECIPE = Recipe().replace({"workers": 2, "strategy": "ring", "train.iterations": 2, "data.train_samples": 40})
 RECIPE = RECIPE.replace({"train.batch_size": 20, "name": "toy"})
@@ -103,7 +103,7 @@ def test_it_is_stored_resumed_and_listed(tmp_path: Path) -> None:
 
 def test_it_runs_on_real_processes(tmp_path: Path) -> None:
     def launch(num_processes: int, cluster: ClusterConfig) -> WorkerPool:
-        return choose_launcher(Request(cluster=cluster)).open(num_processes)
+        return choose_launcher(LaunchRequest(cluster=cluster)).open(num_processes)
 
     outcome = run_study(Halve(recipe=RECIPE), launch, Silent(), tmp_path)
     assert outcome is not None

@@ -15,9 +15,8 @@ import pytest
 from command import run_command
 from paceline.errors import UsageError
 from paceline.export import export, sources_of
-from paceline.export.scalars import OPEN_STEPS, scalars
-from paceline.export.tables import TABLES
-from paceline.measure.sampler import Probe
+from paceline.export.tables import OPEN_STEPS, TABLES, scalars
+from paceline.measure.sampler import ResourceProbe
 from paceline.measure.spans import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
 from paceline.runs import find, read
 from paceline.worker_files import worker_lines
@@ -79,7 +78,7 @@ def test_every_kind_is_one_csv_file_with_a_header(tmp_path: Path) -> None:
 
 def test_no_column_of_what_workers_write_is_left_out() -> None:
     columns = {table.kind: table.columns for table in TABLES}
-    probe = Probe()
+    probe = ResourceProbe()
     try:
         assert {"time_s", *probe.read()} <= columns["sample"].keys()
     finally:

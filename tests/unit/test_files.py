@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.parts.options import check_different, check_target
+from paceline.cli.options import check_different, check_target
 from paceline.errors import UsageError
-from paceline.files import is_stream, whole_file
+from paceline.output_files import is_stream, whole_file
 
 CONV = ("dataflow", "conv", "--input", "1 2; 3 4", "--kernel", "1", "--cycles", "0")
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from measured_samples import KINDS, measured_study
-from paceline.present import comparing, conditions, measured, numbers
-from paceline.present.comparison import tiles
+from paceline.present import comparison_findings, conditions, measurement_findings, numbers
+from paceline.present.comparison_page import tiles
 from paceline.present.model import Finding
 from paceline.present.rows import named_rows
 from paceline.results import Environment, Final, Overhead, Row, Versus, changed
-from paceline.study.results import combine
+from paceline.study.run_results import combine
 from report_samples import recipe, result, usual_study
 
 
@@ -63,7 +63,7 @@ def only(findings: list[Finding]) -> Finding:
 
 class TestHeadline:
     def headline(self, *rows: Row) -> str:
-        found = comparing.headline(rows)
+        found = comparison_findings.headline(rows)
         assert found.kind == "headline"
         return found.text
 
@@ -108,7 +108,7 @@ class TestHeadline:
 
 class TestSpeed:
     def test_slower_ones_and_ties(self) -> None:
-        slower, ties = comparing.speed([ALONE, ALL_REDUCE, GATHER, RING, DDP])
+        slower, ties = comparison_findings.speed([ALONE, ALL_REDUCE, GATHER, RING, DDP])
         assert slower == Finding(
             "ring takes 41 % less time per iteration than gather-scatter (95 % interval 35 to 46 %) and 67 % less than "
             "all-reduce (66 to 68 %).",
@@ -121,30 +121,34 @@ class TestSpeed:
         assert ties.kind == "finding"
 
     def test_the_headline_says_that_all_tie(self) -> None:
-        assert only(comparing.speed([RING, DDP])).kind == "detail"
+        assert only(comparison_findings.speed([RING, DDP])).kind == "detail"
 
     def test_one_repeat(self) -> None:
         rows = [row("ring", 20, "fastest"), row("ddp", 30, "one repeat cannot tell", 1.5)]
-        assert texts(comparing.speed(rows)) == ["Against ring in this one repeat: ddp takes 1.50 times as long."]
-        caution = only(comparing.one_repeat(rows, 1))
+        assert texts(comparison_findings.speed(rows)) == [
+            "Against ring in this one repeat: ddp takes 1.50 times as long."
+        ]
+        caution = only(comparison_findings.one_repeat(rows, 1))
         assert caution.kind == "caution"
         assert caution.text == "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
-        assert comparing.one_repeat(rows, 2) == comparing.one_repeat(rows[:1], 1) == []
+        assert comparison_findings.one_repeat(rows, 2) == comparison_findings.one_repeat(rows[:1], 1) == []
 
     def test_nothing_to_compare_with(self) -> None:
-        assert comparing.speed([row("ring", 20)]) == []
+        assert comparison_findings.speed([row("ring", 20)]) == []
 
 
 class TestAgainstOneWorker:
     def test_faster(self) -> None:
-        found = comparing.against_one_worker([ALONE, changed(RING, speedup=2.0), changed(GATHER, speedup=0.9)])
+        found = comparison_findings.against_one_worker(
+            [ALONE, changed(RING, speedup=2.0), changed(GATHER, speedup=0.9)]
+        )
         assert texts(found) == [
             "Speed-up over one worker with the same global batch: ring 2.00 times on 4 workers (95 % interval 1.80 to "
             "2.20), an efficiency of 50 %. Slower than one worker: gather-scatter (speed-up 0.90)."
         ]
 
     def test_slower_is_a_problem(self) -> None:
-        finding = only(comparing.against_one_worker([QUICK_ALONE, RING]))
+        finding = only(comparison_findings.against_one_worker([QUICK_ALONE, RING]))
         assert finding.kind == "problem"
         assert finding.text == (
             "One worker is faster: ring takes 2.00 times as long per iteration on 4 workers as one worker with the "
@@ -153,12 +157,12 @@ class TestAgainstOneWorker:
 
     def test_no_difference(self) -> None:
         alone = row("one-worker", 20, "no difference", 1.0, (0.9, 1.1), workers=1)
-        assert texts(comparing.against_one_worker([alone, RING])) == [
+        assert texts(comparison_findings.against_one_worker([alone, RING])) == [
             "Not distinguishable from one worker at 95 % confidence: ring on 4 workers."
         ]
 
     def test_no_row_of_one_worker(self) -> None:
-        assert texts(comparing.against_one_worker([RING, DDP])) == [
+        assert texts(comparison_findings.against_one_worker([RING, DDP])) == [
             "No speed-up can be given: one worker was not measured."
         ]
 
@@ -168,37 +172,37 @@ class TestSynchronisationCost:
 
     def test_what_synchronising_costs(self) -> None:
         against = Versus(label="none", limit_s=0.015, ratio=4 / 3, interval95=(1.2, 1.4))
-        found = comparing.synchronisation_cost([self.LOOSE, changed(RING, versus_none=against)])
+        found = comparison_findings.synchronisation_cost([self.LOOSE, changed(RING, versus_none=against)])
         assert texts(found) == [
             "Time per iteration over workers that never synchronise (none, slowest worker 15.0 ms): ring 1.33x (1.20 "
             "to 1.40).",
             "Synchronising costs ring 5.00 ms per iteration, 25 % of its time.",
         ]
-        assert comparing.synchronisation_cost([self.LOOSE, RING]) == []
+        assert comparison_findings.synchronisation_cost([self.LOOSE, RING]) == []
 
     def test_nothing_measurable(self) -> None:
         against = Versus(label="none", limit_s=0.019, ratio=1.03, interval95=(0.9, 1.1))
-        found = comparing.synchronisation_cost([self.LOOSE, changed(RING, versus_none=against)])
+        found = comparison_findings.synchronisation_cost([self.LOOSE, changed(RING, versus_none=against)])
         assert found[-1].text == "Synchronising costs ring nothing measurable: not distinguishable from none."
 
 
 class TestReplicas:
     def test_equal_ones(self) -> None:
-        finding = only(comparing.replicas([ALONE, RING, DDP]))
+        finding = only(comparison_findings.replicas([ALONE, RING, DDP]))
         assert finding.text == "Replicas are equal: every worker ended with the same parameters, bit for bit."
         assert finding.kind == "detail"
 
     def test_replicas_that_may_differ(self) -> None:
         loose = row("none", 15, guarantee="NONE", replica_drift=0.38, replicas_equal=False)
         local = row("local", 15, guarantee="PERIODIC", replica_drift=0.01)
-        assert texts(comparing.replicas([RING, loose, local])) == [
+        assert texts(comparison_findings.replicas([RING, loose, local])) == [
             "Replicas are equal: every worker of ring ended with the same parameters, bit for bit. "
             "Replicas differed while training and were averaged at the end: local (drift 0.0100). "
             "Replicas ended different, as their guarantee allows: none (drift 0.380, guarantee none)."
         ]
 
     def test_a_broken_guarantee_is_a_problem(self) -> None:
-        finding = only(comparing.replicas([row("ring", 20, replicas_equal=False, replica_drift=1e-5)]))
+        finding = only(comparison_findings.replicas([row("ring", 20, replicas_equal=False, replica_drift=1e-5)]))
         assert finding.kind == "problem"
         assert finding.text == (
             "ring is exact, but its replicas ended different (drift 1.00e-05): do not trust its figures."
@@ -211,16 +215,20 @@ class TestLearning:
 
     def test_accuracy_by_figure(self) -> None:
         rows = [self.scored("ring", 0.798), self.scored("ddp", 0.798), self.scored("none", 0.8205)]
-        assert texts(comparing.learning(rows)) == ["Test accuracy at the end: 82.0 % (none) and 79.8 % (ring and ddp)."]
-        assert texts(comparing.learning(rows[:2])) == ["Test accuracy at the end: 79.8 % for all."]
-        assert texts(comparing.learning([*rows[:2], RING])) == ["Test accuracy at the end: 79.8 % for ring and ddp."]
+        assert texts(comparison_findings.learning(rows)) == [
+            "Test accuracy at the end: 82.0 % (none) and 79.8 % (ring and ddp)."
+        ]
+        assert texts(comparison_findings.learning(rows[:2])) == ["Test accuracy at the end: 79.8 % for all."]
+        assert texts(comparison_findings.learning([*rows[:2], RING])) == [
+            "Test accuracy at the end: 79.8 % for ring and ddp."
+        ]
 
     def test_regression_has_no_accuracy(self) -> None:
-        assert comparing.learning([RING, DDP]) == []
+        assert comparison_findings.learning([RING, DDP]) == []
 
     def test_a_loss_that_is_not_finite_is_a_problem(self) -> None:
         final = Final(train_loss=None, train_accuracy=None, test_loss=None, test_accuracy=None)
-        assert comparing.learning([row("ring", 20, final=final)]) == [
+        assert comparison_findings.learning([row("ring", 20, final=final)]) == [
             Finding(
                 "Training diverged: the loss of ring is not a finite number at the end.",
                 title="Learning",
@@ -238,7 +246,7 @@ def named(label: str) -> Row:
 
 class TestMeasured:
     def test_a_straggler_that_one_strategy_shows(self) -> None:
-        found = measured.stragglers([named("ring"), changed(named("ddp"), stragglers=[])])
+        found = measurement_findings.stragglers([named("ring"), changed(named("ddp"), stragglers=[])])
         assert found[0].kind == "problem"
         assert texts(found) == [
             "Straggler: worker 2 is slow in backward by 1.90 ms per step, 31 % of the others' own work (95 % interval "
@@ -249,38 +257,38 @@ class TestMeasured:
     def test_strategies_that_differ_give_a_range(self) -> None:
         [one] = named("ddp").stragglers or []
         other = changed(named("ddp"), stragglers=[changed(one, excess_percent=25.0, excess_s=0.0015)])
-        text = measured.stragglers([named("ring"), other])[0].text
+        text = measurement_findings.stragglers([named("ring"), other])[0].text
         assert "by 1.50 to 1.90 ms per step, 25 to 31 % of the others' own work (95 % interval 28 to 34 %)" in text
         assert text.endswith("under ring and ddp.")
 
     def test_beside_runs_that_are_too_short_to_tell(self) -> None:
         short = changed(named("ddp"), stragglers=None)
-        found = texts(measured.stragglers([named("ring"), short]))
+        found = texts(measurement_findings.stragglers([named("ring"), short]))
         assert "under ring." in found[0]
         assert found[-1] == f"Straggler detection needs 50 timed steps; ddp has {short.timed_steps}."
-        assert measured.stragglers([changed(short, split=None)]) == []
+        assert measurement_findings.stragglers([changed(short, split=None)]) == []
 
     def test_an_even_run_has_none(self) -> None:
         even = measured_study(has_slow=False).results
-        assert texts(measured.stragglers(even)) == [
+        assert texts(measurement_findings.stragglers(even)) == [
             "No straggler: no worker's own work takes over 10 % longer than that of the others."
         ]
 
     def test_time_of_a_step(self) -> None:
-        assert texts(measured.time_of_a_step([named("ring")])) == [
+        assert texts(measurement_findings.time_of_a_step([named("ring")])) == [
             "A step of ring (18.2 ms): 61 % computing, 29 % communicating only, 7 % waiting for others, 2 % loading "
             "data and 1 % between spans.",
             "Communication hidden under computing: next to nothing with ring.",
         ]
-        assert "overlap 93 %" in measured.time_of_a_step(RESULTS)[-1].text
+        assert "overlap 93 %" in measurement_findings.time_of_a_step(RESULTS)[-1].text
 
     def test_many_names_are_counted(self) -> None:
         many = [changed(named("ring"), label=f"s{number}", stragglers=[]) for number in range(12)]
-        assert measured.time_of_a_step(many)[-1].text.endswith("with s0, s1, s2, s3, s4 and 7 others.")
+        assert measurement_findings.time_of_a_step(many)[-1].text.endswith("with s0, s1, s2, s3, s4 and 7 others.")
 
     def test_targets(self) -> None:
         rows = [named(name) for name in ("ring", "overlap", "none")]
-        reached, missed = measured.target(rows)
+        reached, missed = measurement_findings.target(rows)
         assert reached.text == (
             "First to reach the target accuracy of 90.0 %: overlap, after 8 steps (epoch 2), 123 ms of training, "
             "12.4 MB sent by all workers. Also reached by ring (153 ms)."
@@ -288,31 +296,41 @@ class TestMeasured:
         assert missed == Finding(
             "Target accuracy of 90.0 % not reached: none (best 87.1 %).", "Target accuracy", "problem"
         )
-        assert texts(measured.target([named("none")])) == ["Target accuracy of 90.0 % not reached: best 87.1 %."]
+        assert texts(measurement_findings.target([named("none")])) == [
+            "Target accuracy of 90.0 % not reached: best 87.1 %."
+        ]
 
     def test_the_kernels_count(self) -> None:
-        text = only(measured.traffic(RESULTS)).text
+        text = only(measurement_findings.traffic(RESULTS)).text
         assert text.startswith("Bytes sent, counted by the kernel against the prediction: at most 2.10 % ")
 
     def test_profiling_overhead(self) -> None:
-        assert texts(measured.overhead([named("ring")])) == [
+        assert texts(measurement_findings.overhead([named("ring")])) == [
             "Profiling overhead (ring): not measurable (-0.2 to +1.9 %)."
         ]
         saved = Overhead(cost_percent=-1.8, interval95_percent=(-4.0, -0.5), repeats=5)
-        assert texts(measured.overhead([changed(named("ring"), measuring=saved)])) == [
+        assert texts(measurement_findings.overhead([changed(named("ring"), measuring=saved)])) == [
             "Profiling overhead (ring): -1.8 % of a step (95 % interval -4.0 to -0.5 %)."
         ]
 
     def test_old_runs_have_nothing_to_say(self) -> None:
         old = usual_study().results
-        subjects = (measured.time_of_a_step, measured.stragglers, measured.target, measured.traffic, measured.overhead)
+        subjects = (
+            measurement_findings.time_of_a_step,
+            measurement_findings.stragglers,
+            measurement_findings.target,
+            measurement_findings.traffic,
+            measurement_findings.overhead,
+        )
         assert [subject(old) for subject in subjects] == [[]] * len(subjects)
 
     def test_two_strategies(self) -> None:
         kinds = {name: KINDS[name] for name in ("ring", "gather-scatter")}
         rows = measured_study(kinds=kinds).results
-        assert comparing.headline(rows).text.startswith("Fastest exact strategy: ring, ")
-        assert comparing.speed(rows)[0].text.startswith("ring takes 32 % less time per iteration than gather-scatter")
+        assert comparison_findings.headline(rows).text.startswith("Fastest exact strategy: ring, ")
+        assert comparison_findings.speed(rows)[0].text.startswith(
+            "ring takes 32 % less time per iteration than gather-scatter"
+        )
 
     def test_tiles(self) -> None:
         found = {tile.name: tile.value for tile in tiles(named_rows([(one, {}) for one in RESULTS]))}

@@ -8,9 +8,9 @@ from torch import nn
 
 from paceline.comm.threads import ThreadsComm
 from paceline.recipe import OptimizerConfig, Recipe
+from paceline.train.allocator import LARGEST_BLOCK
 from paceline.train.context import Context
 from paceline.train.footprint import Allocations, Peaks, changes_of, footprint_job, replay
-from paceline.train.memory import LARGEST_BLOCK
 
 
 def test_memory_is_taken_and_freed_in_order() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Request, Task
-from paceline.launch.delivery import PIECE_BYTES, Receiver, delivered
-from paceline.launch.ground import spread
+from paceline.launch.base import LaunchRequest, Task
+from paceline.launch.file_transfer import PIECE_BYTES, Receiver, delivered
 from paceline.launch.messages import FilePiece
-from paceline.launch.sameness import difference, own_facts
+from paceline.launch.process_host import spread
 from paceline.launch.ssh import SSH_OPTIONS, Ssh, remote_command
+from paceline.launch.version_check import difference, own_facts
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_what_must_be_the_same() -> None:
 )
 def test_hosts_that_cannot_be(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        Ssh(Request(**arguments)).check()
+        Ssh(LaunchRequest(**arguments)).check()
 
 
 def test_the_command_that_starts_a_worker() -> None:
-    request = Request(hosts=("a",), ssh="ssh -p 22", remote_python="/opt/my python")
+    request = LaunchRequest(hosts=("a",), ssh="ssh -p 22", remote_python="/opt/my python")
     command = remote_command(request, "user@a", {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/with space"})
     assert command == [
         "ssh",
@@ -125,6 +125,6 @@ def test_the_command_that_starts_a_worker() -> None:
         "22",
         *SSH_OPTIONS,
         "user@a",
-        "exec env OMP_NUM_THREADS=1 'PYTHONPATH=/with space' '/opt/my python' -m paceline.launch.remote",
+        "exec env OMP_NUM_THREADS=1 'PYTHONPATH=/with space' '/opt/my python' -m paceline.launch.remote_worker",
     ]
-    assert remote_command(Request(hosts=("a",), ssh="agent"), "a", {})[:2] == ["agent", "a"]
+    assert remote_command(LaunchRequest(hosts=("a",), ssh="agent"), "a", {})[:2] == ["agent", "a"]

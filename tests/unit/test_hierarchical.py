@@ -11,7 +11,7 @@ import torch
 
 from comm_table import ALONE, OPERATIONS, mine, run_row
 from helpers import free_port, ignore_event, on_pool
-from paceline.comm import Comm, CommError, Place
+from paceline.comm import Comm, CommConfig, CommError
 from paceline.comm.choose import choose_comm
 from paceline.comm.hierarchical import HierarchicalComm
 from paceline.comm.shm import ShmComm
@@ -28,7 +28,7 @@ ACROSS = [layout for layout in LAYOUTS if len(set(layout)) > 1]
 
 def connect(context: Context, layout: str, port: int, timeout_s: float = 20.0) -> HierarchicalComm:
     store = make_store("127.0.0.1", port, is_master=context.rank == 0, timeout_s=timeout_s)
-    place = Place(
+    place = CommConfig(
         rank=context.rank,
         world_size=context.world_size,
         store=store,

@@ -24,7 +24,7 @@ from paceline.runs import Folder, find, read
 from paceline.runs.select import moment
 from paceline.strategies import StrategySpec
 from paceline.study.remedies import parse_remedies
-from paceline.study.vary import parse_vary, varied
+from paceline.study.sweep_points import parse_vary, varied
 from report_samples import result, write_run
 
 DIGITS = "9" * 5000
@@ -207,7 +207,7 @@ def assert_refused(said: Said) -> None:
 @pytest.fixture
 def nothing_starts() -> Iterator[None]:
     """Commands end where they would load data."""
-    with mock.patch("paceline.cli.parts.fetching.fetch_if_needed", side_effect=RunError("stopped by the test")):
+    with mock.patch("paceline.cli.data.fetch_if_needed", side_effect=RunError("stopped by the test")):
         yield
 
 
@@ -238,7 +238,7 @@ def nothing_starts() -> Iterator[None]:
 )
 def test_words_are_refused_by_the_command(words: tuple[str, str]) -> None:
     with (
-        mock.patch("paceline.cli.parts.fetching.fetch_if_needed"),
+        mock.patch("paceline.cli.data.fetch_if_needed"),
         mock.patch("paceline.study.preflight.preflight", side_effect=RunError("stopped by the test")),
     ):
         assert_refused(run_command("run", *words))

@@ -8,7 +8,7 @@ import pytest
 
 from helpers import build
 from paceline.results import changed
-from paceline.results.verify import Divergence, ReplicaReport, ReplicaStep
+from paceline.results.commands import Divergence, ReplicaReport, ReplicaStep
 from paceline.strategies import Guarantee
 from paceline.study.judges import JUDGES, Seen, judge
 

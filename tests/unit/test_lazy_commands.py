@@ -11,7 +11,7 @@ import typer
 
 from command import run_command
 from paceline.cli import make_app
-from paceline.cli.parts.commands import LazyGroup, read_summary
+from paceline.cli.lazy_commands import LazyGroup, read_summary
 
 NAMES = LazyGroup().list_commands(None)
 
@@ -43,8 +43,8 @@ def test_help_imports_no_command() -> None:
     command = [sys.executable, "-c", code, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert "paceline.cli.parts.commands" in loaded
-    assert not loaded & {"paceline.cli.compare", "paceline.cli.parts.options", "paceline.runs", "psutil", "numpy"}
+    assert "paceline.cli.lazy_commands" in loaded
+    assert not loaded & {"paceline.cli.compare", "paceline.cli.options", "paceline.runs", "psutil", "numpy"}
 
 
 def test_modules_that_are_no_commands_are_passed_over() -> None:

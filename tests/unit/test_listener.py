@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import on_shm_threads, on_threads
-from paceline.comm.listener import BACKGROUND_BYTES, Launched, ObservedWork, Span, settle
+from paceline.comm.listener import BACKGROUND_BYTES, LaunchedGroup, ObservedWork, OpenOperation, settle
 from paceline.comm.shm import ShmComm
 from paceline.train.context import Context
 
@@ -113,7 +113,7 @@ class Waited:
 
 def test_work_that_was_not_waited_for_is_not_told() -> None:
     ear = Ear()
-    work = ObservedWork(Waited(), Span(ear, "send", 8, 1, 0, 0, "network"))
+    work = ObservedWork(Waited(), OpenOperation(ear, "send", 8, 1, 0, 0, "network"))
     assert ear.ops == []
     work.wait()
     assert len(ear.ops) == 1
@@ -132,8 +132,8 @@ class FromTorch:
         return self.future.done()
 
 
-def launched(ear: Ear, number: int, nbytes: int, at: float, completed: float | None) -> Launched:
-    item = Launched(FromTorch(), [Span(ear, "all_reduce", nbytes, None, 0, number, "network")])
+def launched(ear: Ear, number: int, nbytes: int, at: float, completed: float | None) -> LaunchedGroup:
+    item = LaunchedGroup(FromTorch(), [OpenOperation(ear, "all_reduce", nbytes, None, 0, number, "network")])
     item.at, item.completed = at, completed
     return item
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from made_up import made_up_worker
 from made_up_lines import even_steps
 from paceline.present import page_in_memory
-from paceline.present.measured import stragglers
+from paceline.present.measurement_findings import stragglers
 from paceline.present.model import Page
 from paceline.present.studies.run import run_facts
 from paceline.present.terminal import show
@@ -21,8 +21,8 @@ from paceline.recipe import Recipe
 from paceline.results import RunResult, Straggler, changed, convert, encode, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import make_entry
-from paceline.study.measured import agreed_stragglers, measure_run, timed_steps
-from paceline.study.results import combine, run_result
+from paceline.study.run_analysis import agreed_stragglers, measure_run, timed_steps
+from paceline.study.run_results import combine, run_result
 from report_samples import study_of
 
 NUM_STEPS = 60

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from paceline.train.memory import OWN_SETTINGS, keep_memory
+from paceline.train.allocator import OWN_SETTINGS, keep_memory
 
 STEPS = """
 import ctypes, resource, sys
 import torch
 from paceline import keep_memory
-from paceline.train.memory import MMAP_THRESHOLD
+from paceline.train.allocator import MMAP_THRESHOLD
 
 # By itself the allocator gives back what it happens to; this way it gives back every large block.
 ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 128 << 10)

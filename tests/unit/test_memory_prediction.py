@@ -13,7 +13,7 @@ import pytest
 from paceline.recipe import OptimizerConfig, Recipe
 from paceline.strategies import available_strategies
 from paceline.study.entries import make_entry
-from paceline.study.memory import (
+from paceline.study.memory_prediction import (
     HOLES,
     TRAINING_BYTES,
     Room,

@@ -224,8 +224,8 @@ def test_no_bytes_end_in_a_traceback(data: bytes) -> None:
         "subprocess:run",
         "paceline:__builtins__",
         "pacelinex.evil:f",
-        "paceline.launch.delivery:shutil",
-        "paceline.train.given:pickle",
+        "paceline.launch.file_transfer:shutil",
+        "paceline.train.user_objects:pickle",
         "paceline.launch.pool:make_store",  # imported there, not defined there
         "paceline.launch.pool:ProcessPool",
         "paceline.no_such_module:f",

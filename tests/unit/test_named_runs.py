@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.parts.console import unbroken
+from paceline.cli.console import unbroken
 from paceline.cli.trace import trace_lines
-from paceline.measure.merged import Written
-from paceline.measure.steps import StepRange
+from paceline.measure.step_reader import StepRange
+from paceline.measure.trace_file import TraceSummary
 from paceline.runs import folder_of
 from report_samples import result, usual_study, write_run, write_study
 
@@ -75,7 +75,7 @@ def test_an_option_with_nothing_in_it_is_refused(runs: Path) -> None:
 
 def test_a_trace_says_whom_the_profiler_saw(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("{}")
-    written = Written(
+    written = TraceSummary(
         path=tmp_path / "trace.json",
         steps=StepRange(0, 5),
         num_workers=2,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from paceline.measure.network import Connections, Traffic, _traffic, count_interfaces, is_in_own_namespace
+from paceline.measure.network_counters import Connections, Traffic, _traffic, count_interfaces, is_in_own_namespace
 
 NUM_BYTES = 5_000_000
 
@@ -177,6 +177,6 @@ def test_an_emulated_nodes_interfaces_are_counted() -> None:
 
 
 def test_this_process_sees_the_network_of_its_parents() -> None:
-    probe = "from paceline.measure.network import is_in_own_namespace as own; print(own())"
+    probe = "from paceline.measure.network_counters import is_in_own_namespace as own; print(own())"
     child = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     assert child.stdout.strip() == str(is_in_own_namespace())

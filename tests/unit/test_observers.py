@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.measure.observer import Observer, Observers, is_measured
-from paceline.study.measuring import compare_blocks, steps_per_block
+from paceline.study.overhead import compare_blocks, steps_per_block
 
 
 class Diary(Observer):

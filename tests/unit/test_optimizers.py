@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from paceline.errors import UsageError
 from paceline.recipe import OptimizerConfig
-from paceline.strategies.optimizers import is_elementwise
+from paceline.strategies.optimizer_traits import is_elementwise
 from paceline.train.optimizers import Lamb, Lars, build_optimizer
 
 NAMES = ("sgd", "adam", "adamw", "lars", "lamb")

@@ -15,20 +15,20 @@ import pytest
 from paceline.errors import RunError, UsageError
 from paceline.present import collect, page_in_memory, page_of
 from paceline.present.chart import shortened, wrapped
-from paceline.present.charts import sections
+from paceline.present.charts import registry
 from paceline.present.columns import comparison_table, speed_table
 from paceline.present.html import render
 from paceline.present.markdown import markdown_table
 from paceline.present.markdown import render as as_markdown
-from paceline.present.material import Material, notices
-from paceline.present.model import Finding, Page, Place, Table
+from paceline.present.model import Finding, Page, Table, Visibility
 from paceline.present.numbers import DASH
-from paceline.present.registry import presenters
+from paceline.present.page_content import PageContent, notices
+from paceline.present.pages import presenters
 from paceline.present.rows import MAX_LABEL, ShownRow, named_rows, names_to_explain
 from paceline.present.styles import PALETTE, styles
 from paceline.results import Row, Staleness, StudyResult, changed, study_types
 from paceline.runs import Stored
-from paceline.study.results import combine
+from paceline.study.run_results import combine
 from report_samples import recipe, result, study_of, usual_study, write_report, write_run, write_study
 
 
@@ -36,7 +36,7 @@ def shown(*rows: Row) -> list[ShownRow]:
     return named_rows([(row, {}) for row in rows])
 
 
-def column_texts(table: Table[Any], title: str, place: Place = Place.HTML) -> list[str]:
+def column_texts(table: Table[Any], title: str, place: Visibility = Visibility.HTML) -> list[str]:
     (column,) = [column for column in table.columns_in(place) if column.full_title == title]
     return [column.text(row) for row in table.rows]
 
@@ -46,7 +46,7 @@ class TestMarkdown:
         table = comparison_table(shown(*usual_study().results))
         lines = markdown_table(table).splitlines()
         assert len(lines) == 2 + 4
-        cells = len(table.columns_in(Place.MARKDOWN))
+        cells = len(table.columns_in(Visibility.MARKDOWN))
         assert all(len(re.split(r"(?<!\\)\|", line)) == cells + 2 for line in lines)
         assert lines[4].startswith("| ring | 4 | 15.32 | 14.94 to 15.70 | fastest | 2.67x |")
         assert r"\<script\>" in lines[5]
@@ -296,7 +296,7 @@ SLOW = "slow:rank=1,ms=20,phase=backward"
 
 class TestNames:
     @pytest.fixture
-    def material(self, tmp_path: Path) -> Material:
+    def material(self, tmp_path: Path) -> PageContent:
         """Three runs of one strategy, of which one was slowed and one was slowed twice and trained for longer."""
         once, twice = (SLOW,), (SLOW, "slow:rank=0,ms=5,phase=data")
         recipes = [recipe(), recipe(**{"measure.inject": once}), recipe(**{"measure.inject": twice, "train.epochs": 9})]
@@ -310,7 +310,7 @@ class TestNames:
         labels = [row.label for row in collect([plain, slowed, other]).rows]
         assert labels == ["overlap, no inject", f"overlap, inject {SLOW}", "ring"]
 
-    def test_a_long_name_is_shortened_and_explained(self, material: Material) -> None:
+    def test_a_long_name_is_shortened_and_explained(self, material: PageContent) -> None:
         names = dict(names_to_explain(material.rows))
         longest = material.rows[2]
         assert len(longest.full_label) > MAX_LABEL >= len(longest.label)
@@ -319,13 +319,13 @@ class TestNames:
         assert 'id="names"' in page
         assert f'title="{longest.full_label}"' in page
 
-    def test_names_at_an_axis_are_short_and_differ(self, material: Material) -> None:
+    def test_names_at_an_axis_are_short_and_differ(self, material: PageContent) -> None:
         ticks = [shortened(row) for row in material.rows]
         assert len(set(ticks)) == len(ticks)
         assert max(len(tick) for tick in ticks) <= 22
         assert max(wrapped(row).count("<br>") for row in material.rows) <= 3
 
-    def test_nothing_on_the_page_is_a_python_value(self, material: Material) -> None:
+    def test_nothing_on_the_page_is_a_python_value(self, material: PageContent) -> None:
         page = page_of(material)
         assert not any("('" in finding.text or "()" in finding.text for finding in page.findings)
         assert "(&#39;slow" not in render(page)
@@ -360,7 +360,7 @@ class TestPresenters:
 
     def test_charts_are_made_for_pages_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = []
-        monkeypatch.setattr(sections, "make_sections", lambda rows: made.append(len(rows)) or [])
+        monkeypatch.setattr(registry, "make_sections", lambda rows: made.append(len(rows)) or [])
         page = page_of(Stored(Path("x"), usual_study()))
         as_markdown(page)
         assert made == []

@@ -123,7 +123,7 @@ def test_abstract_classes_are_not_offered() -> None:
 
 def test_a_class_of_another_kind_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'paceline\.codecs\.fp16:Fp16' is not a Strategy class"):
-        strategies.get("paceline.codecs.fp16:Fp16")
+        strategies.get("paceline.codecs.cast:Fp16")
     with pytest.raises(UsageError, match=r"is not a Strategy class"):
         strategies.get("paceline.strategies.ring:PIECE_BYTES")
 

@@ -11,7 +11,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.study.compare import Compare
-from paceline.study.preflight import Facts, preflight
+from paceline.study.preflight import ModelFacts, preflight
 
 SMALL = {"data.name": "synthetic:1x28x28x10", "data.train_samples": 50, "data.test_samples": 10, "workers": 2}
 SMALL |= {"train.batch_size": 20}
@@ -50,7 +50,7 @@ def user(tmp_path: Path) -> str:
 
 def test_what_is_learnt_on_the_way() -> None:
     recipe = Recipe().replace({**SMALL, "train.epochs": 2})
-    assert preflight(recipe) == Facts(
+    assert preflight(recipe) == ModelFacts(
         num_parameters=61_706, num_train_samples=50, num_test_samples=10, steps_per_epoch=3, total_steps=6
     )
     assert preflight(recipe.replace({"train.precision": "fp64", "train.iterations": 4})).total_steps == 4

@@ -14,12 +14,11 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.measure.events import Arrows
-from paceline.measure.merged import write_merged
 from paceline.measure.observer import Observers, RunFacts
-from paceline.measure.profile import Profiler
-from paceline.measure.profiled import ProfiledTrace, profiled_events, rank_file, read_profiled
-from paceline.measure.steps import StepRange, check_within
+from paceline.measure.step_reader import StepRange, check_within
+from paceline.measure.torch_profiler import ProfiledTrace, Profiler, profiled_events, rank_file, read_profiled
+from paceline.measure.trace_file import write_merged
+from paceline.measure.trace_format import Arrows
 from trace_format import check_events, read_strictly, tracks
 from trace_lines import worker_lines, write_lines
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import report_samples as samples
-from paceline.cli.parts import progress
-from paceline.cli.parts.progress import Bars
-from paceline.cli.parts.workers import Workers
+from paceline.cli import progress
+from paceline.cli.progress import StrategyBars
+from paceline.cli.worker_lines import WorkerStatusLines
 from paceline.measure import live
 from paceline.measure.live import Live
 from paceline.measure.observer import RunFacts
@@ -115,7 +115,7 @@ def shown(entries: list[Entry], *, workers: int, is_terminal: bool) -> list[str]
     """All lines that a study puts on a console of 100 columns."""
     output = io.StringIO()
     console = Console(file=output, width=WIDTH, force_terminal=is_terminal, legacy_windows=False)
-    with Bars(entries, repeats=2, console=console) as bars:
+    with StrategyBars(entries, repeats=2, console=console) as bars:
         for entry in entries:
             bars.started(entry, 0)
             for rank in range(workers):
@@ -140,7 +140,7 @@ def test_a_terminal_shows_a_line_per_worker_and_fits() -> None:
 
 
 def test_many_workers_share_a_line() -> None:
-    workers = Workers()
+    workers = WorkerStatusLines()
     for rank in range(8):
         workers.put(event(rank))
     assert [line[0] for line in workers.lines()] == [f"worker {rank}" for rank in range(8)]
@@ -153,7 +153,7 @@ def test_many_workers_share_a_line() -> None:
 
 
 def test_time_in_the_comm_that_is_not_known_is_a_dash() -> None:
-    workers = Workers()
+    workers = WorkerStatusLines()
     workers.put(event(0, in_comm_percent=None))
     assert workers.lines()[0][-1] == "in comm \N{EN DASH}"
 

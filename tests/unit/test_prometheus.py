@@ -14,7 +14,7 @@ import pytest
 
 from helpers import REPOSITORY
 from paceline.errors import UsageError
-from paceline.measure.prometheus import METRICS, Board, MetricsServer, escape
+from paceline.measure.prometheus import METRICS, MetricsBoard, MetricsServer, escape
 
 LINE = re.compile(r'^([a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} (\S+)$')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
@@ -53,7 +53,7 @@ def parsed(text: str) -> dict[tuple[str, str, str], float]:
 
 
 def test_every_figure_of_every_worker() -> None:
-    board = Board()
+    board = MetricsBoard()
     assert board.text() == ""
     board.start("ring")
     for rank in (1, 0):
@@ -75,7 +75,7 @@ def test_every_figure_of_every_worker() -> None:
 
 
 def test_workers_without_samples_are_shown_without_resources() -> None:
-    board = Board()
+    board = MetricsBoard()
     board.put("ring", event(0, resources=None))
     names = {name for name, _, _ in parsed(board.text())}
     assert "paceline_step" in names
@@ -84,7 +84,7 @@ def test_workers_without_samples_are_shown_without_resources() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf")])
 def test_a_loss_that_is_no_number_is_said_as_the_format_says_it(value: float, text: str) -> None:
-    board = Board()
+    board = MetricsBoard()
     board.put("ring", event(0, loss=value))
     assert f'paceline_loss{{strategy="ring",rank="0"}} {text}\n' in board.text()
     parsed(board.text())
@@ -92,7 +92,7 @@ def test_a_loss_that_is_no_number_is_said_as_the_format_says_it(value: float, te
 
 def test_names_that_users_give_are_escaped() -> None:
     assert escape('a"b\\c\nd') == r"a\"b\\c\nd"
-    board = Board()
+    board = MetricsBoard()
     board.put('ring"} 1\nevil{x="\\', event(0))
     found = parsed(board.text())
     assert {strategy for _, strategy, _ in found} == {r"ring\"} 1\nevil{x=\"\\"}
@@ -108,7 +108,7 @@ def test_names_follow_the_customs() -> None:
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    board = Board()
+    board = MetricsBoard()
     board.put("ring", event(0))
     served = MetricsServer(board.text, host="127.0.0.1", port=0)
     yield served

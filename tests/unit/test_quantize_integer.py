@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from integer_reference import run_reference, times
 from paceline.errors import RunError, UsageError
 from paceline.quantize import integer_ops
-from paceline.quantize.fixed import Rescale, fixed_point
+from paceline.quantize.fake_quant import Rounding, Simulated
+from paceline.quantize.fixed_point import Rescale, fixed_point
 from paceline.quantize.graph import Graph
 from paceline.quantize.integer import integer_network
 from paceline.quantize.integer_ops import Convolve, Multiply, multiply
 from paceline.quantize.ops import FloatOp
 from paceline.quantize.quantized import quantized, restored, tensors_of
-from paceline.quantize.simulate import Rounding, Simulated
 from properties import examples
 from quantize_samples import RandomNetwork, Walker, dequantize
 

@@ -16,13 +16,11 @@ import onnx
 from onnx import TensorProto
 
 from command import run_command
-from paceline.quantize.histogram import observe
+from paceline.quantize.calibration import Calibration, grids_for, observe
+from paceline.quantize.fx_trace import trace
 from paceline.quantize.integer import integer_network
-from paceline.quantize.onnx_file import write_onnx
+from paceline.quantize.onnx_model import OnnxModel, write_onnx
 from paceline.quantize.quantized import quantized
-from paceline.quantize.ranges import Calibration, grids_for
-from paceline.quantize.runtime import OnnxModel
-from paceline.quantize.trace import trace
 from quantize_samples import Residual, with_statistics
 from trained_samples import trained_run
 

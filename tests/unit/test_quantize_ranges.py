@@ -12,11 +12,10 @@ from torch import Tensor
 
 from paceline.codecs.rounding import LARGEST, as_int8, symmetric_scale, to_integers, to_numbers
 from paceline.errors import UsageError
+from paceline.quantize.calibration import METHODS, NUM_BINS, Calibration, Histogram, grids_for, histogram_of, observe
+from paceline.quantize.fake_quant import Rounding, Simulated, rounded_bias
+from paceline.quantize.fx_trace import trace
 from paceline.quantize.grid import LARGEST_BIAS, Grid, grid_for, weight_scales
-from paceline.quantize.histogram import NUM_BINS, Histogram, histogram_of, observe
-from paceline.quantize.ranges import METHODS, Calibration, grids_for
-from paceline.quantize.simulate import Rounding, Simulated, rounded_bias
-from paceline.quantize.trace import trace
 from quantize_samples import Residual, dequantize, with_statistics
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)

@@ -17,12 +17,12 @@ from command import Said, run_command
 from paceline.errors import UsageError
 from paceline.plugins import load_reference
 from paceline.present.studies.quantize import headline, last_integer
-from paceline.quantize.ranges import METHODS
-from paceline.results.files import convert
+from paceline.quantize.calibration import METHODS
+from paceline.results.json_files import convert
 from paceline.results.quantize import Quantization
-from paceline.study.quantize import Request, find_source, load_source, quantize
-from paceline.study.quantize.scoring import Score, calibration_batches, confusion
-from paceline.study.quantize.stages import Listener
+from paceline.study.quantize import QuantizeOptions, find_source, load_source, quantize
+from paceline.study.quantize.scoring import ModelScore, calibration_batches, confusion
+from paceline.study.quantize.stages import StageListener
 from trained_samples import LENET, trained_run, trained_state
 
 QUICK = ("--samples", "128", "--test-samples", "200", "--no-onnx")
@@ -318,7 +318,7 @@ def test_nothing_is_left_of_a_study_that_fails(run: Path, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        quantize(loaded, Request(onnx=False), out=tmp_path / "out", listener=Listener(stage_ends=stop))
+        quantize(loaded, QuantizeOptions(onnx=False), out=tmp_path / "out", listener=StageListener(stage_ends=stop))
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -333,14 +333,14 @@ def test_calibration_images_are_the_same_every_time(run: Path, tmp_path: Path) -
 
 
 def test_confusion_has_the_first_models_answers_down() -> None:
-    first = Score(0.0, None, torch.tensor([0, 0, 1, 2]))
-    second = Score(0.0, None, torch.tensor([0, 2, 1, 2]))
+    first = ModelScore(0.0, None, torch.tensor([0, 0, 1, 2]))
+    second = ModelScore(0.0, None, torch.tensor([0, 2, 1, 2]))
     assert confusion(first, second, 3) == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
     assert first.agreement(second) == 0.75
-    many = Score(0.0, None, torch.tensor([0, 8]))
+    many = ModelScore(0.0, None, torch.tensor([0, 8]))
     assert len(confusion(many, many, 7)) == 9  # a model with more outputs than there are classes
-    assert confusion(many, Score(0.0, None, torch.tensor([0, 500])), 7) == []
-    assert first.agreement(Score(0.0, None, torch.empty(0, dtype=torch.int64))) is None
+    assert confusion(many, ModelScore(0.0, None, torch.tensor([0, 500])), 7) == []
+    assert first.agreement(ModelScore(0.0, None, torch.empty(0, dtype=torch.int64))) is None
 
 
 def test_the_method_that_moves_training_scores_least_goes_on(done: tuple[Said, dict[str, Any], Path]) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from paceline.data.base import Data, Dataset
 from paceline.errors import UsageError
 from paceline.models import build_model
+from paceline.quantize.fx_trace import trace
 from paceline.quantize.ops import Clip, FloatOp
-from paceline.quantize.trace import trace
 from quantize_samples import Residual, with_statistics
 
 

@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 from made_up_lines import Line, both, even_steps, op, span, step_line
-from paceline.measure.reading import read_steps, stands_for, together
+from paceline.measure.step_reader import read_steps, stands_for, together
 
 
 def one_step(step: int) -> list[Line]:

@@ -13,24 +13,23 @@ from paceline.data import load_data
 from paceline.errors import UsageError
 from paceline.launch.base import Task
 from paceline.models import build_model
-from paceline.present.charts.published import figure_text
+from paceline.present.charts.reproduce import figure_text
 from paceline.present.studies.reproduce import proof_finding
 from paceline.results import (
     Evaluation,
-    Network,
+    NetworkUse,
     Resources,
     RunResult,
     WorkerNetwork,
     WorkerResources,
     changed,
 )
-from paceline.results.study import Figure, OurRow, Reproduction, WorkerLoad
-from paceline.results.verify import ReplicaReport, ReplicaStep
+from paceline.results.commands import ReplicaReport, ReplicaStep
+from paceline.results.study import MeasuredFigure, OurRow, Reproduction, WorkerLoad
 from paceline.runs import list_runs
 from paceline.study.engine import run_study
-from paceline.study.reproduce import Plan, Reproduce, experiment_names, load_experiment
-from paceline.study.reproduce.figures import QUANTITIES, convergence
-from paceline.study.reproduce.load import load_of
+from paceline.study.reproduce import ExperimentPlan, Reproduce, experiment_names, load_experiment
+from paceline.study.reproduce.figures import QUANTITIES, convergence, load_of
 from paceline.study.reproduce.proof import compare_digests
 
 NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-four-nodes"]
@@ -44,7 +43,7 @@ def no_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda *_: None)
 
 
-def plan_of(name: str, tmp_path: Path, **changes: Any) -> Plan:
+def plan_of(name: str, tmp_path: Path, **changes: Any) -> ExperimentPlan:
     return study_of(name, tmp_path, **changes).plan
 
 
@@ -150,7 +149,7 @@ def test_a_subset_is_marked_and_its_accuracy_is_not_compared(tmp_path: Path) -> 
     study, _ = reproduced("vgg11-four-nodes", tmp_path)
     alone, gather = row_of(study, "one-worker"), row_of(study, "gather-scatter")
     assert "test_accuracy" not in alone.figures
-    assert alone.figures["epoch_s"] == Figure(value=pytest.approx(25.6 * 196), is_extrapolated=True)
+    assert alone.figures["epoch_s"] == MeasuredFigure(value=pytest.approx(25.6 * 196), is_extrapolated=True)
     assert not alone.figures["iteration_s"].is_extrapolated
     assert gather.figures["speedup"].value == pytest.approx(4.0)
     assert [row.ours for row in study.published[0].rows] == [
@@ -259,7 +258,7 @@ def test_load_of_every_worker() -> None:
     )
     names = [name for name in WorkerNetwork.__struct_fields__ if name != "rank"]
     counted = WorkerNetwork(**{**dict.fromkeys(names), "rank": 0, "kernel_sent_bytes": 11, "kernel_received_bytes": 12})
-    [row] = load_of(result_with(resources=Resources(per_worker=[sampled]), network=Network(per_worker=[counted])))
+    [row] = load_of(result_with(resources=Resources(per_worker=[sampled]), network=NetworkUse(per_worker=[counted])))
     assert row == WorkerLoad(
         rank=0,
         cpu_percent=75.0,

@@ -13,14 +13,14 @@ from helpers import build, is_possible
 from made_up import made_up_worker
 from paceline.codecs import TensorSpec
 from paceline.comm.base import Counter
-from paceline.measure.resources import COLUMNS, SAMPLE_POINTS, network, resources, thinned
+from paceline.measure.resource_summary import COLUMNS, SAMPLE_POINTS, network, resources, thinned
 from paceline.recipe import Recipe
 from paceline.results import convert, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import available_strategies
 from paceline.study.entries import make_entry
-from paceline.study.results import run_result
-from paceline.train.traffic import predicted_traffic
+from paceline.study.run_results import run_result
+from paceline.train.predicted_traffic import predicted_traffic
 
 
 def sample(time_s: float, **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from paceline.results import Row, RunResult, changed, convert, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
-from paceline.study.results import combine, compared, fastest_of, run_result
+from paceline.study.run_results import combine, compared, fastest_of, run_result
 
 RECIPE = Recipe().replace({"workers": 2})
 

@@ -17,14 +17,14 @@ from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe
-from paceline.results import Comparison, Environment, RunRecord, convert
+from paceline.results import CompareResult, Environment, RunRecord, convert
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import SCHEMA, Folder, finite, list_runs, read, stamped, write_run
 from paceline.study.compare import Compare
 from paceline.study.engine import StudyOutcome, run_study
 from paceline.study.entries import make_entry
-from paceline.study.results import run_result
 from paceline.study.run import execute
+from paceline.study.run_results import run_result
 
 RECIPE = Recipe().replace({"workers": 2, "name": "toy"})
 
@@ -234,7 +234,7 @@ def test_an_unfinished_study_keeps_what_was_measured(tmp_path: Path, error: Base
     [stored] = list_runs(tmp_path)
     assert (stored.kind, stored.status) == ("study", status)
     # One round was completed: every row has one repeat, and a fair comparison uses no more.
-    assert isinstance(stored.content, Comparison)
+    assert isinstance(stored.content, CompareResult)
     assert [(row.label, row.repeats) for row in stored.content.results] == [
         ("one-worker", 1),
         ("ring", 1),

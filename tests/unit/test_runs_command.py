@@ -13,9 +13,9 @@ from rich.console import Console
 
 from command import run_command
 from paceline.errors import RunError, UsageError
-from paceline.present import conditions, measured
+from paceline.present import conditions, measurement_findings
 from paceline.present.terminal import show_tables
-from paceline.present.workers import worker_table
+from paceline.present.worker_table import worker_table
 from paceline.recipe import Recipe
 from paceline.results import Overhead, Split, SplitMean, Target, WorkerSplit, changed
 from paceline.runs import Filter, Stored, check_deletable, delete, find, list_runs
@@ -255,7 +255,7 @@ def test_a_list_names_strategies(out: Path) -> None:
 def test_profiling_overhead_in_words(percents: float, bounds: tuple[float, float] | None, sentence: str) -> None:
     cost = Overhead(cost_percent=percents, interval95_percent=bounds, repeats=5)
     ring, ddp = study_of([[result("ring", 0.01)], [result("ddp", 0.01)]]).results
-    (finding,) = measured.overhead([changed(ring, measuring=cost), ddp])
+    (finding,) = measurement_findings.overhead([changed(ring, measuring=cost), ddp])
     assert finding.text == sentence
 
 

@@ -14,10 +14,9 @@ import pytest
 import jobs
 from helpers import on_pool
 from paceline.launch.local import LocalPool
-from paceline.measure import process, sampler
-from paceline.measure.gpu import CudaGpu, NoGpu, open_gpu
+from paceline.measure import resource_meters, sampler
 from paceline.measure.observer import RunFacts
-from paceline.measure.process import LinuxMeter, PortableMeter, numbers_of, open_meter
+from paceline.measure.resource_meters import CudaGpu, LinuxMeter, NoGpu, PortableMeter, numbers_of, open_gpu, open_meter
 from paceline.measure.sampler import ResourceObserver, Sampler
 
 Rows = list[dict[str, Any]]
@@ -146,7 +145,7 @@ def test_the_peak_of_memory_is_that_of_the_run(pool: LocalPool) -> None:
 
 @on_linux
 def test_where_the_peak_cannot_be_forgotten_the_largest_seen_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_forget_peak", lambda: False)
+    monkeypatch.setattr(resource_meters, "_forget_peak", lambda: False)
     meter = LinuxMeter()
     first = meter.read()
     assert first.peak_rss_bytes == first.rss_bytes
@@ -155,7 +154,7 @@ def test_where_the_peak_cannot_be_forgotten_the_largest_seen_stands(monkeypatch:
 
 @on_linux
 def test_where_files_are_not_counted_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_open_if_there", lambda path: None)  # noqa: ARG005
+    monkeypatch.setattr(resource_meters, "_open_if_there", lambda path: None)  # noqa: ARG005
     rows: Rows = []
     watching = Sampler(rows.append)
     watching.start()
@@ -166,7 +165,7 @@ def test_where_files_are_not_counted_there_is_no_figure(monkeypatch: pytest.Monk
 
 
 def test_other_systems_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.sys, "platform", "darwin")
+    monkeypatch.setattr(resource_meters.sys, "platform", "darwin")
     meter = open_meter()
     assert isinstance(meter, PortableMeter)
     usage = meter.read()

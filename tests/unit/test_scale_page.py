@@ -13,10 +13,10 @@ import pytest
 from paceline.present import collect, page_of
 from paceline.present.chart import Chart, compact
 from paceline.present.charts.registry import make_section
-from paceline.present.charts.scaling import IDEAL, labels_of
+from paceline.present.charts.scale import IDEAL, labels_of
 from paceline.present.markdown import render as as_markdown
 from paceline.results import Failure, Row, changed
-from paceline.results.study import Scale
+from paceline.results.study import ScaleResult
 from report_samples import result, write_report, write_run, write_study
 from scale_samples import rows, scale_study, scaled
 
@@ -43,14 +43,14 @@ STUDIES = {
 }
 
 
-def html_of(folder: Path, study: Scale, name: str = "study") -> str:
+def html_of(folder: Path, study: ScaleResult, name: str = "study") -> str:
     path = write_study(folder / name, study)
     text = write_report([path], folder / f"{name}.html").read_text(encoding="utf-8")
     return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
-def test_plotly_knows_every_word(study: Scale) -> None:
+def test_plotly_knows_every_word(study: ScaleResult) -> None:
     for chart in make_charts(study.results):
         sizes = [len(choice.options) for choice in chart.choices]
         assert len(chart.views) == (sizes[0] if sizes else 1) * (sizes[1] if len(sizes) > 1 else 1)
@@ -98,7 +98,7 @@ def test_what_is_drawn_is_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
-def test_the_page(tmp_path: Path, study: Scale) -> None:
+def test_the_page(tmp_path: Path, study: ScaleResult) -> None:
     text = html_of(tmp_path, study)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))

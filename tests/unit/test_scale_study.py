@@ -12,7 +12,7 @@ from paceline.errors import RunError, WorkerError
 from paceline.launch.base import WorkerPool
 from paceline.recipe import Recipe
 from paceline.results import Overhead
-from paceline.results.study import Scale as ScaleResult
+from paceline.results.study import ScaleResult
 from paceline.runs import list_runs
 from paceline.study import engine
 from paceline.study.engine import StudyOutcome, run_study

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from command import run_command
-from paceline.cli.parts.progress import Following
+from paceline.cli.progress import StudyProgress
 from paceline.recipe import Recipe
 from paceline.results import Failure, changed
-from paceline.results.study import Scale
+from paceline.results.study import ScaleResult
 from paceline.study.base import Cell
 from paceline.study.entries import make_entry
 from report_samples import result, write_study
@@ -23,7 +23,7 @@ REFUSED = Failure(label="stepwise:exact_every=3", point={"workers": 3, "mode": "
 FAILED = Failure(label="ring", point={"workers": 4, "mode": "weak"}, repeat=2, error="worker 1 died")
 
 
-def shown(tmp_path: Path, study: Scale, width: int = 100) -> str:
+def shown(tmp_path: Path, study: ScaleResult, width: int = 100) -> str:
     write_study(tmp_path / "runs" / "s", study)
     done = run_command("runs", "show", "s", "--out", str(tmp_path / "runs"), width=width)
     assert done.code == 0, done.err
@@ -128,7 +128,7 @@ def test_progress_names_points_and_warnings(is_terminal: bool) -> None:
     entry = make_entry("ring", recipe)
     keys = [(key, repeat) for repeat in (0, 1) for key in ("a", "b")]
     cells = [Cell(key=key, recipe=recipe, entry=entry, folder_name=key, repeat=repeat) for key, repeat in keys]
-    with Following(console, has_bar_per_entry=False) as following:
+    with StudyProgress(console, has_bar_per_entry=False) as following:
         following.planned(cells)
         following.started(entry, 0)
         following.event(entry, EVENT)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.present.scaling import batch_words, failed_words, headline, paying_words, refused_words
+from paceline.present.scaling_findings import batch_words, failed_words, headline, paying_words, refused_words
 from paceline.results import Failure, Row, changed, convert, to_json
-from paceline.results.study import Scale
+from paceline.results.study import ScaleResult
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scaling import best_of, lines_of, mode_of, modes_of, paying, reference_of
+from paceline.study.scale_analysis import best_of, lines_of, mode_of, modes_of, paying, reference_of
 from scale_samples import ALONE_S, point_row, rows, scale_study, scaled
 
 STRONG = scaled(rows("strong"))
@@ -96,7 +96,7 @@ class TestFigures:
 
     def test_it_can_be_stored(self) -> None:
         study = scale_study("strong")
-        assert convert(to_json(study), Scale) == study
+        assert convert(to_json(study), ScaleResult) == study
 
 
 class TestWhereItStops:

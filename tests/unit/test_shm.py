@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from helpers import Meeting, on_pool, on_shm_threads
-from paceline.comm import adding, lent, shm
-from paceline.comm.adding import part_bounds
+from paceline.comm import shm, shm_kernels, shm_reduction
 from paceline.comm.shm import ShmComm
+from paceline.comm.shm_kernels import part_bounds
 from paceline.errors import RunError
 from paceline.launch.local import LocalPool
 from paceline.train.context import Context
@@ -34,13 +34,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shm, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(shm, "LONG_PIECE_BYTES", PIECE)
     monkeypatch.setattr(shm, "SMALL_BYTES", 1024)
-    monkeypatch.setattr(adding, "MOVE_BYTES", 512)
+    monkeypatch.setattr(shm_kernels, "MOVE_BYTES", 512)
 
 
 def force_crew(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(shm, "spare_cores", lambda num_workers: size)  # noqa: ARG005
-    monkeypatch.setattr(lent, "CREW_BYTES", 1)
-    monkeypatch.setattr(lent, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(shm_reduction, "CREW_BYTES", 1)
+    monkeypatch.setattr(shm_reduction, "BLOCK_BYTES", 256)
 
 
 def numbers(rank: int, seed: int, length: int, dtype: torch.dtype) -> Tensor:

@@ -18,8 +18,8 @@ import torch
 
 import jobs
 from helpers import TESTS, Meeting, on_pool, python_processes
-from paceline.comm.segment import Segment
 from paceline.comm.shm import ShmComm
+from paceline.comm.shm_segment import Segment
 from paceline.errors import RunError, WorkerError
 from paceline.launch.local import LocalPool
 from shm_faults import SCENES, VICTIM

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers import on_shm_threads
-from paceline.comm import CommError, bell, mailbox
+from paceline.comm import CommError, shm_mailbox, shm_wait
 from paceline.train.context import Context
 
 PIECE = 1024  # as the fixture small_channels has it
@@ -221,25 +221,25 @@ def ping_pong(context: Context, rounds: int) -> int:
 
 
 def never_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bell, "YIELDS", 0)
-    init = bell.Bells.__init__
+    monkeypatch.setattr(shm_wait, "YIELDS", 0)
+    init = shm_wait.ShmWaiter.__init__
 
-    def without(self: bell.Bells, *arguments: Any, **named: Any) -> None:
+    def without(self: shm_wait.ShmWaiter, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
         self.can_spin = False
 
-    monkeypatch.setattr(bell.Bells, "__init__", without)
+    monkeypatch.setattr(shm_wait.ShmWaiter, "__init__", without)
 
 
 def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     never_spin(monkeypatch)
-    sleep, slept = bell._wait_semaphore, []
+    sleep, slept = shm_wait._wait_semaphore, []
 
     def count(*arguments: Any) -> bool:
         slept.append(1)
         return sleep(*arguments)
 
-    monkeypatch.setattr(bell, "_wait_semaphore", count)
+    monkeypatch.setattr(shm_wait, "_wait_semaphore", count)
     rounds = 20_000
     expired = on_shm_threads(2, ping_pong, rounds=rounds, timeout_s=120)
     assert len(slept) > rounds // 2  # whoever is woken may run at once, and find the next word said
@@ -249,12 +249,12 @@ def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_bells_every_round_takes_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     never_spin(monkeypatch)
-    monkeypatch.setattr(bell.Bells, "ring", lambda self, peer: None)  # noqa: ARG005
+    monkeypatch.setattr(shm_wait.ShmWaiter, "ring", lambda self, peer: None)  # noqa: ARG005
     assert sum(on_shm_threads(2, ping_pong, rounds=5)) >= 5
 
 
 def test_channels_are_never_shorter_than_a_piece() -> None:
     for world_size in range(1, 65):
-        room = mailbox.channel_bytes(world_size) - (2 + mailbox.ENTRIES) * 64
-        assert room >= 4 * mailbox.PIECE_BYTES
+        room = shm_mailbox.channel_bytes(world_size) - (2 + shm_mailbox.ENTRIES) * 64
+        assert room >= 4 * shm_mailbox.PIECE_BYTES
         assert room % 64 == 0

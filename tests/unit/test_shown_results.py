@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from paceline.api import Comparison, RunResult
+from paceline.api import RunView, StudyView
 from paceline.results import Split, SplitMean, WorkerSplit, changed, to_json
 from report_samples import result, study_of, usual_study
 
@@ -21,7 +21,7 @@ def split(num_workers: int) -> Split:
 
 def test_a_run_is_a_dict_that_prints_as_a_table() -> None:
     run = changed(result("ring", 0.01), split=split(4))
-    shown = RunResult(run, Path("runs/<b>x"))
+    shown = RunView(run, Path("runs/<b>x"))
     assert shown == {**to_json(run), "folder": "runs/<b>x"}
     assert json.loads(json.dumps(shown)) == shown
     assert shown["iteration_s"]["mean"] == run.iteration_s.mean
@@ -38,7 +38,7 @@ def test_a_run_is_a_dict_that_prints_as_a_table() -> None:
 
 
 def test_a_run_that_was_not_measured_has_dashes() -> None:
-    lines = str(RunResult(changed(result("ring", 0.01), split=None), Path("x"))).splitlines()
+    lines = str(RunView(changed(result("ring", 0.01), split=None), Path("x"))).splitlines()
     assert lines[1].count("\N{EN DASH}") == 2
 
 
@@ -46,7 +46,7 @@ def test_a_study_shows_overlap_and_waiting() -> None:
     study = study_of([[result("ring", 0.01)], [result("ddp", 0.01)]])
     ring, ddp = study.results
     study = changed(study, results=[changed(ring, split=split(4)), changed(ddp, split=None)])
-    shown = Comparison(study, Path("x"))
+    shown = StudyView(study, Path("x"))
     lines = repr(shown).splitlines()
     head = lines[0].split()
     assert head[head.index("Overlap") + 1] == "Waiting"
@@ -61,14 +61,14 @@ def test_a_study_shows_overlap_and_waiting() -> None:
 
 def test_the_notebook_says_what_the_terminal_says() -> None:
     study = study_of([[result("ring", 0.01)], [result("ddp", 0.02)]])
-    shown = Comparison(study, Path("x"))
+    shown = StudyView(study, Path("x"))
     caution = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
     assert caution in repr(shown).splitlines()
     assert f"<p>{caution}</p>" in shown._repr_html_()
 
 
 def test_everything_by_key_is_a_plain_value(tmp_path: Path) -> None:
-    table = Comparison(usual_study(), tmp_path)
+    table = StudyView(usual_study(), tmp_path)
     assert json.loads(json.dumps(table["results"]))[2]["label"] == "ring"
     assert json.loads(json.dumps(dict(table)))["folder"] == str(tmp_path)
     assert table["results"][2] == to_json(table.study.results[2])

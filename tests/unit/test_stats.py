@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.measure.bootstrap import block_ratio
 from paceline.measure.environment import environment
 from paceline.measure.stats import (
     Ratio,
+    block_ratio,
     interval95,
     interval95_of_times,
     of_all,

@@ -14,9 +14,9 @@ from paceline.results import changed
 from paceline.runs import list_runs
 from paceline.study import sweep as module
 from paceline.study.engine import run_study
-from paceline.study.folder import StudyFolder, read_study
+from paceline.study.study_folder import StudyFolder, read_study
 from paceline.study.sweep import Sweep
-from paceline.study.vary import parse_vary
+from paceline.study.sweep_points import parse_vary
 
 TINY = Recipe().replace({"workers": 1, "data.train_samples": 32, "train.epochs": 1, "train.batch_size": 8})
 

@@ -14,7 +14,7 @@ from paceline.present.html import write_page
 from paceline.present.markdown import render
 from paceline.present.studies.sweep import sweep_findings
 from paceline.results import Failure, changed
-from paceline.results.study import Sweep
+from paceline.results.study import SweepResult
 from report_samples import result, study_of, write_study
 
 FAILURES = [
@@ -35,7 +35,7 @@ FAILURES = [
 ]
 
 
-def charts_of(value: Sweep, folder: Path) -> dict[str, Any]:
+def charts_of(value: SweepResult, folder: Path) -> dict[str, Any]:
     section = page_of(collect([samples.write(folder / "study", value)])).make_sections()[0]
     assert section.title == "What was varied"
     return {chart.id: chart for chart in section.charts}

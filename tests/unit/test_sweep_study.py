@@ -10,18 +10,18 @@ import pytest
 from rich.console import Console
 
 from made_up import MadeUpLauncher, Silent, made_up_worker
-from paceline.cli.session import Session
+from paceline.cli.study_session import StudySession
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.recipe import ClusterConfig, Recipe
-from paceline.results.study import Sweep as SweepResult
+from paceline.results.study import SweepResult
 from paceline.runs import list_runs
 from paceline.study import sweep as module
 from paceline.study.engine import run_study, unfinished
-from paceline.study.folder import read_study
 from paceline.study.remedies import parse_remedies
+from paceline.study.study_folder import read_study
 from paceline.study.sweep import Sweep
-from paceline.study.vary import parse_vary
+from paceline.study.sweep_points import parse_vary
 from paceline.train.footprint import Footprint
 
 RECIPE = Recipe().replace({"workers": 2, "strategy": "overlap", "data.train_samples": 64, "train.epochs": 1})
@@ -193,7 +193,7 @@ def test_the_same_command_again_offers_to_go_on(
     stdin.isatty = lambda: answer is not None  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
     said = io.StringIO()
-    session = Session(Request(), fresh=is_fresh, out=tmp_path)
+    session = StudySession(LaunchRequest(), fresh=is_fresh, out=tmp_path)
     session.__dict__["console"] = Console(file=said)
     _, folder = session.choose(Sweep, lambda: study)
     assert (folder is not None) == goes_on

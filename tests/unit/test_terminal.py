@@ -13,7 +13,7 @@ from rich.console import Console
 
 from made_up import made_up_bench
 from paceline.present import page_of
-from paceline.present.model import KEPT, Column, Finding, Page, Place, Table, plain_table
+from paceline.present.model import KEPT, Column, Finding, Page, Table, Visibility, plain_table
 from paceline.present.studies.bench import bench_page
 from paceline.present.studies.dataflow import network_page
 from paceline.present.studies.diff import diff_page
@@ -55,11 +55,11 @@ def check_page(page: Page, width: int) -> None:
     unbroken += page.intro
     assert all(len(line) <= width for line in lines if not any(part in line for part in unbroken)), text
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
-    tables = [table for table in page.tables if table.places & Place.TERMINAL]
+    tables = [table for table in page.tables if table.places & Visibility.TERMINAL]
     assert tables or page.findings
     left_out = ", ".join(re.findall(r"Not shown at this width: (.*?)\.(?: |$)", words)).split(", ")
     for table in tables:
-        columns = table.columns_in(Place.TERMINAL)
+        columns = table.columns_in(Visibility.TERMINAL)
         for number, column in enumerate(columns):
             if column.heading in left_out:
                 assert number > 0
@@ -164,7 +164,7 @@ def test_what_is_copied_is_not_broken() -> None:
 
 
 def test_details_are_for_the_page_alone() -> None:
-    findings = [Finding("It is so.", kind="detail"), Finding("Look.", places=Place.HTML), Finding("Fine.")]
+    findings = [Finding("It is so.", kind="detail"), Finding("Look.", places=Visibility.HTML), Finding("Fine.")]
     assert printed(Page(kind="", title="", findings=findings), 80) == "Fine.\n"
 
 

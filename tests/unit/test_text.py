@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import Said, run_command
-from paceline.api.shown import Comparison
+from paceline.api.notebook_view import StudyView
 from paceline.cli import main
-from paceline.cli.parts.console import PlainConsole
-from paceline.cli.parts.progress import Bars
+from paceline.cli.console import PlainConsole
+from paceline.cli.progress import StrategyBars
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.present.model import plain_table
 from paceline.present.terminal import show_tables
@@ -133,8 +133,8 @@ class TestStoredRuns:
     def test_a_result_of_the_python_api(self, out: Path) -> None:
         study = read(out / "c-study").content
         assert isinstance(study, StudyResult)
-        assert SHOWN in repr(Comparison(study, out))
-        assert not CONTROL.search(repr(Comparison(study, out)))
+        assert SHOWN in repr(StudyView(study, out))
+        assert not CONTROL.search(repr(StudyView(study, out)))
 
     def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
         write_run(tmp_path / os.fsdecode(b"run-\xff"), result("ring", 0.01))
@@ -168,7 +168,7 @@ def test_progress_shows_no_controls_of_others(is_terminal: bool) -> None:
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, {"COLUMNS": "120", "TERM": "xterm"}):
         console = PlainConsole()
         console._force_terminal = is_terminal
-        with Bars([entry], repeats=1, console=console) as bars:
+        with StrategyBars([entry], repeats=1, console=console) as bars:
             bars.started(entry, 0)
             bars.event(entry, {"kind": "warning", "text": HOSTILE, "rank": 0})
     assert SHOWN in out.getvalue()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import Meeting, run_together
-from paceline.comm import Place
+from paceline.comm import CommConfig
 from paceline.comm.torch import TorchComm
 
 HOST_GPUS = threading.local()
@@ -29,7 +29,7 @@ def uses_nccl(monkeypatch: pytest.MonkeyPatch, layout: str, gpus: dict[str, int]
     def connect(rank: int) -> bool:
         HOST_GPUS.count = gpus[layout[rank]]
         local_rank = layout[:rank].count(layout[rank])
-        place = Place(
+        place = CommConfig(
             rank=rank, world_size=len(layout), store=store, node=layout[rank], local_rank=local_rank, device=device
         )
         return TorchComm.connect(place).use_nccl  # type: ignore[attr-defined]

@@ -12,11 +12,11 @@ import pytest
 
 from paceline.cli.trace import trace_lines
 from paceline.errors import UsageError
-from paceline.measure.events import Arrows, Slice, lanes, nested
-from paceline.measure.merged import MOST_STEPS, NAME, write_merged
-from paceline.measure.steps import StepRange
-from paceline.measure.trace import WorkerLines, merged_events, pid_of
-from paceline.study.trace import trace_run
+from paceline.measure.step_reader import StepRange
+from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
+from paceline.measure.trace_file import MOST_STEPS, NAME, write_merged
+from paceline.measure.trace_format import Arrows, Slice, lanes, nested
+from paceline.study.run_analysis import trace_run
 from trace_format import FormatError, check_events, read_strictly, tracks
 from trace_lines import STEP_S, Line, worker_lines, write_lines
 
@@ -149,7 +149,7 @@ def test_steps_by_default_follow_each_other_where_a_long_run_has_gaps(tmp_path: 
 
 
 def test_steps_by_default_are_few_where_each_is_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.measure.merged.MOST_LINES", 50)
+    monkeypatch.setattr("paceline.measure.trace_file.MOST_LINES", 50)
     written = write_merged(made_up_run(tmp_path, num_workers=2, num_steps=9))
     assert written.steps == StepRange(3, 6)  # 16 lines a step
 

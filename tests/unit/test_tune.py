@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
-from paceline.cli.parts.plans import rung_words
+from paceline.cli.introductions import rung_words
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe, load_recipe
-from paceline.results.study import Best, Tuning
+from paceline.results.study import Best, TuneResult
 from paceline.runs import list_runs
 from paceline.study.candidates import Space
 from paceline.study.engine import run_study
@@ -38,15 +38,15 @@ def study_of(recipe: Recipe = RECIPE, **changes: Any) -> Tune:
 
 def tuned(
     out: Path, reply: Callable[[Task, int], list[dict[str, Any]]] = answer
-) -> tuple[Tuning, Path, MadeUpLauncher]:
+) -> tuple[TuneResult, Path, MadeUpLauncher]:
     launcher = MadeUpLauncher(reply)
     outcome = run_study(study_of(), launching(launcher), Silent(), out)
     assert outcome is not None
-    assert isinstance(outcome.result, Tuning)
+    assert isinstance(outcome.result, TuneResult)
     return outcome.result, outcome.folder, launcher
 
 
-def best_of(study: Tuning) -> Best:
+def best_of(study: TuneResult) -> Best:
     assert study.best is not None
     return study.best
 
@@ -120,7 +120,7 @@ def test_an_interrupted_study_keeps_what_it_has(tmp_path: Path, at: int) -> None
         tuned(tmp_path, reply)
     [stored] = list_runs(tmp_path)
     assert stored.status == "interrupted"
-    assert isinstance(stored.content, Tuning)
+    assert isinstance(stored.content, TuneResult)
     assert stored.content.best is None
     assert len(stored.content.rungs) == (0 if at == 3 else 1)
     assert stored.content.results

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.study.vary import Axis, is_same_work, label_of, make_axes, parse_vary, resolve_key, varied
+from paceline.study.sweep_points import SweepAxis, is_same_work, label_of, make_axes, parse_vary, resolve_key, varied
 
 RECIPE = Recipe().replace({"strategy": "overlap", "workers": 2, "train.epochs": 1})
 
@@ -52,7 +52,7 @@ def test_a_key_has_the_names_of_its_option_and_its_own(name: str, key: str) -> N
 def test_values_are_what_the_key_takes(word: str, values: tuple[Any, ...]) -> None:
     [axis] = parse_vary([word])
     assert axis.values == values
-    assert Axis.from_values(axis.values_of()) == axis
+    assert SweepAxis.from_values(axis.values_of()) == axis
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The studies as functions, for scripts and notebooks."""
 
-from paceline.api.shown import Comparison, RunResult
+from paceline.api.notebook_view import RunView, StudyView
 from paceline.api.studies import compare, run, scale, sweep, tune
 
-__all__ = ["Comparison", "RunResult", "compare", "run", "scale", "sweep", "tune"]
+__all__ = ["StudyView", "RunView", "compare", "run", "scale", "sweep", "tune"]

@@ -1,20 +1,24 @@
-"""The studies as functions, for scripts and notebooks."""
+"""The studies as functions, for scripts and notebooks.
+
+The launcher of a study that is called as a function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from paceline.api.shown import Comparison, RunResult
-from paceline.api.workers import LauncherChoice, Workers
-from paceline.data.user import train_and_test
+from paceline.api.notebook_view import RunView, StudyView
+from paceline.data.user_data import train_and_test
 from paceline.errors import UsageError
-from paceline.recipe import DEFAULT_RECIPE, Recipe, load_recipe
+from paceline.launch.base import Launcher, LaunchRequest, WorkerPool
+from paceline.launch.registry import choose_launcher
+from paceline.recipe import DEFAULT_RECIPE, ClusterConfig, Recipe, load_recipe
 from paceline.runs import stamped
-from paceline.study.base import Listener, Study
+from paceline.study.base import Study, StudyListener
 from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
 from paceline.study.compare import Compare
 from paceline.study.engine import run_study, unfinished
@@ -25,10 +29,10 @@ from paceline.study.remedies import parse_remedies
 from paceline.study.run import execute, run_folder
 from paceline.study.scale import Scale, parse_mode, parse_workers
 from paceline.study.sweep import Sweep
+from paceline.study.sweep_points import make_axes
 from paceline.study.tune import Tune
-from paceline.study.vary import make_axes
 from paceline.train.context import ignore_event
-from paceline.train.given import Constant, as_factory, give
+from paceline.train.user_objects import Constant, as_factory, give, packed
 
 
 def run(
@@ -38,14 +42,14 @@ def run(
     launcher: LauncherChoice = None,
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
-) -> RunResult:
+) -> RunView:
     """Train a recipe under its strategy; the result, a dict that prints as a table, with the run's folder in `folder`.
 
     Changes are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
     Workers are processes of this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
     `launcher` is a launcher's name, a `paceline.launch.base.Request` or a launcher. All studies take these two.
     """
-    workers = Workers(launcher, hosts)
+    workers = CallLauncher(launcher, hosts)
     recipe = _recipe(recipe, changes, workers)
     entry = make_entry(recipe.strategy, recipe)
     preflight(recipe, [entry])
@@ -54,7 +58,7 @@ def run(
         result = execute(pool, recipe, entry, folder=folder, on_event=ignore_event)
     assert result is not None
     assert folder is not None
-    return RunResult(result, folder.path)
+    return RunView(result, folder.path)
 
 
 def compare(
@@ -69,7 +73,7 @@ def compare(
     launcher: LauncherChoice = None,
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
-) -> Comparison:
+) -> StudyView:
     """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
 
     With `data` the first argument is a model: a name, `file.py:factory`, an nn.Module or a function that builds one.
@@ -88,7 +92,7 @@ def compare(
         changes |= _parts(recipe, data, given)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
-    workers = Workers(launcher, hosts, given)
+    workers = CallLauncher(launcher, hosts, given)
     return _study(Compare.prepare(_recipe(recipe, changes, workers), repeats=repeats), out, workers, fresh=fresh)
 
 
@@ -103,7 +107,7 @@ def sweep(
     launcher: LauncherChoice = None,
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
-) -> Comparison:
+) -> StudyView:
     """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
     Keys are a recipe's, an option's name, or `strategy.OPTION`; several make a grid. A point that fails or does not fit
@@ -112,7 +116,7 @@ def sweep(
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
-    starter = Workers(launcher, hosts)
+    starter = CallLauncher(launcher, hosts)
     axes, chosen = make_axes(vary), parse_remedies(remedies)
     num_hosts = starter.num_hosts(base.cluster)
     return _study(Sweep.prepare(base, axes, chosen, repeats=repeats, num_hosts=num_hosts), out, starter, fresh=fresh)
@@ -130,7 +134,7 @@ def scale(
     launcher: LauncherChoice = None,
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
-) -> Comparison:
+) -> StudyView:
     """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
 
     `mode` is strong (the global batch is kept), weak (each worker's is), or both. Each of `results` has `scaling`;
@@ -140,7 +144,7 @@ def scale(
     counts = parse_workers(numbers)
     if strategies:
         changes["strategies"] = _names(strategies)
-    starter = Workers(launcher, hosts)
+    starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, {**changes, "workers": max(counts)}, starter)
     return _study(Scale.prepare(settled, counts, parse_mode(mode), repeats=repeats), out, starter, fresh=fresh)
 
@@ -161,13 +165,13 @@ def tune(
     launcher: LauncherChoice = None,
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
-) -> Comparison:
+) -> StudyView:
     """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
 
     The best loses at most `within` points of accuracy against exact (or `within_loss` percent of loss, where accuracy
     says nothing); `best` has its label, how much faster it is, and the command and the library's call to use it.
     """
-    starter = Workers(launcher, hosts)
+    starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, changes, starter)
     space = Space(
         strategies=tuple(_names(strategies)) or tried_strategies(),
@@ -185,15 +189,15 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
     return list(strategies)
 
 
-def _study(study: Study, out: str | Path, workers: Workers, *, fresh: bool) -> Comparison:
+def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool) -> StudyView:
     """Run a study, or go on with an unfinished one of the same request.
 
     Objects that are given have no name that tells them apart, so that such a study always starts anew.
     """
     resume = None if fresh or workers.given else unfinished(study, Path(out))
-    outcome = run_study(study, workers.launch, Listener(), Path(out), resume=resume)
+    outcome = run_study(study, workers.launch, StudyListener(), Path(out), resume=resume)
     assert outcome is not None, "this process starts all workers, and reports"
-    return Comparison(outcome.result, outcome.folder)
+    return StudyView(outcome.result, outcome.folder)
 
 
 def _parts(model: Any, data: Any, given: list[str]) -> dict[str, str]:
@@ -220,8 +224,69 @@ def _name(part: Any) -> str:
     return str(getattr(part, "__name__", type(part).__name__)).strip("<>")
 
 
-def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: Workers) -> Recipe:
+def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: CallLauncher) -> Recipe:
     """The recipe with its changes and a comm by name."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
     return settle_comm(changed, workers.num_hosts(changed.cluster))
+
+
+LauncherChoice = (
+    str | LaunchRequest | Launcher | None
+)  # a name or `file.py:Class`, what a command's options say, or ready
+
+
+@dataclass(frozen=True)
+class CallLauncher:
+    """How the workers of one call are started, and the objects that are sent to them."""
+
+    choice: LauncherChoice
+    hosts: str | Sequence[str] | None = None
+    given: Sequence[str] = ()  # names of objects that the user gave
+
+    def num_hosts(self, cluster: ClusterConfig) -> int:
+        return launcher_for(self.choice, self.hosts, cluster).describe().num_hosts
+
+    def launch(self, num_processes: int, cluster: ClusterConfig) -> WorkerPool:
+        pool = launcher_for(self.choice, self.hosts, cluster).open(num_processes)
+        if self.given:
+            pool.give(packed(list(self.given)))
+        return pool
+
+
+def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
+    """The launcher that a call asks for, checked; one that needs several callers is refused."""
+    if isinstance(choice, Launcher):
+        launcher = _ready(choice, hosts, cluster)
+    else:
+        launcher = choose_launcher(replace(_request(choice, hosts), cluster=cluster))
+    if not launcher.starts_all:
+        raise UsageError(
+            f"launcher {launcher.name!r} runs the same program in several processes, and this function returns its "
+            "result in one; use the command of the same name there"
+        )
+    return launcher
+
+
+def _request(choice: str | LaunchRequest | None, hosts: str | Sequence[str] | None) -> LaunchRequest:
+    if isinstance(choice, LaunchRequest):
+        if hosts is not None:
+            raise UsageError("hosts are given twice: as hosts= and in the request of launcher=; leave one out")
+        return choice
+    names = hosts.split(",") if isinstance(hosts, str) else hosts
+    given = None if names is None else tuple(name.strip() for name in names)
+    if choice is None:
+        return LaunchRequest(hosts=given, environment={})  # a script that torchrun started may still compare on its own
+    return LaunchRequest(launcher=choice, hosts=given)
+
+
+def _ready(launcher: Launcher, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
+    if hosts is not None:
+        raise UsageError(f"hosts= conflicts with the {launcher.name} launcher given as launcher=; leave one out")
+    if cluster.nodes and launcher.request.cluster != cluster:
+        raise UsageError(
+            f"the recipe emulates nodes ({cluster}), and the {launcher.name} launcher given as launcher= does not; "
+            "leave one out"
+        )
+    launcher.check()
+    return launcher

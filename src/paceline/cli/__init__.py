@@ -22,7 +22,7 @@ Start with [bold]paceline compare[/bold]: it trains LeNet-5 under every strategy
 
 def make_app() -> typer.Typer:
     """All commands, in the order in which a newcomer meets them."""
-    from paceline.cli.parts.commands import LazyGroup
+    from paceline.cli.lazy_commands import LazyGroup
 
     app = typer.Typer(
         cls=LazyGroup,
@@ -53,7 +53,7 @@ def main() -> None:
     try:
         make_app()()
     except PacelineError as error:
-        from paceline.cli.parts.console import PlainConsole
+        from paceline.cli.console import PlainConsole
         from paceline.text import shortened
 
         console = PlainConsole(stderr=True, soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Cluster, Json, host_options
+from paceline.cli.options import Cluster, Json, host_options
 
 ORDER = 4
 WORKERS = 4
@@ -56,15 +56,15 @@ def bench(
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.parts.options import check_json_target, check_page_target, console_for, settle_workers, write_json
-    from paceline.cli.session import launched, launcher_for
+    from paceline.cli.options import check_json_target, check_page_target, console_for, settle_workers, write_json
+    from paceline.cli.study_session import launched, launcher_for
     from paceline.errors import RunError
     from paceline.parsing import words_in
     from paceline.present.numbers import counted
     from paceline.present.studies.bench import bench_page
     from paceline.present.terminal import show
     from paceline.recipe import cluster_of
-    from paceline.study.bench import Plan, find_comms, find_ops, parse_bytes, sizes_between
+    from paceline.study.bench import BenchRequest, find_comms, find_ops, parse_bytes, sizes_between
     from paceline.study.bench import bench as measure
 
     check_json_target(json_target)
@@ -75,7 +75,7 @@ def bench(
     starter = launcher_for(launch, cluster)
     num_nodes = max(starter.describe().num_hosts, cluster.nodes)
     usable, missing = find_comms(comm, num_nodes, num_workers=num_workers)
-    plan = Plan(
+    plan = BenchRequest(
         ops=find_ops(op),
         comms=usable,
         sizes=tuple(map(parse_bytes, words_in(sizes)))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Json
+from paceline.cli.options import Json
 
 ORDER = 5
 
@@ -37,9 +37,9 @@ def up(
     without_cpu_shares: WithoutShares = False,
 ) -> None:
     """Build a cluster that stays until `down`."""
-    from paceline.cli.parts.options import console_for
+    from paceline.cli.options import console_for
     from paceline.cluster import keep_cluster
-    from paceline.cluster.finding import read_config
+    from paceline.cluster.discovery import read_config
     from paceline.present.studies.cluster import more_than_there_is
 
     kept = keep_cluster(read_config(words), name=name, without_cpu_shares=without_cpu_shares)
@@ -54,11 +54,10 @@ def up(
 @cluster.command("list")
 def list_clusters(json_target: Json = "") -> None:
     """List the clusters that are there, kept ones and those of commands that are running."""
-    from paceline.cli.parts.options import console_for, write_json
-    from paceline.cluster.finding import describe
-    from paceline.cluster.living import living_keepers
+    from paceline.cli.options import console_for, write_json
+    from paceline.cluster.discovery import describe, living_keepers
     from paceline.present.studies.cluster import cluster_line
-    from paceline.results.cluster import ClusterList
+    from paceline.results.commands import ClusterList
     from paceline.results.study import SCHEMA
 
     console = console_for(json_target)
@@ -77,7 +76,7 @@ def execute(
     command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="COMMAND...")],
 ) -> None:
     """Run a command in a node, with its network, CPU share and memory limit."""
-    from paceline.cluster.finding import find_cluster
+    from paceline.cluster.discovery import find_cluster
     from paceline.errors import UsageError
 
     words = command[1:] if command[0] == "--" else command
@@ -97,9 +96,9 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Every cluster that is kept.")] = False,
 ) -> None:
     """Take kept clusters down, with all that runs in them."""
-    from paceline.cli.parts.options import console_for
-    from paceline.cluster.living import living_keepers
-    from paceline.cluster.prune import take_down
+    from paceline.cli.options import console_for
+    from paceline.cluster.discovery import living_keepers
+    from paceline.cluster.removal import take_down
     from paceline.errors import UsageError
 
     if bool(names) == everything:
@@ -113,8 +112,8 @@ def down(
 @cluster.command()
 def prune() -> None:
     """Remove what is left of clusters whose keeper was killed, and nothing else."""
-    from paceline.cli.parts.options import console_for
-    from paceline.cluster.prune import prune as remove_leftovers
+    from paceline.cli.options import console_for
+    from paceline.cluster.removal import prune as remove_leftovers
 
     console = console_for("")
     removed = remove_leftovers()
@@ -136,12 +135,12 @@ def check(
     json_target: Json = "",
 ) -> None:
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
-    from paceline.cli.parts.options import check_json_target, console_for, write_json
+    from paceline.cli.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
-    from paceline.cluster.finding import found_or_built
+    from paceline.cluster.discovery import found_or_built
     from paceline.errors import RunError
     from paceline.present.studies.cluster import busy_machine, figure_line, missed, more_than_there_is
-    from paceline.results.cluster import ClusterCheck
+    from paceline.results.commands import ClusterCheck
     from paceline.results.study import SCHEMA
 
     check_json_target(json_target)

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import host_options, recipe_options
-from paceline.cli.session import session_options
+from paceline.cli.options import host_options, recipe_options
+from paceline.cli.study_session import session_options
 
 ORDER = 1
 
@@ -19,7 +19,7 @@ def compare(
     repeats: Annotated[int, typer.Option("--repeats", help="Times that every strategy runs, in turn.", min=1)] = 1,
 ) -> None:
     """Train one recipe under several strategies and compare them."""
-    from paceline.cli.parts.plans import introduce_compare
+    from paceline.cli.introductions import introduce_compare
     from paceline.study.compare import Compare
 
     session.refuse_beside_resume(repeats=repeats != 1)

@@ -1,8 +1,17 @@
+"""Published data, downloaded with a bar that shows only when something is downloaded."""
+
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from paceline.data import download
+from paceline.data.published import PUBLISHED
+from paceline.recipe import DataConfig
 
 ORDER = 6
 
@@ -13,7 +22,7 @@ data = typer.Typer(help="List data sets, or fetch one.", invoke_without_command=
 def list_sources(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
-    from paceline.cli.parts.options import console_for
+    from paceline.cli.options import console_for
     from paceline.data import data_sources
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables
@@ -27,11 +36,26 @@ def fetch(
     data_dir: Annotated[str, typer.Option("--data-dir", help="Where the files go.")] = "",
 ) -> None:
     """Download a published data set and verify it."""
-    from paceline.cli.parts.fetching import fetch_with_bar
-    from paceline.cli.parts.options import console_for
+    from paceline.cli.data import fetch_with_bar
+    from paceline.cli.options import console_for
 
     print(fetch_with_bar(name, data_dir, console_for("-")))
 
 
 def register(app: typer.Typer) -> None:
     app.add_typer(data, name="data")
+
+
+def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
+    """Make sure that a data set is there; says where."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(f"downloading {name}", total=None, visible=False)
+        return download.fetch(
+            name, directory, lambda done, total: progress.update(bar, completed=done, total=total, visible=True)
+        )
+
+
+def fetch_if_needed(config: DataConfig, console: Console) -> None:
+    if config.name in PUBLISHED and config.download:
+        fetch_with_bar(config.name, config.dir, console)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Json, Runs
+from paceline.cli.options import Json, Runs
 
 ORDER = 7
 
@@ -63,14 +63,13 @@ def conv(
     chart: Chart = "",
     json_target: Json = "",
 ) -> None:
-    from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
-    from paceline.dataflow.counting import conv_result
-    from paceline.dataflow.matrices import is_file_name, read_matrix
-    from paceline.dataflow.operands import make_operands
+    from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
+    from paceline.dataflow.access_counts import conv_result
+    from paceline.dataflow.matrices import is_file_name, make_operands, read_matrix
     from paceline.dataflow.shape import parse_array, parse_pair
-    from paceline.dataflow.simulate import Simulation
+    from paceline.dataflow.simulator import Simulation
     from paceline.dataflow.timing import Timing
-    from paceline.dataflow.trace import check_trace, check_trace_file, write_trace
+    from paceline.dataflow.trace_export import check_trace, check_trace_file, write_trace
     from paceline.present.studies.dataflow import check_conv_charts, conv_page, show_conv
 
     check_json_target(json_target)
@@ -153,11 +152,11 @@ def network(
     json_target: Json = "",
 ) -> None:
     """What a network costs on a chip: mapping, time, accesses and energy of every convolution."""
-    from paceline.cli.parts.options import check_different, check_json_target, check_target, console_for, write_json
+    from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.chips import load_chip
     from paceline.dataflow.mapping import check_objective
     from paceline.dataflow.matrices import parse_sides
-    from paceline.dataflow.network import analyse, read_network
+    from paceline.dataflow.network_cost import analyse, read_network
     from paceline.present.studies.dataflow import network_page
     from paceline.present.terminal import say, show
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Runs
+from paceline.cli.options import Runs
 
 ORDER = 5
 

@@ -7,7 +7,7 @@ ORDER = 8
 
 def models() -> None:
     """List the built-in models; any file.py:factory works as well."""
-    from paceline.cli.parts.options import console_for
+    from paceline.cli.options import console_for
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables
     from paceline.study.catalogue import model_catalogue

@@ -1,3 +1,5 @@
+"""Fine-tuning as a command asks for it: a recipe, a strategy, and who starts the workers."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,13 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli.parts.options import Json, Out
+from paceline.cli.options import Json, Out
+from paceline.cli.study_session import launched, launcher_for
+from paceline.launch.base import LaunchRequest
+from paceline.recipe import ClusterConfig, Recipe
+from paceline.study.entries import make_entry, settle_comm
+from paceline.study.preflight import without_cluster
+from paceline.study.quantize.finetune import finetune_recipe
+from paceline.study.quantize.quantize import FineTuning
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from paceline.results.quantize import Stage
-    from paceline.study.quantize.stages import Listener
+    from paceline.study.quantize.stages import StageListener
+
 
 ORDER = 3
 
@@ -93,12 +103,12 @@ def quantize(
     json_target: Json = "",
 ) -> None:
     """Take a trained model to int8: every stage measured, down to integers alone."""
-    from paceline.cli.output import show_outcome
-    from paceline.cli.parts.fetching import fetch_if_needed
-    from paceline.cli.parts.options import check_json_target, check_output_target, console_for, write_json
-    from paceline.cli.parts.tuning_on import make_tuning
+    from paceline.cli.console import show_outcome
+    from paceline.cli.data import fetch_if_needed
+    from paceline.cli.options import check_json_target, check_output_target, console_for, write_json
+    from paceline.cli.quantize import make_tuning
     from paceline.errors import RunError, UsageError
-    from paceline.study.quantize import Request, find_source, load_source
+    from paceline.study.quantize import QuantizeOptions, find_source, load_source
     from paceline.study.quantize import quantize as run_study
 
     check_json_target(json_target)
@@ -107,7 +117,7 @@ def quantize(
         raise UsageError("--strategy, --workers and --lr say how to fine-tune: add --finetune N, or leave them out")
     if output is not None and onnx is False:
         raise UsageError("-o asks for an ONNX file and --no-onnx for none")
-    request = Request(
+    request = QuantizeOptions(
         calibration=calibration,
         symmetric=symmetric,
         percentile=percentile,
@@ -142,13 +152,13 @@ def quantize(
 
 
 @contextmanager
-def _following(console: Console) -> Iterator[Listener]:
+def _following(console: Console) -> Iterator[StageListener]:
     """A bar for the stage that is judged, and a line for each that is done."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from paceline.present.numbers import accuracy
-    from paceline.study.quantize.stages import Listener
+    from paceline.study.quantize.stages import StageListener
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("test samples"))
     with Progress(*columns, console=console, refresh_per_second=4, transient=True) as progress:
@@ -163,8 +173,20 @@ def _following(console: Console) -> Iterator[Listener]:
             line = f"{stage.name}: {score}in {stage.evaluation_s:.1f} s"
             progress.console.print(line, style="dim", markup=False)
 
-        yield Listener(move, end)
+        yield StageListener(move, end)
 
 
 def register(app: typer.Typer) -> None:
     app.command()(quantize)
+
+
+def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
+    """Every mistake in the words is found here, before anything starts."""
+    starter = launcher_for(LaunchRequest(), ClusterConfig(), only_once="quantize")
+    asked: dict[str, str | int | None] = {"strategy": strategy or None, "workers": workers}
+    changes = {key: value for key, value in asked.items() if value}
+    if workers and recipe.train.worker_batch_size:
+        changes["train.batch_size"] = recipe.batch_size  # the global batch stays what it was
+    tuned = settle_comm(without_cluster(finetune_recipe(recipe.replace(changes), steps=steps, lr=lr)))
+    entry = make_entry(tuned.strategy, tuned)
+    return FineTuning(tuned, entry, lambda: launched(entry.num_processes, starter))

@@ -13,7 +13,7 @@ recipes = typer.Typer(help="List recipes, or show one.", invoke_without_command=
 def list_recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
-    from paceline.cli.parts.options import console_for
+    from paceline.cli.options import console_for
     from paceline.present.model import plain_table
     from paceline.present.terminal import say, show_tables
     from paceline.recipe import builtin_recipes

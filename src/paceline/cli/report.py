@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Runs
+from paceline.cli.options import Runs
 from paceline.text import plain_text
 
 ORDER = 5
@@ -29,8 +29,8 @@ def report(
     """Make one self-contained HTML page of runs and studies."""
     from paceline.present import collect, page_of
     from paceline.present import markdown as as_markdown
+    from paceline.present.chart_images import write_figures
     from paceline.present.html import write_page, write_whole
-    from paceline.present.pictures import write_figures
     from paceline.runs import folder_of
 
     page = page_of(collect([folder_of(name, runs) for name in names]))

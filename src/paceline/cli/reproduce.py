@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.session import session_options
+from paceline.cli.study_session import session_options
 
 ORDER = 4
 
@@ -22,7 +22,7 @@ def reproduce(
     repeats: Annotated[int | None, typer.Option(help="Times that every row runs, instead of its own.", min=1)] = None,
 ) -> None:
     """Run a published experiment here, and show its figures beside ours."""
-    from paceline.cli.parts.plans import introduce_reproduce
+    from paceline.cli.introductions import introduce_reproduce
     from paceline.present.model import plain_table
     from paceline.present.terminal import say, show_tables
     from paceline.study.reproduce import Reproduce, experiment_names

@@ -4,8 +4,8 @@ from typing import Any
 
 import typer
 
-from paceline.cli.parts.options import host_options, recipe_options, write_json
-from paceline.cli.session import session_options
+from paceline.cli.options import host_options, recipe_options, write_json
+from paceline.cli.study_session import session_options
 
 ORDER = 2
 
@@ -15,10 +15,10 @@ ORDER = 2
 @session_options(leave_out=("resume", "fresh", "report"))
 def run(recipe: Any, session: Any) -> None:
     """Train one recipe under one strategy and report on every worker."""
-    from paceline.cli.output import show_run_outcome
-    from paceline.cli.parts.plans import introduce_run
-    from paceline.cli.parts.progress import Bars
-    from paceline.cli.session import launched
+    from paceline.cli.console import show_run_outcome
+    from paceline.cli.introductions import introduce_run
+    from paceline.cli.progress import StrategyBars
+    from paceline.cli.study_session import launched
     from paceline.results import SCHEMA
     from paceline.runs import stamped
     from paceline.study.entries import make_entry
@@ -30,7 +30,7 @@ def run(recipe: Any, session: Any) -> None:
     facts = preflight(recipe, [entry])
     with launched(entry.num_processes, session.launcher(recipe.cluster)) as launcher:
         introduce_run(session.console, recipe, entry, facts, session.where(recipe.cluster))
-        bars = Bars([entry], repeats=1, console=session.console)
+        bars = StrategyBars([entry], repeats=1, console=session.console)
         with session.followed(bars) as listener, bars:
             folder = run_folder(session.out, stamped(f"{recipe.name}-{entry.label}"), launcher)
             listener.started(entry, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Json, Out
+from paceline.cli.options import Json, Out
 
 if TYPE_CHECKING:
     from paceline.runs import Stored
@@ -74,7 +74,7 @@ def list_again(
 
 
 def _list(out: Path, wanted: Mapping[str, Any], json_target: str) -> None:
-    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cli.options import console_for, write_json
     from paceline.present.studies.runs_list import list_page
     from paceline.present.terminal import say, show
     from paceline.runs import SCHEMA, Filter, list_runs
@@ -94,7 +94,7 @@ def _list(out: Path, wanted: Mapping[str, Any], json_target: str) -> None:
 @runs.command()
 def show(context: typer.Context, name: Name, out: OutOrParents = None, json_target: Json = "") -> None:
     """Print the table of a stored run or study again."""
-    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cli.options import console_for, write_json
     from paceline.present import page_of
     from paceline.present.terminal import show as show_page
     from paceline.runs import find
@@ -119,7 +119,7 @@ def diff(
     json_target: Json = "",
 ) -> None:
     """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
-    from paceline.cli.parts.options import check_json_target, console_for, parse_percent, write_json
+    from paceline.cli.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
     from paceline.present.pages import refusing
     from paceline.present.studies.diff import diff_page
@@ -161,7 +161,7 @@ def delete(
     out: OutOrParents = None,
 ) -> None:
     """Delete runs and studies, after asking."""
-    from paceline.cli.parts.options import console_for
+    from paceline.cli.options import console_for
     from paceline.errors import UsageError
     from paceline.present.numbers import amount
     from paceline.runs import delete as delete_folder

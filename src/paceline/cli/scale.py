@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import host_options, recipe_options
-from paceline.cli.session import session_options
+from paceline.cli.options import host_options, recipe_options
+from paceline.cli.study_session import session_options
 
 if TYPE_CHECKING:
     from paceline.recipe import Changes
@@ -47,7 +47,7 @@ def scale(
         int, typer.Option("--repeats", help="Times that every point runs, in turn; intervals need some.", min=1)
     ] = 1,
 ) -> None:
-    from paceline.cli.parts.plans import introduce_scale
+    from paceline.cli.introductions import introduce_scale
     from paceline.errors import RunError
     from paceline.study.scale import Scale, parse_mode, parse_workers
 

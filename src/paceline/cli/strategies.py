@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.parts.options import Json
+from paceline.cli.options import Json
 
 ORDER = 7
 
@@ -16,11 +16,11 @@ def strategies(
     json_target: Json = "",
 ) -> None:
     """List the ways to agree: guarantee, bytes and messages per step; and the codecs."""
-    from paceline.cli.parts.options import console_for, write_json
+    from paceline.cli.options import console_for, write_json
     from paceline.present.model import plain_table
     from paceline.present.numbers import DASH, megabytes
     from paceline.present.terminal import show_tables
-    from paceline.results.catalogue import StrategyCatalogue
+    from paceline.results.commands import StrategyCatalogue
     from paceline.results.study import SCHEMA
     from paceline.study.catalogue import catalogue, codec_catalogue
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import host_options, recipe_options
-from paceline.cli.session import session_options
+from paceline.cli.options import host_options, recipe_options
+from paceline.cli.study_session import session_options
 
 ORDER = 3
 
@@ -42,12 +42,11 @@ def sweep(
     repeats: Annotated[int, typer.Option("--repeats", help="Times that every point runs, in turn.", min=1)] = 1,
 ) -> None:
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
-    from paceline.cli.parts.plans import introduce_sweep
+    from paceline.cli.introductions import introduce_sweep
     from paceline.results import DONE
-    from paceline.study.points import make_points
     from paceline.study.remedies import parse_remedies
     from paceline.study.sweep import Sweep
-    from paceline.study.vary import parse_vary
+    from paceline.study.sweep_points import make_points, parse_vary
 
     session.launcher(only_once="sweep")
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]

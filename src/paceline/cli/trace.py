@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.cli.parts.options import Runs
+from paceline.cli.options import Runs
 
 if TYPE_CHECKING:
-    from paceline.measure.merged import Written
+    from paceline.measure.trace_file import TraceSummary
 
 ORDER = 5
 
@@ -37,10 +37,10 @@ def trace(
     ] = "",
     runs: Runs = Path("runs"),
 ) -> None:  # fmt: skip
-    from paceline.cli.parts.options import check_trace_target, console_for
-    from paceline.measure.steps import StepRange
+    from paceline.cli.options import check_trace_target, console_for
+    from paceline.measure.step_reader import StepRange
     from paceline.runs import folder_of
-    from paceline.study.trace import trace_run
+    from paceline.study.run_analysis import trace_run
 
     check_trace_target(output)
     asked = StepRange.parse(steps, "--steps") if steps else None
@@ -49,7 +49,7 @@ def trace(
         console.print(line, markup=False, soft_wrap=True)
 
 
-def trace_lines(written: Written) -> list[str]:
+def trace_lines(written: TraceSummary) -> list[str]:
     """The file that was written, and how to open it."""
     from paceline.present.numbers import counted
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import host_options, recipe_options
-from paceline.cli.session import session_options
+from paceline.cli.options import host_options, recipe_options
+from paceline.cli.study_session import session_options
 
 ORDER = 3
 
@@ -45,7 +45,7 @@ def tune(
     ] = 3,
 ) -> None:
     """Find the bucket size, sync period, codec and strategy that suit a recipe."""
-    from paceline.cli.parts.plans import introduce_tune, rung_line
+    from paceline.cli.introductions import introduce_tune, rung_line
     from paceline.parsing import numbers_in, words_in
     from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
     from paceline.study.halving import Margins

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paceline.cli.parts.options import Cluster, Json, host_options
+from paceline.cli.options import Cluster, Json, host_options
 
 ORDER = 3
 
@@ -24,16 +24,16 @@ def verify(
     """Prove that every strategy computes what one process would compute (in float64)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.parts.options import check_json_target, console_for, write_json
-    from paceline.cli.session import launched, launcher_for
+    from paceline.cli.options import check_json_target, console_for, write_json
+    from paceline.cli.study_session import launched, launcher_for
     from paceline.comm.choose import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.parsing import words_in
     from paceline.present.studies.verify import broken_words, verify_page
     from paceline.present.terminal import show
     from paceline.recipe import cluster_of
+    from paceline.results.commands import Certificate
     from paceline.results.study import SCHEMA
-    from paceline.results.verify import Certificate
     from paceline.study.verify import cases, not_carried, num_processes
     from paceline.study.verify import verify as judge
 

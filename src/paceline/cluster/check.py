@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.cluster.opening import Cluster
 from paceline.errors import RunError
-from paceline.results.cluster import ClusterFigure
+from paceline.results.commands import ClusterFigure
 
 TOLERANCE = 0.05  # of bandwidth and CPU
 LATENCY_TOLERANCE = 0.1
@@ -135,7 +135,9 @@ def _measure(cluster: Cluster, index: int, words: list[str], *, with_shares: boo
 
 
 def _start(cluster: Cluster, index: int, words: list[str], *, with_shares: bool) -> subprocess.Popen[str]:
-    command = cluster.command(index, [sys.executable, "-m", "paceline.cluster.meter", *words], with_shares=with_shares)
+    command = cluster.command(
+        index, [sys.executable, "-m", "paceline.cluster.link_meter", *words], with_shares=with_shares
+    )
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

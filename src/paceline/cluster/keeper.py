@@ -18,16 +18,16 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from paceline.cluster.groups import GroupError, claim_groups, limit_groups, remove_group, try_to_join
-from paceline.cluster.living import end_processes, ready_name
+from paceline.cluster.cgroups import GroupError, claim_groups, limit_groups, remove_group, try_to_join
+from paceline.cluster.discovery import end_processes, ready_name
+from paceline.cluster.layout import FIRST_NODE_FD, SWITCH_FD, ClusterLayout
 from paceline.cluster.namespaces import enter_network, hold_network, leave_network, new_network
-from paceline.cluster.plan import FIRST_NODE_FD, SWITCH_FD, Plan
 from paceline.cluster.shaping import node_lines, receiving_lines, sending_lines, switch_lines
 from paceline.cluster.tools import run_lines
 
 
 def main() -> None:
-    plan = Plan.from_json(sys.argv[1])
+    plan = ClusterLayout.from_json(sys.argv[1])
     if not plan.parent and os.fork():
         os._exit(0)  # a kept cluster is nobody's child
     told_to_end = _listen_for_signals()
@@ -62,7 +62,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     del number, frame
 
 
-def build(plan: Plan) -> None:
+def build(plan: ClusterLayout) -> None:
     """Cgroups first: they are what a host refuses most often."""
     limit_groups(plan)
     try_to_join(plan)
@@ -81,7 +81,7 @@ def build(plan: Plan) -> None:
     enter_network(SWITCH_FD)
 
 
-def take_down(plan: Plan) -> None:
+def take_down(plan: ClusterLayout) -> None:
     """End what runs inside and remove the cgroups; the networks go with this process.
 
     Nobody can enter any more before anybody is ended: who is on the way in finds no door, and ends by itself.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from paceline.cluster.plan import USER
+from paceline.cluster.layout import USER
 
 _NEW_NETWORK = 0x40000000
 _NEW_USER = 0x10000000

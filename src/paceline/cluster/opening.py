@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.cluster.host import Host, check_host, examine, no_group
-from paceline.cluster.living import MODULE, living_keepers, wait_for_end
-from paceline.cluster.plan import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, NodePlan, Plan
-from paceline.cluster.prune import remove_cluster, take_down
+from paceline.cluster.discovery import MODULE, living_keepers, wait_for_end
+from paceline.cluster.layout import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, ClusterLayout, NodeLayout
+from paceline.cluster.removal import remove_cluster, take_down
+from paceline.cluster.support import Host, check_host, examine, no_group
 from paceline.cluster.tools import find_tool
 from paceline.errors import RunError, UsageError
 from paceline.recipe import ClusterConfig
@@ -37,7 +37,7 @@ class Node:
 class Cluster:
     """A cluster that is there, held by its keeper."""
 
-    plan: Plan
+    plan: ClusterLayout
     keeper: int
 
     @property
@@ -76,7 +76,7 @@ def open_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Iterator[Cluster]:
     """A cluster that is gone when the block is left, when this process is killed, and after Ctrl-C."""
-    plan = make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
+    plan = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
     keeper = _start(plan)
     try:
         yield Cluster(plan, _await_ready(plan, keeper))
@@ -88,7 +88,7 @@ def keep_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Cluster:
     """A cluster that stays until `prune.take_down`, whatever happens to this process."""
-    plan = make_plan(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
+    plan = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
     starter = _start(plan)
     try:
         return Cluster(plan, _await_ready(plan, starter))
@@ -100,7 +100,9 @@ def keep_cluster(
         starter.communicate()
 
 
-def make_plan(config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int) -> Plan:
+def make_layout(
+    config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int
+) -> ClusterLayout:
     """Everything that is decided before anything is started."""
     if without_cpu_shares:
         config = dataclasses.replace(config, cpus=None, slow=())
@@ -114,7 +116,7 @@ def make_plan(config: ClusterConfig, *, name: str, without_cpu_shares: bool, hos
     if name in {other.name for other in others}:
         raise UsageError(f"there is a cluster {name!r} already; `paceline cluster down {name}` takes it down")
     wanted = {"cpu": bool(config.cpus or config.slow), "memory": bool(config.memory)}
-    return Plan(
+    return ClusterLayout(
         name=name or secrets.token_hex(3),
         nodes=tuple(_node_plan(config, index, host.num_cores) for index in range(config.nodes)),
         asked=in_words(config),
@@ -135,14 +137,14 @@ def in_words(config: ClusterConfig) -> str:
     return ",".join(words)
 
 
-def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodePlan:
+def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodeLayout:
     part = config.slowness.get(index)
     cpus = config.cpus
     if part is not None:
         # Without a share to take a part of, it is one core, or a fair share of those that there are.
         cpus = part * (cpus or min(1.0, num_cores / config.nodes))
     pairs = config.link_bits_per_s.items()
-    return NodePlan(
+    return NodeLayout(
         cpus=cpus,
         memory_bytes=config.memory_bytes,
         bits_per_s=config.bits_per_s,
@@ -157,7 +159,7 @@ def _free_subnet(taken: set[str]) -> str:
     return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in taken), "10.78.0")
 
 
-def _start(plan: Plan) -> subprocess.Popen[bytes]:
+def _start(plan: ClusterLayout) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C reaches this process alone, which then ends in order.
     return subprocess.Popen(
         [sys.executable, "-m", MODULE, plan.to_json()],
@@ -168,7 +170,7 @@ def _start(plan: Plan) -> subprocess.Popen[bytes]:
     )
 
 
-def _await_ready(plan: Plan, starter: subprocess.Popen[bytes]) -> int:
+def _await_ready(plan: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
     """The keeper's process id, once everything is built; an error says why it is not."""
     assert starter.stdout is not None
     last = "its keeper ended without a word"
@@ -187,7 +189,7 @@ def _await_ready(plan: Plan, starter: subprocess.Popen[bytes]) -> int:
     raise RunError(f"cluster {plan.name} cannot be built: {last}")
 
 
-def _stop(plan: Plan, keeper: subprocess.Popen[bytes]) -> None:
+def _stop(plan: ClusterLayout, keeper: subprocess.Popen[bytes]) -> None:
     """Let the keeper take everything down; what a killed one left behind is removed here."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None

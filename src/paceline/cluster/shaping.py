@@ -6,7 +6,7 @@ once on the way, where a node sends, so that one way from any node to any other 
 
 from __future__ import annotations
 
-from paceline.cluster.plan import FIRST_NODE_FD, NodePlan, Plan
+from paceline.cluster.layout import FIRST_NODE_FD, ClusterLayout, NodeLayout
 
 MTU = 9000  # jumbo frames, as clusters use them: payload is 99 % of what travels
 BURST_S = 0.001  # what may pass at once after a pause, so that short messages take their time too
@@ -16,7 +16,7 @@ LEAST_SHARE = 0.01  # of a link, for traffic to peers without a rate of their ow
 DELAYED_PACKETS = 100_000  # on their way at once: more than any link here holds
 
 
-def switch_lines(plan: Plan, keeper: int) -> list[str]:
+def switch_lines(plan: ClusterLayout, keeper: int) -> list[str]:
     """For `ip`, in the namespace of the bridge."""
     lines = [f"link add {plan.bridge} mtu {MTU} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"]
     for index in range(len(plan.nodes)):
@@ -28,7 +28,7 @@ def switch_lines(plan: Plan, keeper: int) -> list[str]:
     return [*lines, f"link set {plan.bridge} up", "link set lo up"]
 
 
-def node_lines(plan: Plan, index: int) -> list[str]:
+def node_lines(plan: ClusterLayout, index: int) -> list[str]:
     """For `ip`, inside a node."""
     device = plan.interface(index)
     return ["link set lo up", f"addr add {plan.address(index)}/24 dev {device}", f"link set {device} up"]
@@ -39,7 +39,7 @@ def port(index: int) -> str:
     return f"port-{index}"
 
 
-def sending_lines(plan: Plan, index: int) -> list[str]:
+def sending_lines(plan: ClusterLayout, index: int) -> list[str]:
     """For `tc`, inside a node: what shapes all that it sends."""
     node, device = plan.nodes[index], plan.interface(index)
     lines, parent = [], "root"
@@ -53,13 +53,13 @@ def sending_lines(plan: Plan, index: int) -> list[str]:
     return lines
 
 
-def receiving_lines(plan: Plan, index: int) -> list[str]:
+def receiving_lines(plan: ClusterLayout, index: int) -> list[str]:
     """For `tc`, in the namespace of the bridge: what shapes all that a node receives."""
     rate = plan.nodes[index].bits_per_s
     return [f"qdisc add dev {port(index)} root handle 2: {_tbf(rate)}"] if rate else []
 
 
-def _netem_words(node: NodePlan) -> str:
+def _netem_words(node: NodeLayout) -> str:
     delay = f" delay {round(1e6 * node.latency_s)}us" if node.latency_s else ""
     loss = f" loss {100 * node.loss_fraction:.6g}%" if node.loss_fraction else ""
     return delay + loss
@@ -69,7 +69,7 @@ def _tbf(rate: float) -> str:
     return f"tbf rate {_bits(rate)} burst {_burst_bytes(rate)} limit {_burst_bytes(rate) + int(rate * QUEUE_S / 8)}"
 
 
-def _by_peer(plan: Plan, index: int, parent: str) -> list[str]:
+def _by_peer(plan: ClusterLayout, index: int, parent: str) -> list[str]:
     """The whole link as one class, with a class below it for every peer that has a rate of its own."""
     node, device = plan.nodes[index], plan.interface(index)
     whole = node.bits_per_s or UNSHAPED

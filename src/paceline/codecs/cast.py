@@ -42,3 +42,21 @@ class Cast(Codec):
         # Every number is rounded once, and every one of W - 1 partial sums; twice that leaves room for numbers that
         # are so small that their type has fewer bits for them.
         return 2 * world_size * self.relative_error
+
+
+@dataclass(kw_only=True)
+class Fp16(Cast):
+    """IEEE half precision: 11 significant bits, overflows beyond 65,504."""
+
+    name: ClassVar[str] = "fp16"
+    cast: ClassVar[torch.dtype] = torch.float16
+    relative_error: ClassVar[float] = 2.0**-11
+
+
+@dataclass(kw_only=True)
+class Bf16(Cast):
+    """bfloat16: float32's range with 8 significant bits."""
+
+    name: ClassVar[str] = "bf16"
+    cast: ClassVar[torch.dtype] = torch.bfloat16
+    relative_error: ClassVar[float] = 2.0**-8

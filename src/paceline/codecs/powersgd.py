@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from paceline.codecs.base import Codec, Key, TensorSpec
-from paceline.codecs.feedback import ErrorFeedback
+from paceline.codecs.error_feedback import ErrorFeedback
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.codecs.base import Key, TensorSpec
-from paceline.codecs.feedback import ErrorFeedback
+from paceline.codecs.error_feedback import ErrorFeedback
 from paceline.codecs.gathered import Gathered, pack
 from paceline.comm import Comm
 from paceline.errors import UsageError

@@ -1,9 +1,21 @@
 """How bytes move between workers."""
 
-from paceline.comm.base import Comm, CommError, Counter, Done, Operation, Place, Wire, Work
-from paceline.comm.lending import Common, Reduction
+from paceline.comm.base import Comm, CommConfig, CommError, CompletedWork, Counter, Operation, Wire, Work
+from paceline.comm.reduction import Reduction, SharedVector
 from paceline.plugins import Registry
 
 comms: Registry[Comm] = Registry("comm", "paceline.comm", Comm, also=("auto",))
 
-__all__ = ["Comm", "CommError", "Common", "Counter", "Done", "Operation", "Place", "Reduction", "Wire", "Work", "comms"]
+__all__ = [
+    "Comm",
+    "CommError",
+    "SharedVector",
+    "Counter",
+    "CompletedWork",
+    "Operation",
+    "CommConfig",
+    "Reduction",
+    "Wire",
+    "Work",
+    "comms",
+]

@@ -35,14 +35,14 @@ def _create(options: Any, backend_options: Any) -> Any:
     comm = _connect(store, rank, world_size, timeout.total_seconds(), ranks)
     if comm is None:
         return gloo
-    from paceline.comm.group import CommGroup
+    from paceline.comm.process_group import CommGroup
 
     return CommGroup(comm, gloo)
 
 
 def _connect(store: Any, rank: int, world_size: int, timeout_s: float, ranks: Sequence[int]) -> Comm | None:
     from paceline.comm.hierarchical import HierarchicalComm
-    from paceline.comm.host import host_identity
+    from paceline.comm.host_identity import host_identity
     from paceline.comm.shm import MAX_WORKERS, ShmComm
 
     if world_size == 1:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from paceline.comm.lending import Common, Reduction
-from paceline.comm.listener import Launched, Listener, Numbers, ObservedWork, Span, settle
+from paceline.comm.listener import CommListener, LaunchedGroup, ObservedWork, OpenOperation, OperationNumbers, settle
+from paceline.comm.reduction import Reduction, SharedVector
 from paceline.errors import RunError
 
 
@@ -31,7 +31,7 @@ class Work(Protocol):
     def wait(self) -> None: ...
 
 
-class Done:
+class CompletedWork:
     """Work that was complete when it was started."""
 
     def wait(self) -> None:
@@ -39,7 +39,7 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CommConfig:
     """Where a worker stands when it connects: its rank, its node, and the store at which its world meets."""
 
     rank: int
@@ -106,7 +106,7 @@ class Comm(ABC):
         return ""
 
     @classmethod
-    def connect(cls, place: Place) -> Comm:
+    def connect(cls, place: CommConfig) -> Comm:
         """A fresh connection; every worker of the world calls it at about the same time."""
         raise NotImplementedError(f"comm {cls.name} does not connect processes ({place})")
 
@@ -114,9 +114,9 @@ class Comm(ABC):
         self.rank = rank
         self.world_size = world_size
         self.counter = Counter()
-        self.listener: Listener | None = None  # told of every counted operation
-        self.launched: list[Launched] = []  # what torch's own code has begun, and waits for by itself
-        self._numbers = Numbers()
+        self.listener: CommListener | None = None  # told of every counted operation
+        self.launched: list[LaunchedGroup] = []  # what torch's own code has begun, and waits for by itself
+        self._numbers = OperationNumbers()
         self._factors: dict[tuple[str, int | None], tuple[float, float]] = {}
         self._counting = True
 
@@ -230,9 +230,9 @@ class Comm(ABC):
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
 
-    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> Common:
+    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
         """A vector of zeros of which every worker writes its own parts and reads all."""
-        return Common(self, torch.zeros(numel, dtype=dtype, device=device))
+        return SharedVector(self, torch.zeros(numel, dtype=dtype, device=device))
 
     # Arithmetic on what was received belongs to the cost of agreeing, so it has a name here.
 
@@ -336,7 +336,7 @@ class Comm(ABC):
 
     def _iall_reduce(self, tensor: Tensor) -> Work:
         self._all_reduce(tensor)
-        return Done()
+        return CompletedWork()
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         parts = tensor.view(self.world_size, output.numel())
@@ -375,30 +375,30 @@ class Comm(ABC):
     def _others(self) -> list[int]:
         return [peer for peer in range(self.world_size) if peer != self.rank]
 
-    def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> Span | None:
+    def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
-    def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> Span | None:
+    def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         """Count an operation; a span where somebody wants to hear of it."""
         if not self._counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))
         return self._open(op, nbytes, peer, tag)
 
-    def _open(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> Span | None:
+    def _open(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         listener = self.listener
         if listener is None:
             return None
         number = self._numbers.next(op, peer, tag)  # always, or workers at different steps would number differently
         if listener.step < 0:
             return None
-        return Span(listener, op, nbytes, peer, tag, number, self._medium(op, peer))
+        return OpenOperation(listener, op, nbytes, peer, tag, number, self._medium(op, peer))
 
     def _medium(self, op: str, peer: int | None) -> str:  # noqa: ARG002
         return self.medium
 
-    def _observed(self, work: Work, span: Span) -> Work:
-        if isinstance(work, Done):  # all of it was done during the call
+    def _observed(self, work: Work, span: OpenOperation) -> Work:
+        if isinstance(work, CompletedWork):  # all of it was done during the call
             span.end_here()
             return work
         return ObservedWork(work, span)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.comm.base import _COLLECTIVE, Comm, Done, Place, Work
-from paceline.comm.group import CommGroup
-from paceline.comm.messages import Listener
+from paceline.comm.arrival_notices import ArrivalListener
+from paceline.comm.base import _COLLECTIVE, Comm, CommConfig, CompletedWork, Work
+from paceline.comm.process_group import CommGroup
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import CountedGroup, TorchComm, prefix_store
 
@@ -31,7 +31,7 @@ class HierarchicalComm(Comm):
         return ShmComm.unavailable()
 
     @classmethod
-    def connect(cls, place: Place) -> HierarchicalComm:
+    def connect(cls, place: CommConfig) -> HierarchicalComm:
         return cls(
             place.rank,
             place.world_size,
@@ -79,7 +79,7 @@ class HierarchicalComm(Comm):
         )
         self._leaders: TorchComm | None = None
         self._world: TorchComm | None = None
-        self._listener: Listener | None = None
+        self._listener: ArrivalListener | None = None
         if len(self._nodes) == 1:
             return
         gloo = partial(TorchComm, timeout_s=timeout_s, address=address)
@@ -90,7 +90,7 @@ class HierarchicalComm(Comm):
             self._leaders = gloo(self._home, len(self._nodes), corner, names=leaders)
         far = [peer for peer in range(world_size) if peer not in mates]
         control = gloo(rank, world_size, prefix_store("control", store), names=self._names)
-        self._listener = Listener(control, far, wake=lambda: self._local._bells.ring(self._local.rank))
+        self._listener = ArrivalListener(control, far, wake=lambda: self._local._bells.ring(self._local.rank))
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
@@ -174,7 +174,7 @@ class HierarchicalComm(Comm):
         if len(self._nodes) == 1:
             return self._local._ireduce_scatter(output, tensor)
         if output.numel() == 0:
-            return Done()
+            return CompletedWork()
         rows = tensor.reshape(self.world_size, -1).clone()
         self._local._all_reduce(rows)
         ours: list[Tensor] = []
@@ -194,7 +194,7 @@ class HierarchicalComm(Comm):
         mine = torch.empty_like(rows[0])
         self._local._scatter(mine, ours, 0)
         output.copy_(mine.view(output.shape))
-        return Done()
+        return CompletedWork()
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         source = self._node_of[root]

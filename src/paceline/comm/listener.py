@@ -15,7 +15,7 @@ NO_TIME_S = 2e-6  # a wait that found everything done
 LAUNCH_S = 20e-6  # a call that began something and came back at once
 
 
-class Listener(Protocol):
+class CommListener(Protocol):
     """Told when an operation is complete, and when the worker's own thread stood still for one.
 
     Times are those of `time.perf_counter`. `number` counts a worker's collectives, and messages by peer, tag and
@@ -43,7 +43,7 @@ class Listener(Protocol):
         """`is_busy`: the thread did not stand still for anybody, it moved or added numbers itself."""
 
 
-class Numbers:
+class OperationNumbers:
     """Counts operations, so that each has the same number on all workers that take part in it."""
 
     def __init__(self) -> None:
@@ -61,13 +61,13 @@ class Numbers:
         return number
 
 
-class Span:
+class OpenOperation:
     """An operation that has begun."""
 
     __slots__ = ("begin", "listener", "medium", "nbytes", "number", "op", "peer", "step", "tag")
 
     def __init__(
-        self, listener: Listener, op: str, nbytes: int, peer: int | None, tag: int, number: int, medium: str
+        self, listener: CommListener, op: str, nbytes: int, peer: int | None, tag: int, number: int, medium: str
     ) -> None:
         self.listener, self.op, self.nbytes, self.peer, self.tag = listener, op, nbytes, peer, tag
         self.number, self.medium, self.step = number, medium, listener.step
@@ -94,7 +94,7 @@ class Span:
         self.blocked(self.begin, end)
 
 
-class Background:
+class BackgroundWork:
     """Work that goes on while its worker does other things, and can say when it was complete."""
 
     completed: float | None = None  # when, as far as is known
@@ -108,10 +108,10 @@ class ObservedWork:
 
     __slots__ = ("_background", "_span", "_work")
 
-    def __init__(self, work: Any, span: Span) -> None:
+    def __init__(self, work: Any, span: OpenOperation) -> None:
         self._work = work
-        self._span: Span | None = span
-        self._background = isinstance(work, Background)
+        self._span: OpenOperation | None = span
+        self._background = isinstance(work, BackgroundWork)
         span.launched()
         if self._background and span.nbytes >= BACKGROUND_BYTES:
             work.watch()
@@ -131,10 +131,10 @@ class ObservedWork:
             span.blocked(begin, end)
 
 
-class Launched:
+class LaunchedGroup:
     """Operations that torch's own code has begun together, and waits for by itself."""
 
-    def __init__(self, work: Any, spans: list[Span]) -> None:
+    def __init__(self, work: Any, spans: list[OpenOperation]) -> None:
         self.work, self.spans = work, spans
         self.completed: float | None = None
         spans[0].launched()
@@ -152,7 +152,7 @@ class Launched:
         self.completed = perf_counter()
 
 
-def settle(launched: list[Launched], end: float) -> None:
+def settle(launched: list[LaunchedGroup], end: float) -> None:
     """Tell of operations that DDP began and waited for during a backward that ended then.
 
     DDP begins its last bucket when the last gradient is there, and then waits for all of them in order. So the worker

@@ -17,15 +17,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.comm.adding import add_up, copy, part_bounds
-from paceline.comm.base import Comm, Done, Place, Work
-from paceline.comm.bell import Bells
-from paceline.comm.counters import Counters, Meeting
-from paceline.comm.crew import Crew, spare_cores
-from paceline.comm.lending import Common, Reduction
-from paceline.comm.lent import ShmCommon, ShmReduction, Threads
-from paceline.comm.mailbox import Mailbox
-from paceline.comm.segment import Segment
+from paceline.comm.base import Comm, CommConfig, CompletedWork, Work
+from paceline.comm.helper_threads import HelperThreads, spare_cores
+from paceline.comm.reduction import Reduction, SharedVector
+from paceline.comm.shm_counters import Counters, ShmGroup
+from paceline.comm.shm_kernels import add_up, copy, part_bounds
+from paceline.comm.shm_mailbox import Mailbox
+from paceline.comm.shm_reduction import ShmReduction, ShmSharedVector, Threads
+from paceline.comm.shm_segment import Segment
+from paceline.comm.shm_wait import ShmWaiter
 from paceline.errors import RunError
 
 STAGES = 3  # a worker may write the next piece and read the last one while a slow peer is at the one between
@@ -53,7 +53,7 @@ class ShmComm(Comm):
         return ""
 
     @classmethod
-    def connect(cls, place: Place) -> ShmComm:
+    def connect(cls, place: CommConfig) -> ShmComm:
         return cls(place.rank, place.world_size, place.store, node=place.node, timeout_s=place.timeout_s)
 
     def __init__(
@@ -76,13 +76,13 @@ class ShmComm(Comm):
         flags = Counters.num_bytes(world_size)
         self._piece_bytes = _agree_on_pieces(store, rank, world_size)
         stages = world_size * STAGES * self._piece_bytes
-        sizes = [Bells.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
+        sizes = [ShmWaiter.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
         offsets = [sum(sizes[:index]) for index in range(len(sizes))]
         segment = self._open_segment(sum(sizes))
-        self._bells = Bells(segment, offsets[0], rank, world_size, timeout_s, names=names)
-        self._helper_bells = Bells(segment, offsets[0], rank, world_size, timeout_s, is_helper=True, names=names)
+        self._bells = ShmWaiter(segment, offsets[0], rank, world_size, timeout_s, names=names)
+        self._helper_bells = ShmWaiter(segment, offsets[0], rank, world_size, timeout_s, is_helper=True, names=names)
         spare = spare_cores(world_size)
-        self._crew = Crew(spare) if spare and world_size > 1 else None
+        self._crew = HelperThreads(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._bells)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
         # A sum on its way into a stage; it stays in the cache.
@@ -123,7 +123,7 @@ class ShmComm(Comm):
         return super().sent_to(op, peer, rank, world_size)
 
     def _barrier(self) -> None:
-        piece, meeting = self._next_piece(), Meeting("barrier")
+        piece, meeting = self._next_piece(), ShmGroup("barrier")
         self._counters.announce(piece, meeting)
         self._counters.meet(piece, meeting)
         self._counters.tell(Counters.FREE, piece)
@@ -142,17 +142,17 @@ class ShmComm(Comm):
         self._reductions.append(reduction)
         return reduction
 
-    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> Common:
+    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
         if device.type != "cpu" or self.world_size == 1:
             return super().common(numel, dtype, device)
         segment = self._open_segment(numel * dtype.itemsize)
         memory = segment.tensor(0, numel, dtype)
         self._all_have(segment)
-        return ShmCommon(self, memory)
+        return ShmSharedVector(self, memory)
 
     def process_group(self) -> Any:
         """On a comm of its own: its collectives may be under way while this one is used."""
-        from paceline.comm.group import CommGroup
+        from paceline.comm.process_group import CommGroup
         from paceline.comm.torch import CountedGroup, prefix_store
 
         corner = prefix_store(f"group{len(self._groups)}", self._store)
@@ -236,7 +236,7 @@ class ShmComm(Comm):
             else:
                 add_up(mine, into[begin : begin + size])
             self._counters.tell(Counters.FREE, number)
-        return Done()
+        return CompletedWork()
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         meeting = _meeting("broadcast", tensor, root)
@@ -258,7 +258,7 @@ class ShmComm(Comm):
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         return self._collect(tensor, _meeting("all_gather", tensor), is_reader=True)
 
-    def _collect(self, tensor: Tensor, meeting: Meeting, *, is_reader: bool) -> list[Tensor]:
+    def _collect(self, tensor: Tensor, meeting: ShmGroup, *, is_reader: bool) -> list[Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if is_reader else []
         flat = [whole.view(-1) for whole in gathered]
         begin = 0
@@ -300,7 +300,7 @@ class ShmComm(Comm):
             add_up(slots, into)
         self._counters.tell(Counters.FREE, number)
 
-    def _put(self, piece: Tensor, number: int, meeting: Meeting) -> None:
+    def _put(self, piece: Tensor, number: int, meeting: ShmGroup) -> None:
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
         self._counters.announce(number, meeting)
@@ -340,8 +340,8 @@ class ShmComm(Comm):
         segment.close_file()
 
 
-def _meeting(op: str, tensor: Tensor, root: int = 0) -> Meeting:
-    return Meeting(op, tensor.numel() * tensor.element_size(), root)
+def _meeting(op: str, tensor: Tensor, root: int = 0) -> ShmGroup:
+    return ShmGroup(op, tensor.numel() * tensor.element_size(), root)
 
 
 def _check_node(store: Any, rank: int, node: str) -> None:

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Done, Work
+from paceline.comm.base import Comm, CommError, CompletedWork, Work
 
 _Box = queue.SimpleQueue[Tensor]
 
 
-class Post:
+class ThreadQueues:
     """The post office that the workers of one world share."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -32,7 +32,7 @@ class ThreadsComm(Comm):
     between_nodes: ClassVar[bool] = False
     medium: ClassVar[str] = "memory"
 
-    def __init__(self, rank: int, world_size: int, post: Post) -> None:
+    def __init__(self, rank: int, world_size: int, post: ThreadQueues) -> None:
         super().__init__(rank, world_size)
         self._post = post
         self._posted: dict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
@@ -40,14 +40,14 @@ class ThreadsComm(Comm):
     @staticmethod
     def world(world_size: int, timeout_s: float = 20.0) -> list[ThreadsComm]:
         """Connected comms for all workers of one world."""
-        post = Post(timeout_s)
+        post = ThreadQueues(timeout_s)
         return [ThreadsComm(rank, world_size, post) for rank in range(world_size)]
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         with self._post.arrival:
             self._post.boxes[self.rank, peer, tag].put(tensor.detach().clone())
             self._post.arrival.notify_all()
-        return Done()
+        return CompletedWork()
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
         receive = _Receive(self, tensor, peer, tag)

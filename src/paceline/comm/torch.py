@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Place, Work
-from paceline.comm.listener import Background, Launched, Span
+from paceline.comm.base import Comm, CommConfig, CommError, Work
+from paceline.comm.listener import BackgroundWork, LaunchedGroup, OpenOperation
 
 Store = Any  # torch.distributed.Store; its stubs are not exported
 
@@ -52,7 +52,7 @@ class TorchComm(Comm):
             self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, world_size, options)
 
     @classmethod
-    def connect(cls, place: Place) -> TorchComm:
+    def connect(cls, place: CommConfig) -> TorchComm:
         return cls(
             place.rank,
             place.world_size,
@@ -193,7 +193,7 @@ class _TorchWork:
             self._after()
 
 
-class _Collective(_TorchWork, Background):
+class _Collective(_TorchWork, BackgroundWork):
     """Work of which torch says when it is complete; of messages it does not."""
 
     def watch(self) -> None:
@@ -240,15 +240,15 @@ class CountedGroup(dist.ProcessGroup):
     def group_name(self) -> str:
         return "paceline-counted"
 
-    def _begin(self, op: str, tensors: list[Tensor], root: int | None = None) -> list[Span]:
+    def _begin(self, op: str, tensors: list[Tensor], root: int | None = None) -> list[OpenOperation]:
         payload = [tensor for tensor in tensors if tensor.is_floating_point()]
         return [span for tensor in payload if (span := self._comm._begin(op, tensor, root)) is not None]
 
-    def _launched(self, work: Any, spans: list[Span]) -> Any:
+    def _launched(self, work: Any, spans: list[OpenOperation]) -> Any:
         if spans:
             for earlier in self._comm.launched:
                 earlier.look()
-            self._comm.launched.append(Launched(work, spans))
+            self._comm.launched.append(LaunchedGroup(work, spans))
         return work
 
 
@@ -303,7 +303,7 @@ def prefix_store(prefix: str, store: Store) -> Store:
     return dist.PrefixStore(prefix, store)
 
 
-def _has_gpu_for_each(place: Place) -> bool:
+def _has_gpu_for_each(place: CommConfig) -> bool:
     """Whether every host has a GPU for each of its workers, as nccl needs; every worker gets the same answer.
 
     Workers that share a GPU cannot use nccl: gloo then carries their tensors through host memory.

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.data.base import Batch, Data, Dataset
+from paceline.data.base import Batch, Data, Dataset, First
 from paceline.data.cifar10 import load_cifar10
-from paceline.data.folder import load_folder
+from paceline.data.image_folder import load_folder
 from paceline.data.mnist import load_mnist, load_mnist_mini
 from paceline.data.sharding import ShardPlan, epoch_generator, make_plan
 from paceline.data.synthetic import load_synthetic
-from paceline.data.tensors import First
-from paceline.data.user import load_user
+from paceline.data.user_data import load_user
 from paceline.errors import UsageError, unknown
 from paceline.plugins import is_reference
 from paceline.recipe import DataConfig

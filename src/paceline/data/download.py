@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline.data.published import PUBLISHED, Published, data_directory
+from paceline.data.published import PUBLISHED, PublishedDataset, data_directory
 from paceline.data.transfer import Progress, TransferFailed, transfer
 from paceline.data.verify import Pin, mismatch, verify
 from paceline.errors import UsageError, unknown
@@ -38,7 +38,7 @@ def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress 
 
 
 def obtain(
-    published: Published, directory: Path, *, may_download: bool, progress: Progress = silent
+    published: PublishedDataset, directory: Path, *, may_download: bool, progress: Progress = silent
 ) -> dict[str, Path]:
     """A verified path for every file of a data set, or UsageError that names what is missing or wrong."""
     found = published.find(directory)
@@ -60,7 +60,7 @@ def obtain(
     return found
 
 
-def _complete(published: Published, directory: Path, may_download: bool, progress: Progress) -> None:
+def _complete(published: PublishedDataset, directory: Path, may_download: bool, progress: Progress) -> None:
     # Another process may have done it all while this one waited for its turn.
     missing = [file for file in published.files if file not in published.find(directory)]
     if not missing:
@@ -83,7 +83,9 @@ def _complete(published: Published, directory: Path, may_download: bool, progres
         archive.unlink()  # ours, and its content is beside it now
 
 
-def _download(published: Published, files: dict[str, Pin], into: Path, directory: Path, progress: Progress) -> None:
+def _download(
+    published: PublishedDataset, files: dict[str, Pin], into: Path, directory: Path, progress: Progress
+) -> None:
     total_bytes = sum(pin.size_bytes for pin in files.values())
     before_bytes = 0
     for name, pin in files.items():
@@ -98,7 +100,7 @@ def _download(published: Published, files: dict[str, Pin], into: Path, directory
         before_bytes += pin.size_bytes
 
 
-def _unpack(published: Published, archive: Path, home: Path) -> None:
+def _unpack(published: PublishedDataset, archive: Path, home: Path) -> None:
     """Take the known files, and nothing else, out of an archive; each appears complete and verified."""
     beside = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", dir=home))
     try:

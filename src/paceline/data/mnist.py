@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.data.base import Data
 from paceline.data.download import obtain
-from paceline.data.memory import Augmentation, InMemory, Normalization
+from paceline.data.in_memory import Augmentation, InMemory, Normalization
 from paceline.data.published import PUBLISHED, data_directory
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig

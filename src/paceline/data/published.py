@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedDataset:
     """A data set as a list of files, each of which may come in several forms (plain, compressed)."""
 
     name: str
@@ -54,7 +54,7 @@ def _idx(stem: str, plain: tuple[int, str], compressed: tuple[int, str]) -> tupl
     return stem, {stem: Pin(plain[0], f"sha256:{plain[1]}"), f"{stem}.gz": Pin(compressed[0], f"md5:{compressed[1]}")}
 
 
-MNIST = Published(
+MNIST = PublishedDataset(
     name="mnist",
     files=dict(
         [
@@ -89,7 +89,7 @@ def _batches(digests: Iterable[tuple[str, str]]) -> dict[str, dict[str, Pin]]:
     return {name: {name: Pin(30_730_000, f"sha256:{digest}")} for name, digest in digests}
 
 
-CIFAR10 = Published(
+CIFAR10 = PublishedDataset(
     name="cifar10",
     files=_batches(
         [

@@ -7,9 +7,8 @@ from math import prod
 
 import torch
 
-from paceline.data.base import Data
+from paceline.data.base import Data, Tensors
 from paceline.data.sharding import epoch_generator
-from paceline.data.tensors import Tensors
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig
 

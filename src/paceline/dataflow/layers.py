@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerShape:
     """One layer; the shape is that of one of its groups, which are computed one after another."""
 
     name: str
@@ -42,7 +42,7 @@ def conv_layer(
     stride: tuple[int, int] = (1, 1),
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
-) -> Layer:
+) -> LayerShape:
     """A convolution by the shapes of what it was given of `num_tried` images, and of its weights."""
     if dilation != (1, 1):
         raise UsageError(f"layer {name} is dilated by {dilation}, which no mapping here covers")
@@ -61,10 +61,10 @@ def conv_layer(
         )
     except UsageError as error:
         raise UsageError(f"layer {name}: {error}") from None
-    return Layer(name=name, shape=shape, num_groups=num_groups)
+    return LayerShape(name=name, shape=shape, num_groups=num_groups)
 
 
-def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried: int, num_filters: int) -> Layer:
+def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried: int, num_filters: int) -> LayerShape:
     """A linear layer as a convolution of one pixel; every vector that it is given is a pixel of its own."""
     shape = Shape(
         num_images=_scaled(name, math.prod(given[:-1]), num_images, num_tried),
@@ -75,7 +75,7 @@ def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried:
         kernel_height=1,
         kernel_width=1,
     )
-    return Layer(name=name, shape=shape)
+    return LayerShape(name=name, shape=shape)
 
 
 def _scaled(name: str, seen: int, num_images: int, num_tried: int) -> int:
@@ -86,7 +86,7 @@ def _scaled(name: str, seen: int, num_images: int, num_tried: int) -> int:
     return count
 
 
-def told_apart(layers: Sequence[Layer]) -> list[Layer]:
+def told_apart(layers: Sequence[LayerShape]) -> list[LayerShape]:
     """A layer that is passed several times is named so: conv, conv (2), conv (3)."""
     taken: set[str] = set()
     found = []
@@ -98,7 +98,7 @@ def told_apart(layers: Sequence[Layer]) -> list[Layer]:
     return found
 
 
-def alexnet(num_images: int) -> list[Layer]:
+def alexnet(num_images: int) -> list[LayerShape]:
     """The five convolutions of AlexNet on images of 227 x 227, with the zeros that were measured on the chip.
 
     Zeros in a layer's output are taken to be those of the next layer's input; pooling lies between some of them. Of
@@ -118,7 +118,7 @@ def alexnet(num_images: int) -> list[Layer]:
     ]
 
 
-def vgg16(num_images: int) -> list[Layer]:
+def vgg16(num_images: int) -> list[LayerShape]:
     """The thirteen convolutions of VGG-16 on images of 224 x 224; no zeros are assumed."""
     layers = []
     channels, side = 3, 224
@@ -133,7 +133,7 @@ def vgg16(num_images: int) -> list[Layer]:
 PUBLISHED = {"alexnet": alexnet, "vgg16": vgg16}
 
 
-def _square(name: str, num_images: int, size: tuple[int, ...], zeros_in: float, zeros_out: float) -> Layer:
+def _square(name: str, num_images: int, size: tuple[int, ...], zeros_in: float, zeros_out: float) -> LayerShape:
     groups, filters, channels, side, kernel, stride, padding = size
     shape = Shape(
         num_images=num_images,
@@ -146,4 +146,4 @@ def _square(name: str, num_images: int, size: tuple[int, ...], zeros_in: float, 
         stride=(stride, stride),
         padding=(padding, padding),
     )
-    return Layer(name=name, shape=shape, num_groups=groups, input_zeros=zeros_in, output_zeros=zeros_out)
+    return LayerShape(name=name, shape=shape, num_groups=groups, input_zeros=zeros_in, output_zeros=zeros_out)

@@ -9,9 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from paceline.dataflow.axis import Amount, ceiling
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.rowstationary import (
+from paceline.dataflow.row_stationary import (
     Mapping,
     accesses,
     buffer_banks,
@@ -20,7 +19,7 @@ from paceline.dataflow.rowstationary import (
     input_banks,
     total_cycles,
 )
-from paceline.dataflow.shape import Shape
+from paceline.dataflow.shape import Amount, Shape, ceiling
 from paceline.errors import UsageError, unknown
 
 DEFAULT_OBJECTIVE = "dram-delay"

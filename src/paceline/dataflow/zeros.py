@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from paceline.dataflow.accesses import encoded_share
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.compression import encoded_share
-from paceline.dataflow.layers import Layer
+from paceline.dataflow.layers import LayerShape
 
 Pair = tuple[int, int]
 
@@ -43,7 +43,7 @@ def look_at_images(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, pa
     )
 
 
-def with_zeros(layers: Sequence[Layer], seen: Sequence[Seen]) -> list[Layer]:
+def with_zeros(layers: Sequence[LayerShape], seen: Sequence[Seen]) -> list[LayerShape]:
     """What a layer writes has the zeros that the next one reads; the last one's own input stands for it."""
     return [
         replace(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from paceline.export.tables import TABLES, Source, Value, rows
+from paceline.export.tables import TABLES, ExportSource, Value, rows
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet run a text
 
 
-def write(sources: Sequence[Source], folder: Path) -> None:
+def write(sources: Sequence[ExportSource], folder: Path) -> None:
     with ExitStack() as stack:
         writers = {}
         for table in TABLES:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import UsageError, unknown
-from paceline.export.tables import Source
+from paceline.export.tables import ExportSource
 from paceline.runs import Stored, read, run_folders
 from paceline.runs.store import disk_errors
 from paceline.worker_files import worker_files
@@ -41,7 +41,7 @@ FORMATS = {
 }
 
 
-def sources_of(stored: Stored) -> list[Source]:
+def sources_of(stored: Stored) -> list[ExportSource]:
     """A run, or the runs of a study, that have something to give away."""
     folder = stored.folder
     found = []
@@ -49,13 +49,13 @@ def sources_of(stored: Stored) -> list[Source]:
         item = stored if inner == folder else read(inner)
         if worker_files(inner):
             label = item.results[0].label if item.results else item.asked_label
-            found.append(Source(inner.name, label, inner, item.started_at or 0.0, item.recipe_values))
+            found.append(ExportSource(inner.name, label, inner, item.started_at or 0.0, item.recipe_values))
     if not found:
         raise UsageError(f"{folder.name!r} has no lines of workers to export")
     return found
 
 
-def export(sources: Sequence[Source], to: str, output: Path) -> Path:
+def export(sources: Sequence[ExportSource], to: str, output: Path) -> Path:
     """Write runs to a folder, in one form; where it is the folder's only content, whole or not at all."""
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
@@ -82,7 +82,7 @@ def export(sources: Sequence[Source], to: str, output: Path) -> Path:
     return output
 
 
-def _write(form: Format, sources: Sequence[Source], folder: Path) -> None:
+def _write(form: Format, sources: Sequence[ExportSource], folder: Path) -> None:
     with disk_errors(folder):
         importlib.import_module(form.module).write(sources, folder)
 

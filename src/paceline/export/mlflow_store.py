@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import RunError
-from paceline.export.scalars import scalars
-from paceline.export.tables import Source
+from paceline.export.tables import ExportSource, scalars
 from paceline.worker_files import worker_files, worker_lines
 
 EXPERIMENT = "paceline"
@@ -22,7 +21,7 @@ LONGEST = 6000  # characters of a parameter, as many as MLflow takes
 SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
-def write(sources: Sequence[Source], folder: Path) -> None:
+def write(sources: Sequence[ExportSource], folder: Path) -> None:
     with _settings():
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
@@ -37,7 +36,7 @@ def write(sources: Sequence[Source], folder: Path) -> None:
             raise RunError(f"MLflow refused: {error}") from error
 
 
-def _write_run(client: Any, experiment: str, source: Source) -> None:
+def _write_run(client: Any, experiment: str, source: ExportSource) -> None:
     from mlflow.entities import Param, RunTag
 
     started = int(1000 * source.started)
@@ -56,7 +55,7 @@ def _write_run(client: Any, experiment: str, source: Source) -> None:
         client.set_terminated(run_id, status=status, end_time=last)
 
 
-def _metrics(source: Source, started: int) -> Iterator[Any]:
+def _metrics(source: ExportSource, started: int) -> Iterator[Any]:
     from mlflow.entities import Metric
 
     for rank, file in worker_files(source.folder).items():

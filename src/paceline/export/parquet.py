@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paceline.export.tables import TABLES, Source, Table, Value, rows
+from paceline.export.tables import TABLES, ExportSource, ExportTable, Value, rows
 
 GROUP_ROWS = 20_000  # of one table in memory
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
-def write(sources: Sequence[Source], folder: Path) -> None:
+def write(sources: Sequence[ExportSource], folder: Path) -> None:
     with ExitStack() as stack:
         files = {table: stack.enter_context(_File(table, folder)) for table in TABLES}
         for table, row in rows(sources):
@@ -26,7 +26,7 @@ def write(sources: Sequence[Source], folder: Path) -> None:
 class _File:
     """One table on its way to the disk."""
 
-    def __init__(self, table: Table, folder: Path) -> None:
+    def __init__(self, table: ExportTable, folder: Path) -> None:
         self._schema = pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])
         self._writer = pq.ParquetWriter(folder / f"{table.name}.parquet", self._schema)
         self._rows: list[list[Value]] = []

@@ -1,11 +1,13 @@
-"""Workers' lines as tables with fixed columns, one line at a time: a run may be larger than memory."""
+"""Workers' lines as tables with fixed columns, one line at a time: a run may be larger than memory.
+
+Lines as named numbers over steps, for programs that draw curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.worker_files import worker_files, worker_lines
 
@@ -13,7 +15,7 @@ Value = int | float | str | None
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportSource:
     """One run to be given away."""
 
     name: str
@@ -24,7 +26,7 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ExportTable:
     """Lines of one kind: their columns with types; what a line does not have stays empty."""
 
     name: str
@@ -35,7 +37,7 @@ class Table:
     def columns(self) -> dict[str, type]:
         return {"run": str, "label": str, "rank": int, **self.own_columns}
 
-    def row(self, source: Source, rank: int, line: Mapping[str, Any]) -> list[Value]:
+    def row(self, source: ExportSource, rank: int, line: Mapping[str, Any]) -> list[Value]:
         values = (None if line.get(name) is None else kind(line[name]) for name, kind in self.own_columns.items())
         return [source.name, source.label, rank, *values]
 
@@ -43,7 +45,7 @@ class Table:
 _WHEN = {"begin_s": float, "end_s": float}
 _PEER = {"peer": int, "tag": int}
 TABLES = (
-    Table(
+    ExportTable(
         "steps",
         "step",
         {
@@ -58,10 +60,10 @@ TABLES = (
             "sent_bytes": int,
         },
     ),
-    Table("spans", "span", {"step": int, "phase": str, **_WHEN}),
-    Table("ops", "op", {"step": int, "number": int, "op": str, "bytes": int, **_PEER, "medium": str, **_WHEN}),
-    Table("blocked", "blocked", {"step": int, "number": int, "op": str, **_PEER, "busy": bool, **_WHEN}),
-    Table(
+    ExportTable("spans", "span", {"step": int, "phase": str, **_WHEN}),
+    ExportTable("ops", "op", {"step": int, "number": int, "op": str, "bytes": int, **_PEER, "medium": str, **_WHEN}),
+    ExportTable("blocked", "blocked", {"step": int, "number": int, "op": str, **_PEER, "busy": bool, **_WHEN}),
+    ExportTable(
         "samples",
         "sample",
         {
@@ -82,12 +84,12 @@ TABLES = (
             "gpu_memory_bytes": int,
         },
     ),
-    Table("workers", "head", {"host": str, "pid": int, "clock_offset_s": float, "clock_error_s": float}),
+    ExportTable("workers", "head", {"host": str, "pid": int, "clock_offset_s": float, "clock_error_s": float}),
 )
 _BY_KIND = {table.kind: table for table in TABLES}
 
 
-def rows(sources: Sequence[Source]) -> Iterator[tuple[Table, list[Value]]]:
+def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Value]]]:
     """Every line of every worker that belongs to a table."""
     for source in sources:
         for rank, file in worker_files(source.folder).items():
@@ -95,3 +97,72 @@ def rows(sources: Sequence[Source]) -> Iterator[tuple[Table, list[Value]]]:
                 table = _BY_KIND.get(line["kind"])
                 if table is not None:
                     yield table, table.row(source, rank, line)
+
+
+OPEN_STEPS = 64  # steps whose sums are still added to: operations may be complete a few steps late
+
+
+class Scalar(NamedTuple):
+    name: str
+    value: float
+    step: int
+    time_s: float  # since the run's start
+
+
+def scalars(lines: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
+    """One worker's numbers: of its steps, of each step's phases and operations, and of its resources."""
+    sums = _Sums()
+    elapsed_s, num_samples = 0.0, 0
+    for line in lines:
+        if line["kind"] == "step":
+            begin_s = line.get("begin_s", elapsed_s)  # runs of before do not say
+            elapsed_s = begin_s + line["iteration_s"]
+            yield from (Scalar(name, value, line["step"], elapsed_s) for name, value in _step_values(line).items())
+        elif line["kind"] in ("span", "op", "blocked"):
+            yield from sums.add(line)
+        elif line["kind"] == "sample":
+            for name, value in line.items():
+                if name not in ("kind", "time_s") and value is not None:
+                    yield Scalar(f"resources/{name}", float(value), num_samples, line["time_s"])
+            num_samples += 1
+    yield from sums.close(0)
+
+
+def _step_values(line: Mapping[str, Any]) -> dict[str, float]:
+    seconds, samples, answers = line["iteration_s"], line["num_samples"], line["num_answers"]
+    values = {"train/loss": line["loss"], "step/iteration_s": seconds, "step/data_s": line["data_s"]}
+    values["train/accuracy"] = line["num_right"] / answers if answers else None
+    values["step/samples_per_s"] = samples / seconds if seconds else None
+    values["step/sent_bytes"] = line.get("sent_bytes")
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+class _Sums:
+    """Seconds and bytes of a step by phase and operation; only the newest steps are held."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[str, float]] = {}
+        self._ends: dict[int, float] = {}
+
+    def add(self, line: Mapping[str, Any]) -> Iterator[Scalar]:
+        step, seconds = line["step"], line["end_s"] - line["begin_s"]
+        sums = self._steps.setdefault(step, {})
+        for name, value in _span_values(line, seconds).items():
+            sums[name] = sums.get(name, 0.0) + value
+        self._ends[step] = max(self._ends.get(step, 0.0), line["end_s"])
+        yield from self.close(OPEN_STEPS)
+
+    def close(self, num_open: int) -> Iterator[Scalar]:
+        """The oldest steps beyond as many as may stay open."""
+        while len(self._steps) > num_open:
+            step = min(self._steps)
+            end_s = self._ends.pop(step)
+            yield from (Scalar(name, value, step, end_s) for name, value in self._steps.pop(step).items())
+
+
+def _span_values(line: Mapping[str, Any], seconds: float) -> dict[str, float]:
+    if line["kind"] == "span":
+        return {f"phase/{line['phase']}_s": seconds}
+    if line["kind"] == "blocked":
+        return {"step/blocked_s": seconds}
+    return {f"op/{line['op']}_s": seconds, f"op/{line['op']}_bytes": float(line["bytes"])}

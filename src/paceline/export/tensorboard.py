@@ -7,12 +7,11 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from paceline.export.scalars import scalars
-from paceline.export.tables import Source
+from paceline.export.tables import ExportSource, scalars
 from paceline.worker_files import worker_files, worker_lines
 
 
-def write(sources: Sequence[Source], folder: Path) -> None:
+def write(sources: Sequence[ExportSource], folder: Path) -> None:
     for source in sources:
         for rank, file in worker_files(source.folder).items():
             with SummaryWriter(folder / source.name / f"rank-{rank}", max_queue=1000) as writer:

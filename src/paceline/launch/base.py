@@ -57,7 +57,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class LaunchRequest:
     """What the user asked for about starting workers; every launcher reads the fields that it needs."""
 
     launcher: str = ""  # --launcher: a name or `file.py:Class`; empty: detected from the rest
@@ -131,7 +131,7 @@ class Launcher(ABC):
     # Launchers whose options contradict this one's, by name, with the sentence for the user.
     conflicts: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: LaunchRequest) -> None:
         self.request = request
 
     @property
@@ -147,7 +147,7 @@ class Launcher(ABC):
 
     @classmethod
     @abstractmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         """Whether the options or the environment of a request ask for this launcher."""
 
     def check(self) -> None:

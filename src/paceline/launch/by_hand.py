@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from paceline.comm.torch import make_store
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import DEFAULT_ADDRESS, DEFAULT_PORT, Fit, Launcher, Place, Request, Task
-from paceline.launch.ground import Here
+from paceline.launch.base import DEFAULT_ADDRESS, DEFAULT_PORT, Fit, Launcher, LaunchRequest, Place, Task
 from paceline.launch.pool import ProcessPool
+from paceline.launch.process_host import LocalHost
 from paceline.launch.rendezvous import collect, leave, publish
 
 
@@ -21,7 +21,7 @@ class ByHand(Launcher):
     conflicts: ClassVar = {"torchrun": "--nnodes is for hosts started by hand; leave torchrun out, or --nnodes"}
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         return Fit("--nnodes") if request.num_nodes > 1 or request.node_rank else None
 
     def check(self) -> None:
@@ -63,7 +63,7 @@ class ByHandPool(ProcessPool):
     can_go_on = False  # other hosts would not learn that a task has ended
 
     def __init__(self, num_processes: int, *, num_nodes: int, node_rank: int, master: tuple[str, int]) -> None:
-        ground = Here(num_processes, node=str(node_rank), address="")
+        ground = LocalHost(num_processes, node=str(node_rank), address="")
         super().__init__(num_processes, ground, first_rank=num_processes * node_rank)
         self._num_nodes, self._node_rank, self._master = num_nodes, node_rank, master
         self.is_main = node_rank == 0

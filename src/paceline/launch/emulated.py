@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from paceline.errors import UsageError
-from paceline.launch.base import Fit, Launcher, Place, Request
-from paceline.launch.ground import Ground, Seat, WorkerProcess, spread, start_process
+from paceline.launch.base import Fit, Launcher, LaunchRequest, Place
 from paceline.launch.pool import ProcessPool
+from paceline.launch.process_host import ProcessHost, WorkerProcess, WorkerSlot, spread, start_process
 from paceline.recipe import ClusterConfig
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Emulated(Launcher):
     }
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         return Fit("--cluster") if request.cluster.nodes else None
 
     def check(self) -> None:
@@ -48,7 +48,7 @@ class Emulated(Launcher):
         return Place(self.name, words=f"on emulated nodes ({self.request.cluster})")
 
 
-class EmulatedNodes(Ground):
+class EmulatedNodes(ProcessHost):
     """Process r on node r, or even blocks where there are more processes than nodes.
 
     This process is not in the nodes' network: worker 0 keeps the store, and pipes are socket pairs.
@@ -76,10 +76,10 @@ class EmulatedNodes(Ground):
         for node in self._node_of:
             yield start_process({**own, **environment}, partial(self._cluster.command, node))
 
-    def seat(self, index: int) -> Seat:
+    def seat(self, index: int) -> WorkerSlot:
         assert self._cluster is not None, "the cluster is not up"
         node = self._node_of[index]
-        return Seat(str(node), index - self._node_of.index(node), self._cluster.nodes[node].address)
+        return WorkerSlot(str(node), index - self._node_of.index(node), self._cluster.nodes[node].address)
 
     def who(self, index: int) -> str:
         return f"on emulated node {self._node_of[index]}"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from paceline.launch.base import Fit, Launcher, Request
-from paceline.launch.ground import Here
+from paceline.launch.base import Fit, Launcher, LaunchRequest
 from paceline.launch.pool import ProcessPool
+from paceline.launch.process_host import LocalHost
 
 
 class LocalPool(ProcessPool):
     """Child processes of this one, on this host."""
 
     def __init__(self, num_processes: int) -> None:
-        super().__init__(num_processes, Here(num_processes))
+        super().__init__(num_processes, LocalHost(num_processes))
 
 
 class Local(Launcher):
@@ -22,7 +22,7 @@ class Local(Launcher):
     name: ClassVar[str] = "local"
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         del request
         return Fit()
 

@@ -193,7 +193,7 @@ class Plain:
             raise
 
 
-Channel = Forked | Plain
+MessageChannel = Forked | Plain
 
 
 def encode(value: Any) -> bytes:

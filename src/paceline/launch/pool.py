@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, cast
 from paceline.comm.torch import make_store
 from paceline.errors import WorkerError
 from paceline.launch.base import Task, WorkerPool
-from paceline.launch.delivery import Receiver
-from paceline.launch.ground import STOP_S, Ground, WorkerProcess
+from paceline.launch.file_transfer import Receiver
 from paceline.launch.messages import (
-    Channel,
     Done,
     Emitted,
     Failed,
     FilePiece,
     KeepStore,
+    MessageChannel,
     MessageError,
     Ready,
     Reply,
     RunTask,
     StoreKept,
 )
+from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess
 
 if TYPE_CHECKING:
     from paceline.train.context import Event
@@ -48,7 +48,7 @@ class ProcessPool(WorkerPool):
 
     can_go_on = True
 
-    def __init__(self, num_processes: int, ground: Ground, *, first_rank: int = 0) -> None:
+    def __init__(self, num_processes: int, ground: ProcessHost, *, first_rank: int = 0) -> None:
         """Room for the workers and servers of the largest task; the first process has rank `first_rank`."""
         self._num_processes, self._ground, self._first_rank = num_processes, ground, first_rank
         self._is_open = False
@@ -162,7 +162,7 @@ class ProcessPool(WorkerPool):
 
     def _listen(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
         """Results by rank; the first failure that is not a consequence of another ends the wait."""
-        pipes: dict[Channel, int] = {self._processes[index].pipe: index for index in active}
+        pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
         failures: list[_Failure] = []
         files = Receiver(task)
@@ -199,7 +199,7 @@ class ProcessPool(WorkerPool):
             raise _verdict(task, failures, silent=[self._first_rank + index for index in pipes.values()])
         return results
 
-    def _receive(self, pipe: Channel, index: int) -> Reply | _Failure:
+    def _receive(self, pipe: MessageChannel, index: int) -> Reply | _Failure:
         rank = self._first_rank + index
         try:
             return pipe.receive()

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from paceline.errors import UsageError
-from paceline.launch.base import Launcher, Request
+from paceline.launch.base import Launcher, LaunchRequest
 from paceline.plugins import Registry
 
 launchers: Registry[Launcher] = Registry("launcher", "paceline.launch", Launcher)
 
 
-def choose_launcher(request: Request) -> Launcher:
+def choose_launcher(request: LaunchRequest) -> Launcher:
     """The launcher that a request asks for, checked; a request that asks for two is refused."""
     launcher = find_launcher(request)
     launcher.check()
     return launcher
 
 
-def find_launcher(request: Request) -> Launcher:
+def find_launcher(request: LaunchRequest) -> Launcher:
     """The launcher that a request asks for, before `check`."""
     return _class_for(request)(request)
 
 
-def _class_for(request: Request) -> type[Launcher]:
+def _class_for(request: LaunchRequest) -> type[Launcher]:
     asked = {cls: fit.because for cls in launchers.classes.values() if (fit := cls.detect(request)) is not None}
     by_option = [cls for cls, because in asked.items() if because]
     if request.launcher:

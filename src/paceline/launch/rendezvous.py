@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from paceline.comm import Comm, Place, comms
+from paceline.comm import Comm, CommConfig, comms
 from paceline.comm.torch import prefix_store
 from paceline.errors import RunError
 from paceline.launch.base import Task
@@ -20,7 +20,7 @@ CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class TaskSlot:
     """A process's place in a task: which job of the pool, its ranks, and where others reach it."""
 
     job: int
@@ -30,7 +30,7 @@ class Seat:
     address: str
 
 
-def connect(task: Task, store: Any, seat: Seat) -> tuple[Comm, Comm | None]:
+def connect(task: Task, store: Any, seat: TaskSlot) -> tuple[Comm, Comm | None]:
     """Fresh comms for one task: one of the workers, and a wide one that includes the servers, if there are any.
 
     A server is not in the comm of the workers: it gets the wide one twice.
@@ -39,7 +39,7 @@ def connect(task: Task, store: Any, seat: Seat) -> tuple[Comm, Comm | None]:
 
     def join(corner: str, world_size: int) -> Comm:
         return kind.connect(
-            Place(
+            CommConfig(
                 rank=seat.rank,
                 world_size=world_size,
                 store=prefix_store(corner, store),
@@ -73,7 +73,7 @@ def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
 class MoreComms:
     """Opens further comms for a task, each with its own prefix in the store."""
 
-    def __init__(self, task: Task, store: Any, seat: Seat) -> None:
+    def __init__(self, task: Task, store: Any, seat: TaskSlot) -> None:
         self._task, self._store, self._seat = task, store, seat
         self._numbers = itertools.count(1)
 

@@ -20,12 +20,12 @@ from typing import IO, Any, ClassVar
 import msgspec
 
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Fit, Launcher, Place, Request
-from paceline.launch.ground import STOP_S, Ground, Seat, WorkerProcess, spread
-from paceline.launch.messages import Channel, Enter, MessageError, Plain, printable
+from paceline.launch.base import Fit, Launcher, LaunchRequest, Place
+from paceline.launch.messages import Enter, MessageChannel, MessageError, Plain, printable
 from paceline.launch.pool import START_S, ProcessPool
-from paceline.launch.remote import MARK
-from paceline.launch.sameness import difference, own_facts
+from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess, WorkerSlot, spread
+from paceline.launch.remote_worker import MARK
+from paceline.launch.version_check import difference, own_facts
 from paceline.text import plain_text
 
 CONNECT_S = 15
@@ -47,7 +47,7 @@ class Ssh(Launcher):
     }
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
+    def detect(cls, request: LaunchRequest) -> Fit | None:
         return None if request.hosts is None else Fit("--hosts")
 
     def check(self) -> None:
@@ -78,22 +78,22 @@ class Ssh(Launcher):
         return Place(self.name, len(names), f"on {', '.join(names)}")
 
 
-def remote_command(request: Request, name: str, environment: dict[str, str]) -> list[str]:
+def remote_command(request: LaunchRequest, name: str, environment: dict[str, str]) -> list[str]:
     """The command line, here, that starts a worker there."""
     client = shlex.split(request.ssh)
     if os.path.basename(client[0]) == "ssh":
         client += SSH_OPTIONS
     assignments = [f"{key}={value}" for key, value in environment.items()]
-    remote = ["env", *assignments, request.remote_python or sys.executable, "-m", "paceline.launch.remote"]
+    remote = ["env", *assignments, request.remote_python or sys.executable, "-m", "paceline.launch.remote_worker"]
     return [*client, name, f"exec {shlex.join(remote)}"]
 
 
-class OverSsh(Ground):
+class OverSsh(ProcessHost):
     """An ssh client for every worker. When it ends, or this process does, the worker ends."""
 
     is_forked = False
 
-    def __init__(self, request: Request, num_processes: int) -> None:
+    def __init__(self, request: LaunchRequest, num_processes: int) -> None:
         assert request.hosts is not None
         self._request, self._names = request, request.hosts
         self._host_of = spread(num_processes, len(request.hosts))
@@ -113,9 +113,9 @@ class OverSsh(Ground):
             facts += [self._greet(index, pipe) for index, pipe in wave]
         self.meeting = (self._address_of_first(facts), self._request.master_port)
 
-    def seat(self, index: int) -> Seat:
+    def seat(self, index: int) -> WorkerSlot:
         host = self._host_of[index]
-        return Seat(str(host), index - self._host_of.index(host), "")
+        return WorkerSlot(str(host), index - self._host_of.index(host), "")
 
     def who(self, index: int) -> str:
         return f"on host {self._name(index)}"
@@ -149,7 +149,7 @@ class OverSsh(Ground):
         self._said.append(_Said(name, popen.stderr))
         return WorkerProcess(popen, Plain(connection, connection), ends_with_pipe=True)
 
-    def _greet(self, index: int, pipe: Channel) -> Facts:
+    def _greet(self, index: int, pipe: MessageChannel) -> Facts:
         """Wait for the token, compare versions, and send the working directory."""
         token = secrets.token_hex(32)
         name, said = self._name(index), self._said[index]

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from paceline.comm.torch import prefix_store
 from paceline.errors import RunError, UsageError
-from paceline.launch.base import Fit, Launcher, Place, Request, Task, WorkerPool
-from paceline.launch.meeting import Meeting
+from paceline.launch.base import Fit, Launcher, LaunchRequest, Place, Task, WorkerPool
 from paceline.launch.rendezvous import (
     MoreComms,
-    Seat,
+    TaskSlot,
     address_towards,
     collect,
     connect,
@@ -20,8 +19,9 @@ from paceline.launch.rendezvous import (
     part,
     publish,
 )
+from paceline.launch.torchrun_env import TorchrunEnv
+from paceline.train.allocator import keep_memory
 from paceline.train.context import Context, Event
-from paceline.train.memory import keep_memory
 
 
 class Torchrun(Launcher):
@@ -31,33 +31,33 @@ class Torchrun(Launcher):
     starts_all: ClassVar[bool] = False
 
     @classmethod
-    def detect(cls, request: Request) -> Fit | None:
-        return Fit("torchrun") if Meeting.is_here(request.environment) else None
+    def detect(cls, request: LaunchRequest) -> Fit | None:
+        return Fit("torchrun") if TorchrunEnv.is_here(request.environment) else None
 
     def check(self) -> None:
-        if not Meeting.is_here(self.request.environment):
+        if not TorchrunEnv.is_here(self.request.environment):
             raise UsageError(
                 "--launcher torchrun needs RANK and WORLD_SIZE, which torchrun sets: start this command by it"
             )
-        Meeting.from_environment(self.request.environment)
+        TorchrunEnv.from_environment(self.request.environment)
 
     def open(self, num_processes: int) -> TorchrunPool:
         del num_processes  # decided by torchrun; compared with each task
-        return TorchrunPool(Meeting.from_environment(self.request.environment))
+        return TorchrunPool(TorchrunEnv.from_environment(self.request.environment))
 
     @property
     def is_main(self) -> bool:
-        return Meeting.from_environment(self.request.environment).rank == 0
+        return TorchrunEnv.from_environment(self.request.environment).rank == 0
 
     def describe(self) -> Place:
-        meeting = Meeting.from_environment(self.request.environment)
+        meeting = TorchrunEnv.from_environment(self.request.environment)
         return Place(self.name, -(-meeting.world_size // meeting.local_world_size))
 
 
 class TorchrunPool(WorkerPool):
     """This process takes part in every task; rank 0 receives the results of all."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: TorchrunEnv) -> None:
         self.rank, self.world_size = meeting.rank, meeting.world_size
         self.is_main = self.rank == 0
         self._meeting = meeting
@@ -91,7 +91,7 @@ class TorchrunPool(WorkerPool):
 
     def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         meeting = self._meeting
-        seat = Seat(
+        seat = TaskSlot(
             job=self._job,
             rank=self.rank,
             local_rank=meeting.local_rank,

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from paceline.comm import Comm
 from paceline.errors import RunError, UsageError
-from paceline.library.check import DataCheck, check_alike
+from paceline.library.consistency import DataCheck, check_alike
 from paceline.library.optimizer import SteppedByStrategy
 from paceline.strategies import CarriesReach, Guarantee, Strategy, Worker, WrappedModel
 from paceline.strategies.base import USER_LOOP

@@ -7,14 +7,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.comm import Comm, Place, comms
+from paceline.comm import Comm, CommConfig, comms
 from paceline.comm.choose import AUTO, choose_comm
-from paceline.comm.host import host_identity
+from paceline.comm.host_identity import host_identity
 from paceline.comm.threads import ThreadsComm
 from paceline.comm.torch import existing_world, prefix_store, wait_for
 from paceline.errors import RunError, UsageError
-from paceline.launch.meeting import Meeting
 from paceline.launch.rendezvous import address_towards, leave
+from paceline.launch.torchrun_env import TorchrunEnv
 from paceline.parsing import whole_number
 from paceline.strategies import Strategy
 
@@ -49,7 +49,7 @@ class World:
                 name = "torch"
         try:
             return comms.get(name).connect(
-                Place(
+                CommConfig(
                     rank=self.rank,
                     world_size=self.world_size,
                     store=prefix_store(corner, self.store),
@@ -119,8 +119,8 @@ def find_world(
     elif existing is not None:
         rank, world_size, _ = existing
         attempt, opens = "0", False
-    elif Meeting.is_here():
-        place = Meeting.from_environment()
+    elif TorchrunEnv.is_here():
+        place = TorchrunEnv.from_environment()
         rank, world_size, host, port = place.rank, place.world_size, place.host, place.port
         node, attempt, opens = place.node, place.attempt, place.opens_store
         local_rank = place.local_rank if local_rank is None else local_rank
@@ -129,7 +129,7 @@ def find_world(
     if world_size == 1:
         return World(comm=comm, timeout_s=timeout_s)
     if host:
-        meeting = Meeting(
+        meeting = TorchrunEnv(
             rank=rank, world_size=world_size, host=host, port=port, local_rank=0, node=node, opens_store=opens
         )
         raw = _stores.get((host, port)) or meeting.open_store(timeout_s)

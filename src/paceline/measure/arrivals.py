@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from paceline.measure.intervals import Interval
-from paceline.measure.reading import Key, Op, StepLines
+from paceline.measure.step_reader import CommOp, Key, StepLines
 
 # Messages may be received some steps after they were sent; what is older than this is forgotten.
 KEPT_GROUPS = 4
@@ -24,7 +24,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._collectives: dict[int, dict[int, float]] = {}
-        self._messages: dict[tuple[int, int, int, int], dict[int, Op]] = {}
+        self._messages: dict[tuple[int, int, int, int], dict[int, CommOp]] = {}
         self._groups: list[tuple[list[int], list[tuple[int, int, int, int]]]] = []
 
     def add(self, group: Mapping[int, StepLines]) -> None:
@@ -62,7 +62,7 @@ class Arrivals:
             return None
         return max(there)
 
-    def transfer(self, op: Op, rank: int) -> Interval:
+    def transfer(self, op: CommOp, rank: int) -> Interval:
         """When a worker's operation could move bytes: from the last arrival to its end.
 
         A comm may say that a send is complete only when somebody looks at it, steps later; what the peer has received

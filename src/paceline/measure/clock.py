@@ -14,7 +14,7 @@ ROUNDS = 16  # the quickest of them counts: whatever made the others slower made
 TAG = 0x7C02
 
 
-class Channel(Protocol):
+class ClockComm(Protocol):
     """What is needed of a comm."""
 
     rank: int
@@ -59,7 +59,7 @@ class Clock:
         return first.seconds + share * (last.seconds - first.seconds)
 
 
-def agree_on_start(comm: Channel) -> Clock:
+def agree_on_start(comm: ClockComm) -> Clock:
     """Every worker's clock, and one start for all of them; all workers call it."""
     with comm.uncounted():
         offset = _measure(comm)
@@ -68,13 +68,13 @@ def agree_on_start(comm: Channel) -> Clock:
     return Clock(float(origin), offset)
 
 
-def measured_again(clock: Clock, comm: Channel) -> Clock:
+def measured_again(clock: Clock, comm: ClockComm) -> Clock:
     """The same clock with its drift since the start; all workers call it."""
     with comm.uncounted():
         return Clock(clock.origin, clock.first, _measure(comm))
 
 
-def _measure(comm: Channel) -> Offset:
+def _measure(comm: ClockComm) -> Offset:
     """Ask rank 0 for the time, over and over: its answer was given about halfway between question and receipt."""
     if comm.rank == 0:
         for peer in range(1, comm.world_size):
@@ -98,7 +98,7 @@ def _settled(found: Offset) -> Offset:
     return Offset(0.0, found.error_s, found.at) if abs(found.seconds) <= found.error_s else found
 
 
-def _answer(comm: Channel, peer: int) -> None:
+def _answer(comm: ClockComm, peer: int) -> None:
     question = torch.zeros(1, dtype=torch.float64)
     for _ in range(ROUNDS):
         comm.recv(question, peer, TAG)

@@ -65,7 +65,7 @@ METRICS = (
 )
 
 
-class Board:
+class MetricsBoard:
     """The latest event of every worker under every strategy; any thread may write and read."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ SCHEMA = 1
 HAND_OVER_S = 0.5  # what a worker that is killed can lose at most
 
 
-class Watched(Protocol):
+class RecordedComm(Protocol):
     """What is needed of a comm."""
 
     listener: Any
@@ -35,7 +35,7 @@ class Recorder(Observer):
     that writes.
     """
 
-    def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[Watched], *, has_spans: bool) -> None:
+    def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
         """`comms`: the workers' own first; it counts for all of them."""
         self.clock = clock
         self.step = -1  # of which operations are wanted now

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from paceline.measure.gpu import open_gpu
-from paceline.measure.network import Connections, Traffic, interface_bytes, is_in_own_namespace
+from paceline.measure.network_counters import Connections, Traffic, interface_bytes, is_in_own_namespace
 from paceline.measure.observer import Observer, Row, RunFacts
-from paceline.measure.process import Usage, open_meter
-from paceline.measure.resources import SAMPLE_POINTS, Thinned
+from paceline.measure.resource_meters import Usage, open_gpu, open_meter
+from paceline.measure.resource_summary import SAMPLE_POINTS, ThinnedRows
 
 # Of a core. A worker that has thousands of files open is sampled less often rather than slowed down.
 MOST_COST = 0.003
@@ -20,7 +19,7 @@ DRAIN_S = 0.1  # how long a reading of everything waits for bytes that have not 
 LOOK_AGAIN_S = 0.005
 
 
-class Probe:
+class ResourceProbe:
     """Reads everything once, as the contents of a `sample` line; bytes count from when the probe was made."""
 
     def __init__(self, device: Any = None) -> None:
@@ -131,13 +130,13 @@ class Sampler:
         self._ended = threading.Event()
         self._is_paused = False
         self._reading = threading.Lock()
-        self._probe: Probe | None = None
+        self._probe: ResourceProbe | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self.latest: Row | None = None
         self.cost_s = 0.0  # CPU time of all samples
 
     def start(self) -> None:
-        self._probe = Probe(self._device)
+        self._probe = ResourceProbe(self._device)
         self.sample()
         self._thread.start()
 
@@ -191,7 +190,7 @@ class ResourceObserver(Observer):
     def __init__(self, *, hz: float, device: Any = None) -> None:
         self._hz, self._device = hz, device
         self._sampler: Sampler | None = None
-        self._kept = Thinned(SAMPLE_POINTS)
+        self._kept = ThinnedRows(SAMPLE_POINTS)
         self._at_last_step: Row | None = None
 
     @property

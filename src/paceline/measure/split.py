@@ -16,7 +16,7 @@ from typing import NamedTuple
 from paceline.measure.arrivals import Arrivals
 from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
 from paceline.measure.observer import COMMUNICATION
-from paceline.measure.reading import Op, StepLines, stands_for
+from paceline.measure.step_reader import CommOp, StepLines, stands_for
 from paceline.results import Split, SplitMean, WorkerSplit
 
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -92,7 +92,7 @@ def split_step(
     )
 
 
-def _hideable(ops: list[Op], transfers: list[Interval], updating: Intervals) -> Intervals:
+def _hideable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
     """Transfers, each without the optimiser in which it was begun.
 
     A strategy that communicates inside its step has no forward or backward left to hide that under; what its thread

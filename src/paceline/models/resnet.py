@@ -1,4 +1,8 @@
-"""Residual networks (He et al. 2015): the blocks and the body that the ResNets here share."""
+"""Residual networks (He et al. 2015): the blocks and the body that the ResNets here share.
+
+ResNet-18 for small images.
+
+ResNet-50 for ImageNet."""
 
 from __future__ import annotations
 
@@ -90,3 +94,36 @@ def _shortcut(channels: int, width: int, stride: int) -> nn.Sequential:
     if stride == 1 and channels == width:
         return nn.Sequential()
     return nn.Sequential(*_convolution(channels, width, kernel_size=1, stride=stride))
+
+
+class ResNet18(ResNet):
+    """ResNet-18 for small images: 3x3 stem, no max-pooling; 11,173,962 parameters on CIFAR-10."""
+
+    name = "resnet18"
+    min_side = 8
+    block = BasicBlock
+    depths = (2, 2, 2, 2)
+
+    def build_stem(self, channels: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(channels, 64, kernel_size=3, padding=1, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+        )
+
+
+class ResNet50(ResNet):
+    """ResNet-50 for large images: 7x7 stem with max-pooling; 25,557,032 parameters on ImageNet."""
+
+    name = "resnet50"
+    min_side = 32
+    block = Bottleneck
+    depths = (3, 4, 6, 3)
+
+    def build_stem(self, channels: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )

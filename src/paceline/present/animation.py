@@ -7,10 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from paceline.dataflow.events import OPERATIONS, Event, count_events, events
-from paceline.dataflow.plan import Pass
-from paceline.dataflow.simulate import Simulation
-from paceline.dataflow.telling import holdings, number_text
+from paceline.dataflow.describe import holdings, number_text
+from paceline.dataflow.pe_events import OPERATIONS, Event, count_events, events
+from paceline.dataflow.placement import Pass
+from paceline.dataflow.simulator import Simulation
 from paceline.errors import UsageError
 from paceline.present.html import policy_for, render_template, template_file, write_whole
 from paceline.present.studies.dataflow import about_conv

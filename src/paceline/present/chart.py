@@ -17,7 +17,7 @@ MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by it
 
 
 @dataclass(frozen=True)
-class Figure:
+class PlotlyFigure:
     """Traces and a layout in plotly's terms; the page's theme sets the colours of text and grid."""
 
     traces: list[Json] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Figure:
         axis.update(changes)
 
 
-def new_figure(**layout: Any) -> Figure:
+def new_figure(**layout: Any) -> PlotlyFigure:
     """A figure without plotly's template: the page's theme decides."""
     axes = {name: {"automargin": True, "zeroline": False} for name in ("xaxis", "yaxis")}
     usual = {"showlegend": False, "height": 320, "hovermode": "closest", "margin": {"l": 10, "r": 14, "t": 12, "b": 10}}
-    return Figure(layout={**usual, **axes, **layout})
+    return PlotlyFigure(layout={**usual, **axes, **layout})
 
 
 # A legend above a chart, for what the page's own legend of strategies does not name.
@@ -74,7 +74,7 @@ class Chart:
     id: str
     title: str
     caption: str
-    views: Sequence[Figure]
+    views: Sequence[PlotlyFigure]
     table: Values
     is_wide: bool = False
     choices: Sequence[Choice] = ()

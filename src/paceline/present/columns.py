@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paceline.present.model import Column, Place, Table
+from paceline.present.model import Column, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     TIMES,
@@ -27,7 +27,7 @@ from paceline.present.numbers import (
 from paceline.present.rows import ShownRow
 from paceline.results import Row, RunResult, SplitMean
 
-TERMINAL, MARKDOWN, NOTEBOOK, HTML = Place.TERMINAL, Place.MARKDOWN, Place.NOTEBOOK, Place.HTML
+TERMINAL, MARKDOWN, NOTEBOOK, HTML = Visibility.TERMINAL, Visibility.MARKDOWN, Visibility.NOTEBOOK, Visibility.HTML
 RowColumn = Column[ShownRow]
 
 STEP_HELP = "mean over workers, first {} dropped"
@@ -35,7 +35,9 @@ OVERLAP_HELP = "communication hidden under compute"
 WAITING_HELP = "share of a step, for a peer that came later"
 
 
-def comparison_table(rows: Sequence[ShownRow], *, title: str = "", places: Place = Place.ALL) -> Table[ShownRow]:
+def comparison_table(
+    rows: Sequence[ShownRow], *, title: str = "", places: Visibility = Visibility.ALL
+) -> Table[ShownRow]:
     """One row per strategy."""
     return Table(
         id="strategies",
@@ -55,7 +57,7 @@ def comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
     aim = next((row.target.accuracy for row in rows if row.target is not None), None)
     step_help = STEP_HELP.format(rows[0].warmup_steps)
     role_help = "limit: workers that never synchronise; it and one worker do not compete"
-    in_terminal = TERMINAL if has_split else Place(0)
+    in_terminal = TERMINAL if has_split else Visibility(0)
     columns: list[RowColumn] = [
         strategy_column(),
         workers_column(MARKDOWN | NOTEBOOK | HTML),
@@ -72,7 +74,7 @@ def comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
             title="Speed-up",
             short="speed-up",
             text=lambda row: factor(row.speedup),
-            places=TERMINAL | MARKDOWN if any(row.speedup is not None for row in rows) else Place(0),
+            places=TERMINAL | MARKDOWN if any(row.speedup is not None for row in rows) else Visibility(0),
         ),
         Column(
             title="Overlap",
@@ -141,13 +143,13 @@ def strategy_column() -> RowColumn:
     return Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False)
 
 
-def workers_column(places: Place) -> RowColumn:
+def workers_column(places: Visibility) -> RowColumn:
     return Column(title="Workers", short="workers", text=_processes, places=places)
 
 
 def _scatter_columns(*, has_interval: bool) -> list[RowColumn]:
     """The interval, or the 95th percentile where one repeat gives none."""
-    in_terminal, otherwise = (TERMINAL, Place(0)) if has_interval else (Place(0), TERMINAL)
+    in_terminal, otherwise = (TERMINAL, Visibility(0)) if has_interval else (Visibility(0), TERMINAL)
     return [
         Column(
             title="95 %",

@@ -17,12 +17,12 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from paceline.errors import UsageError
-from paceline.files import whole_file
+from paceline.output_files import whole_file
 from paceline.present.chart import compact
-from paceline.present.model import Column, Finding, Page, Place, Table
+from paceline.present.model import Column, Finding, Page, Table, Visibility
 from paceline.runs.store import disk_errors
 
-HTML = Place.HTML
+HTML = Visibility.HTML
 
 
 def write_page(page: Page, output: Path) -> Path:

@@ -6,23 +6,23 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paceline.present.model import Finding, Page, Place, Table
+from paceline.present.model import Finding, Page, Table, Visibility
 
 
 def render(page: Page) -> str:
-    tables = [table for table in page.tables if table.places & Place.MARKDOWN]
+    tables = [table for table in page.tables if table.places & Visibility.MARKDOWN]
     parts = [_titled(table) if len(tables) > 1 else markdown_table(table) for table in tables]
     shortened = [pair for table in tables for pair in _shortened(table)]
     if shortened:
         parts.append("".join(f"{escaped(short)}: {escaped(full)}\n" for short, full in dict(shortened).items()))
-    findings = [finding for finding in page.findings_in(Place.MARKDOWN) if finding.kind != "detail"]
+    findings = [finding for finding in page.findings_in(Visibility.MARKDOWN) if finding.kind != "detail"]
     if findings:
         parts.append("".join(map(_bullet, findings)))
     return "\n".join(parts)
 
 
 def markdown_table(table: Table[Any]) -> str:
-    columns = table.columns_in(Place.MARKDOWN)
+    columns = table.columns_in(Visibility.MARKDOWN)
     lines = [
         _line(escaped(column.full_title) for column in columns),
         _line("---:" if column.is_number else ":---" for column in columns),

@@ -13,7 +13,7 @@ from paceline.results import Row
 
 if TYPE_CHECKING:
     from paceline.present.chart import Chart
-    from paceline.present.material import Material
+    from paceline.present.page_content import PageContent
     from paceline.runs import Stored
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 KEPT = 100  # importance of a column that a narrow terminal keeps
 
 
-class Place(Flag):
+class Visibility(Flag):
     """Where a column, a table or a finding is shown."""
 
     TERMINAL = auto()
@@ -46,7 +46,7 @@ class Column(Generic[T]):
     group: str = ""  # a heading over several columns of an HTML table
     is_number: bool = True
     importance: int = KEPT
-    places: Place = Place.ALL
+    places: Visibility = Visibility.ALL
     help: str = ""
 
     @property
@@ -69,13 +69,13 @@ class Table(Generic[T]):
     title: str = ""
     id: str = ""
     notes: Sequence[str] = ()
-    places: Place = Place.ALL
+    places: Visibility = Visibility.ALL
     keys: Sequence[int] = ()  # per row: its place in the page's key of strategies, for the swatch
     best: int | None = None  # the row to highlight
     full_names: Sequence[str] = ()  # per row: the whole name, where the name in the table is a short form
     summary: str = ""  # of a table that is folded away on the HTML page: what stands beside its title
 
-    def columns_in(self, place: Place) -> list[Column[T]]:
+    def columns_in(self, place: Visibility) -> list[Column[T]]:
         return [column for column in self.columns if place & column.places]
 
     def cells(self, columns: Sequence[Column[T]]) -> list[list[str]]:
@@ -105,7 +105,7 @@ class Finding:
     text: str
     title: str = ""
     kind: Kind = "finding"
-    places: Place = Place.ALL
+    places: Visibility = Visibility.ALL
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ class Facts:
     rows: Sequence[Fact]
     title: str = ""
     id: str = ""
-    places: Place = Place.ALL
+    places: Visibility = Visibility.ALL
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of the HTML page: charts, and the tables that belong to them. `missing` says why a chart is absent."""
 
     id: str
@@ -171,7 +171,7 @@ class Page:
     facts: Sequence[Facts] = ()
     key: Sequence[KeyEntry] = ()
     names: Sequence[Fact] = ()  # short names with the long ones that they stand for
-    make_sections: Callable[[], Sequence[Section]] = tuple
+    make_sections: Callable[[], Sequence[PageSection]] = tuple
     appendix: Sequence[Table[Any]] = ()  # tables that are folded away: the workers of every row
     appendix_title: str = "Workers"
     recipes: Sequence[Fact] = ()  # name and TOML text
@@ -182,12 +182,12 @@ class Page:
         """The sentence to take away; empty where there is none."""
         return next((finding.text for finding in self.findings if finding.kind == "headline"), "")
 
-    def findings_in(self, place: Place) -> list[Finding]:
+    def findings_in(self, place: Visibility) -> list[Finding]:
         return [finding for finding in self.findings if place & finding.places]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class RunSummary:
     """A run or study in the list of runs."""
 
     strategy: str
@@ -203,22 +203,22 @@ class Presenter(ABC):
     shows_empty: ClassVar[bool] = False  # whether it shows a study without rows
 
     @abstractmethod
-    def page(self, material: Material) -> Page: ...
+    def page(self, material: PageContent) -> Page: ...
 
     def best(self, rows: Sequence[Row]) -> Row:
         """The row that stands for the study in the list of runs."""
-        from paceline.study.results import fastest_of
+        from paceline.study.run_results import fastest_of
 
         return fastest_of(rows)
 
-    def summary(self, stored: Stored) -> Summary:
+    def summary(self, stored: Stored) -> RunSummary:
         """The run or study in the list of runs: its fastest strategy, or what was asked for."""
         if not stored.results:
             asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.asked_label
-            return Summary(strategy=asked)
+            return RunSummary(strategy=asked)
         rows = [result for result in stored.results if isinstance(result, Row)]
         best = self.best(rows) if rows else stored.results[0]
-        return Summary(
+        return RunSummary(
             strategy=f"fastest: {best.label}" if rows else best.label,
             workers=best.workers,
             iteration_s=best.iteration_s.mean,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from paceline.present.model import Page, Place, Table
+from paceline.present.model import Page, Table, Visibility
 from paceline.text import plain_text
 
 
@@ -23,16 +23,16 @@ def as_html(page: Page) -> str:
 
 
 def _tables(page: Page) -> list[Table[Any]]:
-    return [table for table in page.tables if table.places & Place.NOTEBOOK]
+    return [table for table in page.tables if table.places & Visibility.NOTEBOOK]
 
 
 def _findings(page: Page) -> list[str]:
-    shown = [finding for finding in page.findings_in(Place.NOTEBOOK) if finding.kind != "detail"]
+    shown = [finding for finding in page.findings_in(Visibility.NOTEBOOK) if finding.kind != "detail"]
     return [plain_text(finding.text, keep_lines=finding.kind == "code") for finding in shown]
 
 
 def _aligned(table: Table[Any]) -> str:
-    columns = table.columns_in(Place.NOTEBOOK)
+    columns = table.columns_in(Visibility.NOTEBOOK)
     rows = [[column.full_title for column in columns]]
     rows += [[plain_text(cell) for cell in row] for row in table.cells(columns)]
     widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
@@ -47,7 +47,7 @@ def _aligned(table: Table[Any]) -> str:
 
 
 def _html_table(table: Table[Any]) -> str:
-    columns = table.columns_in(Place.NOTEBOOK)
+    columns = table.columns_in(Visibility.NOTEBOOK)
     rows = [("th", [column.full_title for column in columns]), *(("td", row) for row in table.cells(columns))]
     body = "".join(
         "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>" for tag, cells in rows

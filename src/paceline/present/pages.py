@@ -1,4 +1,6 @@
-"""The page of stored results, or of results in memory."""
+"""The page of stored results, or of results in memory.
+
+The presenter of every study, found by walking present/studies/."""
 
 from __future__ import annotations
 
@@ -8,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
-from paceline.present import material as materials
-from paceline.present.material import Material, material_of
-from paceline.present.model import Page, Presenter, Section
-from paceline.present.registry import presenters
+from paceline.plugins import Registry
+from paceline.present import page_content as materials
+from paceline.present.model import Page, PageSection, Presenter
+from paceline.present.page_content import PageContent, material_of
 from paceline.results import SCHEMA, RunRecord, RunResult, StudyResult
 from paceline.runs import Stored
 
 __all__ = ["collect", "page_in_memory", "page_of", "refusing"]
 
 
-def collect(paths: Sequence[Path]) -> Material:
+def collect(paths: Sequence[Path]) -> PageContent:
     """The runs and studies in folders. A damaged one is refused as `page_of` does, one of several is left out."""
     with refusing(", ".join(path.name for path in paths)):
         found = materials.collect(paths)
@@ -38,18 +40,18 @@ def collect(paths: Sequence[Path]) -> Material:
     return material_of(sources, left_out)
 
 
-def page_of(what: Stored | Sequence[Stored] | Material) -> Page:
+def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
     """The page of one run or study, or of several side by side.
 
     A stored result can be damaged in ways that its types allow: lists of different lengths, a time below zero. Such a
     result is refused with its name, while the page is made and while its charts are.
     """
-    sources = what.sources if isinstance(what, Material) else [what] if isinstance(what, Stored) else list(what)
+    sources = what.sources if isinstance(what, PageContent) else [what] if isinstance(what, Stored) else list(what)
     name = ", ".join(source.name for source in sources)
     with refusing(name):
-        page = _page(what if isinstance(what, Material) else material_of(sources))
+        page = _page(what if isinstance(what, PageContent) else material_of(sources))
 
-    def make_sections() -> Sequence[Section]:
+    def make_sections() -> Sequence[PageSection]:
         with refusing(name):
             return page.make_sections()
 
@@ -62,7 +64,7 @@ def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
     return _page(material_of([Stored(folder, content)]))
 
 
-def _page(material: Material) -> Page:
+def _page(material: PageContent) -> Page:
     return _presenter(material).page(material)
 
 
@@ -83,9 +85,12 @@ def _record(result: RunResult, folder: Path) -> RunRecord:
     )
 
 
-def _presenter(material: Material) -> Presenter:
+def _presenter(material: PageContent) -> Presenter:
     """The presenter of the study; results of a study without one are shown as a comparison."""
     found = presenters.classes.get(material.study, presenters.classes["compare"])
     if not material.rows and not found.shows_empty:
         found = presenters.classes["unfinished"]
     return found()
+
+
+presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", Presenter)

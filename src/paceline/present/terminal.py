@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from paceline.present.model import KEPT, Column, Facts, Finding, Page, Place, Table
+from paceline.present.model import KEPT, Column, Facts, Finding, Page, Table, Visibility
 from paceline.text import plain_text, wrapped
 
 NAME_SHARE = 0.25  # of the width: what a name may take before columns are left out
@@ -31,10 +31,10 @@ def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
     """Print a page: its tables, what follows from them, its facts. The intro identifies stored results."""
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
-    show_tables(console, [table for table in page.tables if table.places & Place.TERMINAL])
-    show_findings(console, page.findings_in(Place.TERMINAL))
+    show_tables(console, [table for table in page.tables if table.places & Visibility.TERMINAL])
+    show_findings(console, page.findings_in(Visibility.TERMINAL))
     for facts in page.facts:
-        if facts.places & Place.TERMINAL:
+        if facts.places & Visibility.TERMINAL:
             show_facts(console, facts)
 
 
@@ -82,14 +82,14 @@ def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
 
 
 def _explained(table: Table[Any]) -> list[tuple[str, str]]:
-    return [(column.heading, column.help) for column in table.columns_in(Place.TERMINAL)]
+    return [(column.heading, column.help) for column in table.columns_in(Visibility.TERMINAL)]
 
 
 def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
     """Print a table; the columns that are shown."""
     if table.title:
         say(console, table.title, "bold")
-    columns = table.columns_in(Place.TERMINAL)
+    columns = table.columns_in(Visibility.TERMINAL)
     cells = [[plain_text(cell) for cell in row] for row in table.cells(columns)]
     layout = _fit(columns, cells, console.width)
     if layout is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.quantize.ops import Add, BatchNorm, Conv, FloatOp, Layer, Op, Relu
+from paceline.quantize.ops import Add, BatchNorm, Conv, FloatOp, LinearOp, Op, Relu
 
 Seen = Callable[[str, Tensor], None]
 
@@ -45,8 +45,8 @@ class Graph:
         return output
 
     @property
-    def layers(self) -> list[Layer]:
-        return [op for op in self.ops if isinstance(op, Layer)]
+    def layers(self) -> list[LinearOp]:
+        return [op for op in self.ops if isinstance(op, LinearOp)]
 
     @property
     def left_in_float(self) -> list[FloatOp]:
@@ -72,7 +72,7 @@ class Graph:
         """The same network with other weights and biases, by the names of layers."""
         ops = [
             dataclasses.replace(op, weight=weights[op.name][0], bias=weights[op.name][1])
-            if isinstance(op, Layer) and op.name in weights
+            if isinstance(op, LinearOp) and op.name in weights
             else op
             for op in self.ops
         ]
@@ -94,7 +94,7 @@ def _fold(graph: Graph) -> Graph:
         op = dataclasses.replace(original, inputs=tuple(renamed.get(name, name) for name in original.inputs))
         if isinstance(op, BatchNorm):
             before = ops.get(op.inputs[0])
-            if isinstance(before, Layer) and users[original.inputs[0]] == 1:
+            if isinstance(before, LinearOp) and users[original.inputs[0]] == 1:
                 ops[before.name] = _scaled(before, op)
                 renamed[op.name] = before.name
                 continue
@@ -103,7 +103,7 @@ def _fold(graph: Graph) -> Graph:
     return Graph(graph.input, tuple(ops.values()), renamed.get(graph.output, graph.output))
 
 
-def _scaled(layer: Layer, norm: BatchNorm) -> Layer:
+def _scaled(layer: LinearOp, norm: BatchNorm) -> LinearOp:
     factor = norm.factor.view(-1, *[1] * (layer.weight.dim() - 1))
     return dataclasses.replace(layer, weight=layer.weight * factor, bias=layer.bias * norm.factor + norm.offset)
 
@@ -134,11 +134,11 @@ def _fuse_relu(graph: Graph) -> Graph:
     return Graph(graph.input, tuple(ops.values()), renamed.get(graph.output, graph.output))
 
 
-def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> Layer | Add | None:
+def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp | Add | None:
     """The layer or addition whose numbers a tensor holds, where nobody else sees them on the way."""
     op = ops.get(name)
     while op is not None and users[op.name] == 1:
-        if isinstance(op, Layer | Add):
+        if isinstance(op, LinearOp | Add):
             return op
         op = ops.get(op.inputs[0]) if op.keeps_grid else None
     return None

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.quantize.fixed import Rescale
+from paceline.quantize.fake_quant import is_wide
+from paceline.quantize.fixed_point import Rescale
 from paceline.quantize.graph import Seen, named
 from paceline.quantize.grid import Grid
 from paceline.quantize.integer_ops import (
@@ -26,9 +27,8 @@ from paceline.quantize.integer_ops import (
     Step,
     int_mm_is_exact,
 )
-from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Layer, Linear, MaxPool, Op, Relu
+from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, LinearOp, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized
-from paceline.quantize.simulate import is_wide
 
 PIECE = 16  # images
 
@@ -71,7 +71,7 @@ def integer_network(model: Quantized) -> IntegerNetwork:
     int_mm_is_exact()  # found out once, before anything runs
     steps = tuple(_BUILDERS[type(op)](model, op) for op in graph.ops)
     last = next((op for op in graph.ops if op.name == graph.output), None)
-    if isinstance(last, Layer) and is_wide(graph, last):
+    if isinstance(last, LinearOp) and is_wide(graph, last):
         scale, zero_point = float(_wide_scale(model, last)), 0
     else:
         grid = model.grid(graph.output)
@@ -85,13 +85,13 @@ def check_has_integer_form(model: Quantized) -> None:
         raise UsageError(f"there is no integer form of {named(floats)}")
 
 
-def _sum_scales(model: Quantized, op: Layer) -> list[Fraction]:
+def _sum_scales(model: Quantized, op: LinearOp) -> list[Fraction]:
     """What one step of an output channel's sum is worth."""
     input_scale = Fraction(model.grid(op.inputs[0]).scale)
     return [input_scale * Fraction(scale) for scale in model.weights[op.name].scales.tolist()]
 
 
-def _wide_scale(model: Quantized, op: Layer) -> Fraction:
+def _wide_scale(model: Quantized, op: LinearOp) -> Fraction:
     """The coarsest of the channels' scales: in it no score is larger than the sum that it comes from.
 
     A channel without weights and bias has a scale that means nothing: its score is 0 in any.
@@ -102,7 +102,7 @@ def _wide_scale(model: Quantized, op: Layer) -> Fraction:
     return max([scale for scale, counts in zip(scales, is_alive.tolist(), strict=True) if counts] or scales)
 
 
-def _finish_layer(model: Quantized, op: Layer) -> Callable[[Tensor], Tensor]:
+def _finish_layer(model: Quantized, op: LinearOp) -> Callable[[Tensor], Tensor]:
     if is_wide(model.graph, op):
         widest = _wide_scale(model, op)
         return Rescale([min(scale / widest, Fraction(1)) for scale in _sum_scales(model, op)])
@@ -123,7 +123,7 @@ def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
     return max(grid.low, grid.zero_point), high
 
 
-def _bias_without_zero_point(model: Quantized, op: Layer) -> Tensor:
+def _bias_without_zero_point(model: Quantized, op: LinearOp) -> Tensor:
     """Sums of (x - zero point) x weight are sums of x x weight, less what the zero point adds up to."""
     weights = model.weights[op.name]
     sums = weights.weight.flatten(1).sum(1, dtype=torch.int32)

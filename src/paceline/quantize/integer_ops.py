@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from paceline.quantize.fixed import Rescale
+from paceline.quantize.fixed_point import Rescale
 from paceline.quantize.ops import Pair
 
 HEADROOM = 20  # bits by which what is added is made finer, so that adding rounds once

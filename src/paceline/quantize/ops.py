@@ -41,7 +41,7 @@ class Op:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Layer(Op):
+class LinearOp(Op):
     """What has weights: the first dimension of `weight` counts output channels."""
 
     weight: Tensor
@@ -61,7 +61,7 @@ class Layer(Op):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Conv(Layer):
+class Conv(LinearOp):
     kind: ClassVar[str] = "convolution"
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
@@ -73,7 +73,7 @@ class Conv(Layer):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Linear(Layer):
+class Linear(LinearOp):
     kind: ClassVar[str] = "linear"
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from paceline.codecs.rounding import as_int8
 from paceline.errors import UsageError
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid, along_channels, bias_steps, weight_scales
-from paceline.quantize.ops import Layer
+from paceline.quantize.ops import LinearOp
 
 LARGEST_SUM = 2**31 - 1
 INTEGERS_FILE = "integers.safetensors"  # in the folder of a study
@@ -78,7 +78,7 @@ def tensors_of(model: Quantized) -> dict[str, Tensor]:
     }
 
 
-def _integers(op: Layer, input_scale: float, *, per_channel: bool) -> IntegerWeights:
+def _integers(op: LinearOp, input_scale: float, *, per_channel: bool) -> IntegerWeights:
     scales = weight_scales(op.weight, per_channel=per_channel, bias=op.bias, input_scale=input_scale)
     weight = as_int8(op.weight, along_channels(scales, op.weight))
     bias = bias_steps(op.bias, scales, input_scale).to(torch.int64)

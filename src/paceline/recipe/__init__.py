@@ -1,8 +1,18 @@
 """What to run: a recipe is everything needed to repeat a run. Frozen, validated, TOML in and out."""
 
 from paceline.recipe.cluster import ClusterConfig, cluster_of, parse_cluster
-from paceline.recipe.fields import Changes, Section, option
-from paceline.recipe.files import DEFAULT_RECIPE, builtin_recipes, load_recipe, parse_set
+from paceline.recipe.fields import Changes, RecipeSection, option
+from paceline.recipe.recipe import (
+    DEFAULT_RECIPE,
+    EXCLUSIVE,
+    SAME_STORY,
+    Recipe,
+    builtin_recipes,
+    key_type,
+    load_recipe,
+    parse_set,
+    recipe_keys,
+)
 from paceline.recipe.sections import (
     DataConfig,
     MeasureConfig,
@@ -11,7 +21,6 @@ from paceline.recipe.sections import (
     ScheduleConfig,
     TrainConfig,
 )
-from paceline.recipe.whole import EXCLUSIVE, SAME_STORY, Recipe, key_type, recipe_keys
 
 __all__ = [
     "DEFAULT_RECIPE",
@@ -25,7 +34,7 @@ __all__ = [
     "OptimizerConfig",
     "Recipe",
     "ScheduleConfig",
-    "Section",
+    "RecipeSection",
     "TrainConfig",
     "builtin_recipes",
     "cluster_of",

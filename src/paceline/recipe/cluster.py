@@ -9,14 +9,14 @@ from typing import Any
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import whole_number
-from paceline.recipe.fields import Changes, Section, option
+from paceline.recipe.fields import Changes, RecipeSection, option
 from paceline.recipe.units import bits_per_s, fraction, num_bytes, seconds
 
 EXAMPLE = "nodes=4,cpus=0.5,bandwidth=1gbit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterConfig(Section):
+class ClusterConfig(RecipeSection):
     """Emulated nodes, each with a network of its own: what the link and the processor of each are like."""
 
     section: typing.ClassVar[str] = "cluster"

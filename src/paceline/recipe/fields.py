@@ -42,7 +42,7 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-class Section:
+class RecipeSection:
     """A group of recipe keys that checks each value against what its field allows."""
 
     def __post_init__(self) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
-from paceline.recipe.fields import Section, option
+from paceline.recipe.fields import RecipeSection, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig(Section):
+class ModelConfig(RecipeSection):
     section: typing.ClassVar[str] = "model"
     name: str = option("lenet5", "model by name, file.py:factory or package.module:factory", flag="--model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(Section):
+class DataConfig(RecipeSection):
     section: typing.ClassVar[str] = "data"
     name: str = option(
         "mnist-mini", "data by name, folder:PATH, synthetic:CxHxWxCLASSES or file.py:factory", flag="--data"
@@ -38,7 +38,7 @@ class DataConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(Section):
+class TrainConfig(RecipeSection):
     section: typing.ClassVar[str] = "train"
     batch_size: int | None = option(
         None, "samples per step over all workers (default 100)", flag="--batch-size", least=1
@@ -75,7 +75,7 @@ class TrainConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(Section):
+class OptimizerConfig(RecipeSection):
     section: typing.ClassVar[str] = "optimizer"
     name: str = option("sgd", "optimiser", flag="--optimizer", choices=("sgd", "adam", "adamw", "lars", "lamb"))
     lr: float = option(0.1, "learning rate", flag="--lr", least=0)
@@ -85,7 +85,7 @@ class OptimizerConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleConfig(Section):
+class ScheduleConfig(RecipeSection):
     section: typing.ClassVar[str] = "schedule"
     name: str = option("constant", "learning rate over time", flag="--schedule", choices=("constant", "step", "cosine"))
     step_epochs: int = option(30, "step schedule: epochs between drops", flag="--step-epochs", least=1)
@@ -100,7 +100,7 @@ class ScheduleConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureConfig(Section):
+class MeasureConfig(RecipeSection):
     section: typing.ClassVar[str] = "measure"
     spans: bool = option(
         True, "record where each worker's time goes; without, only its steps", flag="--measure/--no-measure"

@@ -7,7 +7,7 @@ import msgspec
 from paceline.results.value import Interval, Json, Point, Scalar, Value, null
 
 
-class Summary(Value, frozen=True, kw_only=True):
+class TimeSummary(Value, frozen=True, kw_only=True):
     """Times of many steps."""
 
     mean: float
@@ -188,7 +188,7 @@ class WorkerNetwork(Value, frozen=True, kw_only=True):
     node_received_bytes: int | None
 
 
-class Network(Value, frozen=True, kw_only=True):
+class NetworkUse(Value, frozen=True, kw_only=True):
     per_worker: list[WorkerNetwork]
 
 
@@ -234,7 +234,7 @@ class RunResult(Value, frozen=True, kw_only=True):
     steps: int
     timed_steps: int
     warmup_steps: int
-    iteration_s: Summary
+    iteration_s: TimeSummary
     samples_per_s: float
     epoch_s: float | None
     epoch_without_data_s: float | None
@@ -252,7 +252,7 @@ class RunResult(Value, frozen=True, kw_only=True):
     evaluations: list[Evaluation] = msgspec.field(default_factory=lambda: list[Evaluation]())
     target: Target | None = null()
     resources: Resources | None = null()
-    network: Network | None = null()
+    network: NetworkUse | None = null()
     split: Split | None = null()
     stragglers: list[Straggler] | None = null()  # None: not measured, or too few steps or workers
     timeline: Timeline | None = null()
@@ -278,7 +278,7 @@ class Row(RunResult, frozen=True, kw_only=True):
     is_within: bool | None = None
     remedy: str | None = None
     scaling: Scaling | None = None
-    memory: Memory | None = None
+    memory: MemoryUse | None = None
 
 
 class Gain(Value, frozen=True, kw_only=True):
@@ -312,7 +312,7 @@ class Scaling(Value, frozen=True, kw_only=True):
     gain: Gain | None = null()
 
 
-class Memory(Value, frozen=True, kw_only=True):
+class MemoryUse(Value, frozen=True, kw_only=True):
     """The most memory of a worker: predicted before the run, measured during it."""
 
     predicted: dict[str, int] | None

@@ -86,7 +86,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
 study_types: dict[str, type[StudyResult]] = {}
 
 
-class Comparison(StudyResult, frozen=True, kw_only=True):
+class CompareResult(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "compare"
 
 
@@ -105,7 +105,7 @@ class Paying(Value, frozen=True, kw_only=True):
     best_speedup_interval95: Interval | None
 
 
-class Scale(StudyResult, frozen=True, kw_only=True):
+class ScaleResult(StudyResult, frozen=True, kw_only=True):
     """`modes` says what each mode keeps: the global batch or the batch per worker."""
 
     study_name: ClassVar[str] = "scale"
@@ -125,7 +125,7 @@ class AxisValues(Value, frozen=True, kw_only=True):
     values: list[Scalar | list[Scalar]]
 
 
-class Sweep(StudyResult, frozen=True, kw_only=True):
+class SweepResult(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "sweep"
 
     vary: list[AxisValues]
@@ -185,7 +185,7 @@ class Best(Value, frozen=True, kw_only=True):
     library: str
 
 
-class Tuning(StudyResult, frozen=True, kw_only=True):
+class TuneResult(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "tune"
 
     reference: str
@@ -199,12 +199,12 @@ class Tuning(StudyResult, frozen=True, kw_only=True):
 FigureValue = float | int | str | list[float] | None  # a number, numbers by rank, or words
 
 
-class Figure(Value, frozen=True, kw_only=True):
+class MeasuredFigure(Value, frozen=True, kw_only=True):
     value: FigureValue
     is_extrapolated: bool
 
 
-class Quantity(Value, frozen=True, kw_only=True):
+class PublishedColumn(Value, frozen=True, kw_only=True):
     """A column of a published table."""
 
     name: str
@@ -232,7 +232,7 @@ class OurRow(Value, frozen=True, kw_only=True):
     is_first_point: bool
     workers: int
     steps: int
-    figures: dict[str, Figure]
+    figures: dict[str, MeasuredFigure]
     load: list[WorkerLoad]
 
 
@@ -267,7 +267,7 @@ class Reproduction(StudyResult, frozen=True, kw_only=True):
 
     title: str
     notes: list[str]
-    quantities: dict[str, Quantity]
+    quantities: dict[str, PublishedColumn]
     request: Json | None = None  # what part of the experiment was asked for, and where to run it
     proof: list[Proof] = msgspec.field(default_factory=lambda: list[Proof]())
     ours: list[OurRow] = msgspec.field(default_factory=lambda: list[OurRow]())

@@ -1,8 +1,7 @@
 """The store of runs and studies."""
 
 from paceline.results import SCHEMA, STUDY_FILE
-from paceline.runs.delete import check_deletable, delete, size_bytes
-from paceline.runs.select import Filter, age_s, find, folder_of, place
+from paceline.runs.select import Filter, age_s, check_deletable, delete, find, folder_of, place, size_bytes
 from paceline.runs.store import Folder, finite, stamped, store_study, unstamped, write_run
 from paceline.runs.stored import UNREADABLE, Stored, list_runs, name_of, read, run_folders
 

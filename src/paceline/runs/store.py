@@ -1,8 +1,11 @@
-"""Writing runs and studies: one folder each, written whole or not at all."""
+"""A lock on the folder of a study: one process at a time writes to it.
+
+Writing runs and studies: one folder each, written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -24,6 +27,28 @@ from paceline.recipe import Recipe
 from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.text import file_name_of
+
+LOCK_FILE = "recipe.toml"  # written once when the folder is made; the other files are replaced while a study runs
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock; refused with one sentence while another process holds it."""
+    with (folder / LOCK_FILE).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"study {str(folder)!r} is being run by another process; wait until it ends, or start another with "
+                "--fresh"
+            ) from None
+        yield  # closing the file releases the lock
+
+
+def check_unlocked(folder: Path) -> None:
+    """Raise where another process holds the lock."""
+    with locked(folder):
+        pass
 
 
 class Folder:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.codecs import TensorSpec
-from paceline.comm import Done, Reduction, Work
+from paceline.comm import CompletedWork, Reduction, Work
 from paceline.errors import UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker, gradient_of
 from paceline.strategies.capabilities import (
@@ -212,7 +212,7 @@ class GradientBuckets:
                 if fill is not None:
                     fill()
                 self._sum_encoded(bucket, reduction)
-                self._works.append(Done())
+                self._works.append(CompletedWork())
                 continue
             start = reduction.start_scatter if self._is_scattered else reduction.start
             self._works.append(start(bucket.begin, bucket.end, fill))

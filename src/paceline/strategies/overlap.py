@@ -7,7 +7,7 @@ from typing import ClassVar
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies.buckets import Bucketed, GradientBuckets, plan_buckets
-from paceline.strategies.optimizers import only_reads_gradients
+from paceline.strategies.optimizer_traits import only_reads_gradients
 
 
 @dataclass(kw_only=True)

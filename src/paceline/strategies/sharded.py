@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from paceline.codecs import TensorSpec
-from paceline.comm import Common, Operation
+from paceline.comm import Operation, SharedVector
 from paceline.errors import UsageError
 from paceline.strategies.base import Worker
 from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, like, plan_buckets
 from paceline.strategies.capabilities import ShardedOptimizer
-from paceline.strategies.optimizers import is_elementwise
+from paceline.strategies.optimizer_traits import is_elementwise
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         super().setup(worker)
         if worker.comm.world_size == 1:
             return
-        self._common: dict[Any, Common] = {}
+        self._common: dict[Any, SharedVector] = {}
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()

@@ -17,7 +17,7 @@ from paceline.launch.base import WorkerPool
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.results import Json, Overhead, Row, RunResult, StudyResult
 from paceline.study.entries import Entry
-from paceline.study.results import combine
+from paceline.study.run_results import combine
 from paceline.train.context import Event
 
 Launch = Callable[[int, ClusterConfig], AbstractContextManager[WorkerPool]]  # number of processes, emulated nodes
@@ -74,7 +74,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class OverheadProbe:
     """A short run at the end that measures the cost of measuring."""
 
     recipe: Recipe
@@ -82,7 +82,7 @@ class Probe:
     num_steps: int  # of the whole study
 
 
-class Listener:
+class StudyListener:
     """Progress callbacks of a study; all of them do nothing by default."""
 
     def planned(self, cells: Sequence[Cell]) -> None:
@@ -155,7 +155,7 @@ class Study(ABC):
         del cell
         return ""
 
-    def probe(self, progress: Progress) -> Probe | None:
+    def probe(self, progress: Progress) -> OverheadProbe | None:
         """What to measure the cost of measuring with; None where the study does not show it."""
         del progress
         return None

@@ -17,13 +17,13 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.stats import paired_ratio, summary
 from paceline.parsing import first_repeated, words_in
-from paceline.results.bench import Bench, CollectiveResult, CommSpeedup
-from paceline.results.run import Summary
+from paceline.results.commands import Bench, CollectiveResult, CommSpeedup
+from paceline.results.run import TimeSummary
 from paceline.results.study import SCHEMA
 from paceline.results.value import Json
+from paceline.study.bench_trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
 from paceline.study.entries import reason_against
-from paceline.study.results import interval_of
-from paceline.study.trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
+from paceline.study.run_results import interval_of
 from paceline.train.context import Event
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -31,7 +31,7 @@ REFERENCE = "torch"  # what others are compared with, where it takes part
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BenchRequest:
     """What is measured; every mistake in it is found before anything starts."""
 
     ops: tuple[str, ...]
@@ -148,7 +148,7 @@ def bus_factor(op: str, world_size: int) -> float:
 class Bandwidth:
     """What follows from the slowest worker's times, and from those of the copies beside them."""
 
-    time_s: Summary
+    time_s: TimeSummary
     algbw_bytes_per_s: float
     busbw_bytes_per_s: float
     copy_limit_bytes_per_s: float
@@ -164,7 +164,7 @@ def bandwidth(
     busbw = algbw * bus_factor(op, world_size)
     copy_limit = num_bytes / summary(copy_times_s)["p50"]
     return Bandwidth(
-        time_s=Summary(**time_s),
+        time_s=TimeSummary(**time_s),
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
         copy_limit_bytes_per_s=copy_limit,
@@ -172,7 +172,7 @@ def bandwidth(
     )
 
 
-def rows_of(plan: Plan, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]) -> list[CollectiveResult]:
+def rows_of(plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]) -> list[CollectiveResult]:
     """The rows of one operation at one size, from what every worker measured."""
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
@@ -216,7 +216,11 @@ def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) ->
 
 
 def bench(
-    plan: Plan, launcher: WorkerPool, *, on_progress: Callable[[int, str], None], missing: dict[str, str] | None = None
+    plan: BenchRequest,
+    launcher: WorkerPool,
+    *,
+    on_progress: Callable[[int, str], None],
+    missing: dict[str, str] | None = None,
 ) -> Bench | None:
     """Measure everything; None where this process is not the one that reports."""
     started, surroundings = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()

@@ -14,7 +14,7 @@ from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
 from paceline.strategies.capabilities import Varied, is_tried_by_tune, steps_to_synchronisation, tuned_options_of
 from paceline.study.entries import ONE_WORKER, Entry, check_models, make_entry
-from paceline.train.traffic import predicted_traffic
+from paceline.train.predicted_traffic import predicted_traffic
 
 CODECS = ("fp32", "bf16", "int8", "powersgd")
 PERIODS = (4, 16)

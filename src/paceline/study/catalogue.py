@@ -12,7 +12,7 @@ from paceline.comm.torch import TorchComm
 from paceline.data import Batch, Data, Dataset, load_data
 from paceline.models import build_model, model_names
 from paceline.recipe import DataConfig
-from paceline.results.catalogue import CodecEntry, ModelEntry, StrategyEntry
+from paceline.results.commands import CodecEntry, ModelEntry, StrategyEntry
 from paceline.strategies import StrategySpec, strategies
 from paceline.strategies.capabilities import servers_of, steps_to_synchronisation
 

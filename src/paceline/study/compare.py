@@ -8,11 +8,11 @@ from typing import ClassVar
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.results import StudyResult, changed
-from paceline.results.study import Comparison
-from paceline.study.base import Cell, Probe, Progress, Study, fair_rows, make_result
+from paceline.results.study import CompareResult
+from paceline.study.base import Cell, OverheadProbe, Progress, Study, fair_rows, make_result
 from paceline.study.entries import Entry, make_entries
-from paceline.study.preflight import Facts, preflight
-from paceline.study.results import compared
+from paceline.study.preflight import ModelFacts, preflight
+from paceline.study.run_results import compared
 from paceline.text import file_name_of
 
 
@@ -21,11 +21,11 @@ class Compare(Study):
     """Every strategy of a recipe, `repeats` times."""
 
     name: ClassVar[str] = "compare"
-    result_type: ClassVar[type[StudyResult]] = Comparison
+    result_type: ClassVar[type[StudyResult]] = CompareResult
 
     recipe: Recipe
     entries: tuple[Entry, ...]
-    facts: Facts
+    facts: ModelFacts
     repeats: int = 1
 
     @classmethod
@@ -53,14 +53,14 @@ class Compare(Study):
         ]
         return self.repeated(cells, self.repeats)
 
-    def probe(self, progress: Progress) -> Probe:
+    def probe(self, progress: Progress) -> OverheadProbe:
         del progress
         num_steps = self.facts.total_steps * len(self.entries) * self.repeats
-        return Probe(recipe=self.recipe, entries=self.entries, num_steps=num_steps)
+        return OverheadProbe(recipe=self.recipe, entries=self.entries, num_steps=num_steps)
 
-    def result(self, header: StudyResult, progress: Progress) -> Comparison:
+    def result(self, header: StudyResult, progress: Progress) -> CompareResult:
         rows = compared(fair_rows(progress.of(entry.label) for entry in self.entries))
         if progress.overhead is not None:
             label, cost = progress.overhead
             rows = [changed(row, measuring=cost) if row.label == label else row for row in rows]
-        return make_result(Comparison, header, results=rows)
+        return make_result(CompareResult, header, results=rows)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.measure.bootstrap import block_ratio
-from paceline.measure.stats import Ratio, unpaired_ratio
+from paceline.measure.stats import Ratio, block_ratio, unpaired_ratio
 from paceline.recipe import Recipe
 from paceline.results import SCHEMA, Interval, Json, Row, RunResult, to_json
-from paceline.results.diff import Diff, DiffRow, DiffSide
+from paceline.results.commands import Diff, DiffRow, DiffSide
 from paceline.runs import Stored, name_of, read, run_folders
-from paceline.study.results import interval_of
+from paceline.study.run_results import interval_of
 from paceline.worker_files import worker_files, worker_lines
 
 PARTS = ("step_s", "compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")

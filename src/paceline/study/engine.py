@@ -13,10 +13,10 @@ from paceline.launch.base import WorkerPool
 from paceline.measure.environment import environment
 from paceline.plugins import digests_of_files
 from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
-from paceline.study.base import Cell, CellFailure, Launch, Listener, Progress, Study
-from paceline.study.folder import StudyFolder, find_unfinished, new_folder, old_folder, request_of
-from paceline.study.measuring import cost_of_measuring
+from paceline.study.base import Cell, CellFailure, Launch, Progress, Study, StudyListener
+from paceline.study.overhead import cost_of_measuring
 from paceline.study.run import execute
+from paceline.study.study_folder import StudyFolder, find_unfinished, new_folder, old_folder, request_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StudyOutcome:
 
 
 def run_study(
-    study: Study, launch: Launch, listener: Listener, out: Path, *, resume: Path | None = None
+    study: Study, launch: Launch, listener: StudyListener, out: Path, *, resume: Path | None = None
 ) -> StudyOutcome | None:
     """Run every cell of a study; None where another process reports.
 
@@ -131,7 +131,7 @@ class _Execution:
         study: Study,
         launch: Launch,
         launcher: WorkerPool | None,
-        listener: Listener,
+        listener: StudyListener,
         out: Path,
         folder: StudyFolder | None,
         head: _Head,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from paceline.measure.stats import interval95, of_all, paired_ratio
 from paceline.results import RunResult, changed
 from paceline.results.study import Candidate, RungResult
-from paceline.study.results import interval_of
+from paceline.study.run_results import interval_of
 
 FINALISTS = 4  # beside the reference
 EARLY_ROUNDS = 2  # of rungs before the last

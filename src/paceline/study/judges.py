@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from paceline.results.commands import Divergence, ReplicaReport, ReplicaStep
 from paceline.results.value import changed
-from paceline.results.verify import Divergence, ReplicaReport, ReplicaStep
 from paceline.strategies import Guarantee, Strategy
 from paceline.strategies.capabilities import (
     STALENESS,

@@ -1,4 +1,6 @@
-"""Everything that can be known to be wrong before a worker starts."""
+"""Whether this machine can emulate the nodes that a recipe asks for.
+
+Everything that can be known to be wrong before a worker starts."""
 
 from __future__ import annotations
 
@@ -11,15 +13,38 @@ from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.data import load_data, make_plan
 from paceline.data.base import Tree
-from paceline.errors import UsageError
+from paceline.errors import RunError, UsageError
+from paceline.launch.base import LaunchRequest, Task
+from paceline.launch.emulated import Emulated
 from paceline.measure.inject import check_injections
-from paceline.measure.steps import StepRange, check_within
+from paceline.measure.step_reader import StepRange, check_within
 from paceline.models import build_model
-from paceline.recipe import Recipe
+from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.entries import Entry, check_models
+from paceline.train.context import Context, ignore_event
 from paceline.train.losses import CROSS_ENTROPY, build_objective
 from paceline.train.step import Arithmetic, forward
 from paceline.train.trees import call_model
+
+
+def without_cluster(recipe: Recipe) -> Recipe:
+    """The same recipe on plain processes."""
+    usual = ClusterConfig()
+    return recipe.replace({f"cluster.{key}": getattr(usual, key) for key in vars(usual)})
+
+
+def reason_against_cluster(recipe: Recipe) -> str:
+    """Why the recipe's cluster cannot be used here, found by building it once; empty when it can."""
+    try:
+        with Emulated(LaunchRequest(cluster=recipe.cluster)).open(1) as pool:
+            pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), ignore_event)
+    except (UsageError, RunError) as error:
+        return str(error)
+    return ""
+
+
+def _do_nothing(context: Context) -> int:
+    return context.comm.rank
 
 
 @torch.no_grad()
@@ -36,7 +61,7 @@ def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inp
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What was learnt on the way."""
 
     num_parameters: int
@@ -46,7 +71,7 @@ class Facts:
     total_steps: int
 
 
-def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
+def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
     """Load the data, build the model, try them together once; raise for what cannot work (under those entries)."""
     if not comms.get(recipe.comm).between_processes:
         usable = [name for name, comm in comms.classes.items() if comm.between_processes]
@@ -106,7 +131,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> Facts:
             f"loss {recipe.train.loss!r} has no accuracy, so that no --target-accuracy can be reached; put an "
             "accuracy(output, target) beside it, or leave the target out"
         )
-    return Facts(
+    return ModelFacts(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_train_samples=num_samples,
         num_test_samples=len(data.test),

@@ -17,8 +17,8 @@ from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
-from paceline.study.measured import measure_run
-from paceline.study.results import run_result
+from paceline.study.run_analysis import measure_run
+from paceline.study.run_results import run_result
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
 

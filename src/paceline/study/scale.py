@@ -11,13 +11,13 @@ from paceline.errors import UsageError, unknown
 from paceline.parsing import first_repeated
 from paceline.recipe import Recipe
 from paceline.results import FAILED, Failure, Point, Row, StudyResult, changed
-from paceline.results.study import Scale as ScaleResult
+from paceline.results.study import ScaleResult
 from paceline.strategies import StrategySpec
-from paceline.study.base import Cell, Probe, Progress, Study, make_result
+from paceline.study.base import Cell, OverheadProbe, Progress, Study, make_result
 from paceline.study.entries import ONE_WORKER, Entry, make_entry
-from paceline.study.preflight import Facts, preflight
-from paceline.study.results import combine
-from paceline.study.scaling import MODES, STRONG, WEAK, paying, with_scaling
+from paceline.study.preflight import ModelFacts, preflight
+from paceline.study.run_results import combine
+from paceline.study.scale_analysis import MODES, STRONG, WEAK, paying, with_scaling
 from paceline.text import file_name_of
 
 BOTH = "both"
@@ -95,7 +95,7 @@ class Scale(Study):
     modes: tuple[str, ...]
     points: tuple[ScalePoint, ...]
     refused: tuple[Failure, ...]
-    facts: Facts
+    facts: ModelFacts
     repeats: int = 1
 
     @classmethod
@@ -165,7 +165,7 @@ class Scale(Study):
     def cells(self) -> list[Cell]:
         return self.repeated([job.cell for job in self.jobs], self.repeats)
 
-    def probe(self, progress: Progress) -> Probe | None:
+    def probe(self, progress: Progress) -> OverheadProbe | None:
         """With most workers, under the strategies that did not fail there."""
         largest = [job for job in self.jobs if job.entry.num_workers == self.recipe.workers]
         able = [job.entry for job in largest if job.cell.key not in progress.failures]
@@ -173,7 +173,7 @@ class Scale(Study):
             return None
         entries = list({entry.label: entry for entry in able}.values())
         num_steps = self.facts.total_steps * len(self.jobs) * self.repeats
-        return Probe(recipe=self.recipe, entries=entries, num_steps=num_steps)
+        return OverheadProbe(recipe=self.recipe, entries=entries, num_steps=num_steps)
 
     def result(self, header: StudyResult, progress: Progress) -> ScaleResult:
         rows = with_scaling([self._row(point, progress) for point in self.ordered if progress.of(key_of(point.work))])

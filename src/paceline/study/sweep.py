@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from paceline.cluster.host import check_host, examine
+from paceline.cluster.support import check_host, examine
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.results import DONE, FAILED, Failure, Memory, Row, RunResult, StudyResult, changed
-from paceline.results.study import Sweep as SweepResult
+from paceline.results import DONE, FAILED, Failure, MemoryUse, Row, RunResult, StudyResult, changed
+from paceline.results.study import SweepResult
 from paceline.study.base import Cell, CellFailure, Progress, Study, fair_rows, make_result
-from paceline.study.memory import (
+from paceline.study.memory_prediction import (
     FootprintKey,
     footprint_key,
     measure_footprints,
@@ -21,11 +21,10 @@ from paceline.study.memory import (
     reason_against,
     rooms,
 )
-from paceline.study.points import SweepPoint, make_points
 from paceline.study.preflight import preflight
 from paceline.study.remedies import Remedy, parse_remedies
-from paceline.study.results import compared
-from paceline.study.vary import Axis, is_same_work
+from paceline.study.run_results import compared
+from paceline.study.sweep_points import SweepAxis, SweepPoint, is_same_work, make_points
 from paceline.train.footprint import Footprint
 
 
@@ -41,7 +40,7 @@ class Sweep(Study):
     repeat_mark: ClassVar[str] = "-repeat"
 
     recipe: Recipe
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     remedies: tuple[Remedy, ...]
     points: tuple[SweepPoint, ...]
     footprints: Mapping[FootprintKey, Footprint]
@@ -52,7 +51,7 @@ class Sweep(Study):
     def prepare(
         cls,
         recipe: Recipe,
-        axes: Sequence[Axis],
+        axes: Sequence[SweepAxis],
         remedies: Sequence[Remedy] = (),
         *,
         repeats: int = 1,
@@ -79,7 +78,7 @@ class Sweep(Study):
         assert isinstance(stored, SweepResult)
         return cls.prepare(
             Recipe.from_dict(stored.recipe),
-            [Axis.from_values(axis) for axis in stored.vary],
+            [SweepAxis.from_values(axis) for axis in stored.vary],
             parse_remedies(stored.remedies),
             repeats=stored.repeats or 1,
             num_hosts=num_hosts,
@@ -137,7 +136,7 @@ class Sweep(Study):
         ]
         return compared(rows) if rows and is_same_work([point.recipe for point in done]) else rows
 
-    def _memory(self, point: SweepPoint, results: Sequence[RunResult]) -> Memory:
+    def _memory(self, point: SweepPoint, results: Sequence[RunResult]) -> MemoryUse:
         footprint = self.footprints.get(footprint_key(point.recipe))
         peaks = [
             worker.peak_rss_bytes or 0
@@ -146,7 +145,7 @@ class Sweep(Study):
             for worker in result.resources.per_worker
         ]
         predicted = predict(footprint, point.recipe, point.entry).to_dict() if footprint and point.entry else None
-        return Memory(predicted=predicted, peak_rss_bytes=max(peaks, default=None))
+        return MemoryUse(predicted=predicted, peak_rss_bytes=max(peaks, default=None))
 
     def _failures(self, progress: Progress) -> list[Failure]:
         return [
@@ -167,7 +166,7 @@ class Sweep(Study):
 
 
 def checked_points(
-    recipe: Recipe, axes: Sequence[Axis], remedies: Sequence[Remedy], *, num_hosts: int = 1
+    recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy], *, num_hosts: int = 1
 ) -> list[SweepPoint]:
     """Every point, with a reason where it cannot run; a sweep of which no point can run is refused."""
     points = []

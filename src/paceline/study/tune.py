@@ -14,15 +14,15 @@ from paceline.errors import RunError, UsageError
 from paceline.models import build_model
 from paceline.recipe import Changes, Recipe
 from paceline.results import Json, Row, StudyResult, changed
-from paceline.results.study import Best, RungResult, Tuning
+from paceline.results.study import Best, RungResult, TuneResult
 from paceline.runs.store import disk_errors
 from paceline.study.advice import BEST_FILE, command_for, library_call
 from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
 from paceline.study.candidates import Candidates, Space, make_candidates, sync_period
 from paceline.study.entries import Entry
 from paceline.study.halving import Guessing, Margins, Rung, best_of, judge_rung, plan_rungs, survivors
-from paceline.study.preflight import Facts, preflight
-from paceline.study.results import compared
+from paceline.study.preflight import ModelFacts, preflight
+from paceline.study.run_results import compared
 from paceline.text import file_name_of
 
 
@@ -31,7 +31,7 @@ class Tune(Study):
     """Candidates, and the rungs that fewer and fewer of them pass."""
 
     name: ClassVar[str] = "tune"
-    result_type: ClassVar[type[StudyResult]] = Tuning
+    result_type: ClassVar[type[StudyResult]] = TuneResult
     varies_seed: ClassVar[bool] = True  # the accuracy that a candidate may lose is judged over seeds
     goes_on: ClassVar[bool] = True
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "margins", "request")
@@ -41,7 +41,7 @@ class Tune(Study):
     eta: int
     candidates: Candidates
     rungs: tuple[Rung, ...]
-    facts: Facts
+    facts: ModelFacts
     margins: Margins
     guessing: Guessing
     repeats: int  # of the last rung
@@ -81,7 +81,7 @@ class Tune(Study):
     @classmethod
     def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Tune:
         del num_hosts  # the stored recipe names its comm
-        assert isinstance(stored, Tuning)
+        assert isinstance(stored, TuneResult)
         if stored.request is None:
             raise UsageError("a tuning of an older version cannot be resumed: it does not say what was searched")
         request = dict(stored.request)
@@ -115,10 +115,10 @@ class Tune(Study):
             raise RunError(f"{reference}, the exact strategy that all are held to, failed: {failure.reason}")
         return self._cells(rung, self._left(tables))
 
-    def result(self, header: StudyResult, progress: Progress) -> Tuning:
+    def result(self, header: StudyResult, progress: Progress) -> TuneResult:
         tables = self._tables(progress)
         return make_result(
-            Tuning,
+            TuneResult,
             header,
             repeats=self.rungs[-1].repeats,
             reference=self.candidates.reference.label,

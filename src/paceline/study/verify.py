@@ -17,13 +17,13 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.results import received
+from paceline.results.commands import Certified, ReplicaReport
 from paceline.results.value import Json
-from paceline.results.verify import Certified, ReplicaReport
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.strategies.capabilities import servers_of
 from paceline.study.entries import make_entry, reason_against
 from paceline.study.judges import Seen, judge, steps_to_see
-from paceline.study.replica_job import replica_job
+from paceline.study.verify_replicas import replica_job
 from paceline.train.context import ignore_event
 from paceline.train.job import serve_job
 from paceline.train.oracle import oracle_steps

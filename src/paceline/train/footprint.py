@@ -20,13 +20,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from paceline.codecs import TensorSpec
 from paceline.data import Data, load_data
-from paceline.measure.process import open_meter
+from paceline.measure.resource_meters import open_meter
 from paceline.models import build_model
 from paceline.recipe import OptimizerConfig, Recipe
+from paceline.train.allocator import LARGEST_BLOCK
 from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
 from paceline.train.context import Context
 from paceline.train.losses import Objective, build_objective
-from paceline.train.memory import LARGEST_BLOCK
 from paceline.train.optimizers import build_optimizer
 from paceline.train.step import Arithmetic, forward, forward_backward
 
@@ -40,7 +40,7 @@ Change = tuple[int, Line | None]  # a piece of memory, and how large it is; None
 class Peaks:
     """The most bytes alive at once of pieces in the heap, and of those so large that each is mapped by itself.
 
-    What the heap has had stays with the process (see `train/memory.py`), so that both count at the end.
+    What the heap has had stays with the process (see `train/allocator.py`), so that both count at the end.
     """
 
     heap_bytes: int = 0

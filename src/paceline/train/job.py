@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.comm.media import by_medium
+from paceline.comm.wire_bytes import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import Recipe
@@ -18,12 +18,11 @@ from paceline.results.worker_report import WorkerReport
 from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
-from paceline.train.links import own_links
 from paceline.train.optimizers import build_optimizer
+from paceline.train.predicted_traffic import own_links, predicted_traffic
 from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
 from paceline.train.step import Arithmetic
-from paceline.train.traffic import predicted_traffic
 from paceline.train.trainer import Trainer
 
 ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64

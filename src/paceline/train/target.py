@@ -9,7 +9,7 @@ from paceline.strategies import Strategy
 from paceline.strategies.capabilities import as_asynchronous
 
 
-class Target:
+class TargetAccuracy:
     """Rank 0's evaluations decide. Workers in step are told by the comm; others by their strategy."""
 
     def __init__(self, accuracy: float | None, strategy: Strategy, comm: Comm) -> None:

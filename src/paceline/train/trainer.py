@@ -34,7 +34,7 @@ from paceline.train.optimizers import build_optimizer
 from paceline.train.replicas import make_equal
 from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
-from paceline.train.target import Target
+from paceline.train.target import TargetAccuracy
 
 
 def _numbers() -> array[float]:
@@ -115,7 +115,7 @@ class Trainer:
         self._is_last_piece = True
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in watched_by(strategy)]
         self.history = History()
-        self.target = Target(recipe.measure.target_accuracy, strategy, comm)
+        self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
 
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:

@@ -37,7 +37,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class OnChipNetwork:
     """Words per cycle between buffer and array."""
 
     filter: int
@@ -73,7 +73,7 @@ class Energy:
 SECTIONS: dict[str, type] = {
     "scratch_pads": ScratchPads,
     "buffer": Buffer,
-    "network": Network,
+    "network": OnChipNetwork,
     "dram": Dram,
     "compression": Compression,
     "energy": Energy,
@@ -93,7 +93,7 @@ class Chip:
     word_bits: int
     scratch_pads: ScratchPads
     buffer: Buffer
-    network: Network
+    network: OnChipNetwork
     dram: Dram
     compression: Compression
     energy: Energy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from paceline.present.chart import Figure, Values, label_of, new_figure, shortened
+from paceline.present.chart import PlotlyFigure, Values, label_of, new_figure, shortened
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles
 from paceline.results import WorkerNetwork, WorkerResult
@@ -22,7 +22,7 @@ def bars_per_worker(
     text: Callable[[Any], str],
     *,
     scale: float = 1.0,
-) -> Figure:
+) -> PlotlyFigure:
     """One bar per quantity and rank; `keys` gives the field of each quantity by its name."""
     figure = new_figure(barmode="overlay")
     room = 0.8 / len(keys)

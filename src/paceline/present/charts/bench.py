@@ -8,7 +8,7 @@ from paceline.present.chart import Chart, Values, new_figure, plain
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import binary_bytes, duration, significant
 from paceline.present.styles import PALETTE, REFERENCES
-from paceline.results.bench import Bench, CollectiveResult
+from paceline.results.commands import Bench, CollectiveResult
 
 COPY = "copy of memory"
 MANY_TICKS = 12  # sizes on an axis, beyond which every second one is named

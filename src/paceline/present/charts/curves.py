@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.present.chart import Figure, Values, label_of, new_figure
+from paceline.present.chart import PlotlyFigure, Values, label_of, new_figure
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles
 
@@ -31,7 +31,7 @@ def lines(
     has_stripes: bool = False,
     x_scale: float = 1.0,
     y_scale: float = 1.0,
-) -> Figure:
+) -> PlotlyFigure:
     """One line per result that has both columns; hovering shows all of them where they share their steps."""
     figure = new_figure(hovermode="x unified" if x == "step" else "closest")
     looks = styles([row.strategy for row in results])

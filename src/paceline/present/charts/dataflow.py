@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from paceline.dataflow.access_counts import conv_accesses
 from paceline.dataflow.chips import load_chip
-from paceline.dataflow.counting import conv_accesses
-from paceline.dataflow.simulate import Simulation
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
+from paceline.dataflow.simulator import Simulation
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
 from paceline.present.charts.registry import chart
 from paceline.present.styles import PALETTE
 from paceline.results.dataflow import NetworkCost
@@ -140,7 +140,7 @@ def layer_times(result: NetworkCost) -> Iterator[Chart]:
     yield Chart("layer-times", "Time by layer", caption, [figure], Values(["Layer", *parts.values()], rows))
 
 
-def _stacked(bars: Mapping[str, Mapping[str, float]], parts: Mapping[str, str]) -> Figure:
+def _stacked(bars: Mapping[str, Mapping[str, float]], parts: Mapping[str, str]) -> PlotlyFigure:
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE, height=340)
     for (key, label), colour in zip(parts.items(), PALETTE, strict=False):
         values = [bar[key] for bar in bars.values()]

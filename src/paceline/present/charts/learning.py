@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from paceline.present.chart import Chart, Choice, Figure, Values, label_of, new_figure, shortened
+from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, label_of, new_figure, shortened
 from paceline.present.charts import bars, curves
-from paceline.present.charts.registry import chart
-from paceline.present.charts.sections import Rows
+from paceline.present.charts.registry import Rows, chart
 from paceline.present.charts.speed import row_height_of, rows_of, write_at
 from paceline.present.numbers import DASH, accuracy, amount, byte_unit, counted, duration, significant, whole
 from paceline.present.rows import ShownRow
@@ -155,7 +154,7 @@ def _present(results: Sequence[ShownRow], columns: Mapping[str, T]) -> dict[str,
     return {key: value for key, value in columns.items() if key in _abscissas(results)}
 
 
-def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> Figure:
+def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigure:
     if x == "step":
         figure = curves.lines(results, x, y, f"%{{y:{form}}}", has_stripes=True)
         figure.x_axis("iteration")
@@ -177,7 +176,7 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
     return byte_unit(max(value or 0 for result in results for value in result.curve.sent_bytes or [0]))
 
 
-def _add_evaluations(figure: Figure, results: Sequence[ShownRow], x: str) -> None:
+def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
     """Marks for evaluations on the test set, where their place on the axis is known."""
     _, size = _unit_of(results)
     for index, (result, look) in enumerate(zip(results, styles([row.strategy for row in results]), strict=True)):
@@ -213,7 +212,7 @@ def _place(result: ShownRow, evaluation: Evaluation, x: str, size: float) -> flo
 
 def _trade_off_figure(
     results: Sequence[ShownRow], shown: Sequence[tuple[int, ShownRow]], key: str, over: str, what: str
-) -> Figure:
+) -> PlotlyFigure:
     figure = new_figure(height=400)
     looks = styles([row.strategy for row in results])
     unit, size = byte_unit(max(sent_by_all(r) for _, r in shown))
@@ -252,7 +251,7 @@ def _trade_off_figure(
     return figure
 
 
-def _loss_axis(figure: Figure, results: Sequence[ShownRow]) -> Figure:
+def _loss_axis(figure: PlotlyFigure, results: Sequence[ShownRow]) -> PlotlyFigure:
     values = [value for result in results for value in result.curve.loss if value is not None]
     is_log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
     figure.y_axis("loss, log scale" if is_log else "loss", type="log" if is_log else "linear")

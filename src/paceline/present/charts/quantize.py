@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
 from paceline.present.charts.registry import chart
 from paceline.present.charts.sweep import COLOURS
 from paceline.present.numbers import DASH, accuracy, listed, ms, significant
@@ -77,7 +77,7 @@ def weights(study: Quantization) -> Iterator[Chart]:
     yield Chart("quantize-weights", "Weights before and after", caption, views, table, choices=[choice])
 
 
-def _weight_figure(layer: WeightPicture) -> Figure:
+def _weight_figure(layer: WeightPicture) -> PlotlyFigure:
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, barmode="overlay", bargap=0)
     centres = _centres(layer.low, layer.high, len(layer.before))
     figure.add("bar", x=centres, y=layer.after, name="int8", marker={"color": PALETTE[1]}, opacity=0.75)
@@ -113,7 +113,7 @@ def activations(study: Quantization) -> Iterator[Chart]:
     yield Chart("quantize-activations", title, caption, views, table, choices=[choice], initial=first)
 
 
-def _activation_figure(tensor: ActivationPicture) -> Figure:
+def _activation_figure(tensor: ActivationPicture) -> PlotlyFigure:
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, bargap=0)
     centres = _centres(tensor.low, tensor.high, len(tensor.counts))
     figure.add(

@@ -1,4 +1,6 @@
-"""Which charts a section of a page has.
+"""The sections that every page of rows has.
+
+Which charts a section of a page has.
 
 A chart is a function with `@chart("section", order=...)` in a file of this package; no other file names it. It yields
 the chart, or a sentence that says why there is none, or nothing.
@@ -10,12 +12,47 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from paceline.present import charts
 from paceline.present.chart import Chart
-from paceline.present.model import Section
+from paceline.present.model import PageSection
+from paceline.present.rows import ShownRow
+from paceline.results import Row
+from paceline.study.run_results import fastest_of
+
+TITLES = {
+    "speed": "Speed",
+    "time": "Where the time goes",
+    "learning": "Learning",
+    "traffic": "Traffic",
+    "resources": "Resources",
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The content of these sections. Charts of a single strategy begin with the row at `first`."""
+
+    rows: Sequence[ShownRow]
+    first: int
+
+
+def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
+    """Every section with its charts."""
+    content = Rows(rows, shown_first(rows))
+    return [make_section(id, title, content) for id, title in TITLES.items()]
+
+
+def shown_first(rows: Sequence[Row]) -> int:
+    """The fastest row, unless only others have a straggler."""
+    slow = [index for index, row in enumerate(rows) if row.stragglers]
+    label = fastest_of(rows).label
+    fastest = next(index for index, row in enumerate(rows) if row.label == label)
+    return slow[0] if slow and fastest not in slow else fastest
+
 
 C = TypeVar("C")
 Maker = Callable[[C], Iterable[Chart | str]]
@@ -34,9 +71,9 @@ def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
     return register
 
 
-def make_section(id: str, title: str, content: object) -> Section:
+def make_section(id: str, title: str, content: object) -> PageSection:
     """A section with all its charts. Which content its charts draw is up to the section."""
-    found = Section(id, title)
+    found = PageSection(id, title)
     made: list[Chart] = []
     for _, make in sorted(_all_makers().get(id, []), key=lambda entry: entry[0]):
         for one in make(content):

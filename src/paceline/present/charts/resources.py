@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure
 from paceline.present.charts.curves import thinned
-from paceline.present.charts.registry import chart
-from paceline.present.charts.sections import Rows
+from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.styles import worker_style
 from paceline.results import WorkerResources
@@ -58,7 +57,7 @@ def resources(content: Rows) -> Iterator[Chart | str]:
     )
 
 
-def _figure(rows: Sequence[WorkerResources], key: str) -> Figure:
+def _figure(rows: Sequence[WorkerResources], key: str) -> PlotlyFigure:
     name, is_bytes = QUANTITIES[key]
     largest = max((max(_values(row, key), default=0) for row in rows), default=0)
     unit, size = byte_unit(largest) if is_bytes else ("%", 1.0)

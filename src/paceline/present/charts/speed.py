@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import Chart, Figure, Values, label_of, new_figure, wrapped
+from paceline.present.chart import Chart, PlotlyFigure, Values, label_of, new_figure, wrapped
 from paceline.present.charts import bars, curves
-from paceline.present.charts.registry import chart
-from paceline.present.charts.sections import Rows
+from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import duration, ms, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles
@@ -121,7 +120,7 @@ def row_height_of(results: Sequence[ShownRow]) -> int:
     return max(38, 8 + 17 * max(wrapped(result).count("<br>") + 1 for result in results))
 
 
-def rows_of(figure: Figure, results: Sequence[ShownRow], row_height: int) -> None:
+def rows_of(figure: PlotlyFigure, results: Sequence[ShownRow], row_height: int) -> None:
     """A row per strategy, the first on top."""
     figure.layout.update({"height": 84 + row_height * len(results), "bargap": 0.3})
     figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
@@ -129,7 +128,7 @@ def rows_of(figure: Figure, results: Sequence[ShownRow], row_height: int) -> Non
     figure.y_axis(range=[len(results) - 0.45, -0.55], showgrid=False, ticks="")
 
 
-def write_at(figure: Figure, x: float, row: int, text: str, index: int) -> None:
+def write_at(figure: PlotlyFigure, x: float, row: int, text: str, index: int) -> None:
     """A figure to the right of a bar."""
     figure.add(
         "scatter",

@@ -8,15 +8,14 @@ from paceline.present.chart import (
     LEGEND_ABOVE,
     Chart,
     Choice,
-    Figure,
+    PlotlyFigure,
     Values,
     label_of,
     new_figure,
     shortened,
     wrapped,
 )
-from paceline.present.charts.registry import chart
-from paceline.present.charts.sections import Rows
+from paceline.present.charts.registry import Rows, chart
 from paceline.present.charts.speed import row_height_of
 from paceline.present.numbers import DASH, amount, ms
 from paceline.present.rows import ShownRow
@@ -57,7 +56,7 @@ def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
     yield Chart("split", title, caption, views, _values(shown), is_wide=True, choices=choices)
 
 
-def _strategies(shown: Sequence[Shown], unit: str) -> Figure:
+def _strategies(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
     figure = _figure(unit)
     row_height = row_height_of([result for _, result, _ in shown])
     for row, (index, result, measured) in enumerate(shown):
@@ -66,7 +65,7 @@ def _strategies(shown: Sequence[Shown], unit: str) -> Figure:
     return figure
 
 
-def _workers(shown: Sequence[Shown], unit: str) -> Figure:
+def _workers(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
     figure = _figure(unit)
     row, places, names = 0.0, [], []
     for index, result, measured in shown:
@@ -79,7 +78,7 @@ def _workers(shown: Sequence[Shown], unit: str) -> Figure:
     return figure
 
 
-def _figure(unit: str) -> Figure:
+def _figure(unit: str) -> PlotlyFigure:
     """With a legend of the parts that stays when strategies are hidden."""
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE)
     for part in PARTS:
@@ -91,7 +90,7 @@ def _figure(unit: str) -> Figure:
 
 
 def _stack(
-    figure: Figure, rows: Sequence[SplitMean], first: float, unit: str, who: str, index: int, width: float
+    figure: PlotlyFigure, rows: Sequence[SplitMean], first: float, unit: str, who: str, index: int, width: float
 ) -> None:
     """A bar for each row, one below the other; `who` is followed by the rank where there is one."""
     for part in PARTS:
@@ -132,7 +131,7 @@ def _marker(part: str) -> dict[str, object]:
     return marker
 
 
-def _finish(figure: Figure, places: Sequence[float], names: Sequence[str], height: int) -> None:
+def _finish(figure: PlotlyFigure, places: Sequence[float], names: Sequence[str], height: int) -> None:
     figure.layout["height"] = 120 + height
     figure.y_axis(tickvals=list(places), ticktext=list(names), showgrid=False, ticks="")
     figure.y_axis(range=[max(places) + 0.55, -0.55])

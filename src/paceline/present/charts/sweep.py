@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, label_of, new_figure, plain, shortened
+from paceline.present.chart import (
+    LEGEND_ABOVE,
+    Chart,
+    Choice,
+    PlotlyFigure,
+    Values,
+    label_of,
+    new_figure,
+    plain,
+    shortened,
+)
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import DASH, accuracy, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import DASHES, PALETTE, SYMBOLS
 from paceline.results import Point
-from paceline.study.vary import short_key, value_text
+from paceline.study.sweep_points import short_key, value_text
 
 LOG_RATIO = 8  # from here on steps of a key are factors, not differences
 COLOURS = ((0.0, "#F7E8A4"), (0.5, "#5AB4AC"), (1.0, "#01665E"))
@@ -19,7 +29,7 @@ NO_REMEDY = "as the recipe says"
 
 
 @dataclass(frozen=True)
-class Quantity:
+class SweepQuantity:
     """A figure of a row."""
 
     name: str
@@ -29,12 +39,12 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("time per iteration", "ms per iteration", lambda r: r.iteration_s.mean * 1e3, significant),
-    Quantity("samples per second", "samples per second", lambda r: r.samples_per_s, whole),
-    Quantity("epoch", "seconds per epoch", lambda r: r.epoch_s, significant),
+    SweepQuantity("time per iteration", "ms per iteration", lambda r: r.iteration_s.mean * 1e3, significant),
+    SweepQuantity("samples per second", "samples per second", lambda r: r.samples_per_s, whole),
+    SweepQuantity("epoch", "seconds per epoch", lambda r: r.epoch_s, significant),
 )
-ACCURACY = Quantity("test accuracy", "test accuracy", lambda r: r.final.test_accuracy, accuracy)
-LOSS = Quantity("test loss", "test loss", lambda r: r.final.test_loss, significant)
+ACCURACY = SweepQuantity("test accuracy", "test accuracy", lambda r: r.final.test_accuracy, accuracy)
+LOSS = SweepQuantity("test loss", "test loss", lambda r: r.final.test_loss, significant)
 
 
 def point_of(row: ShownRow) -> Point:
@@ -52,15 +62,15 @@ def over_keys(results: Sequence[ShownRow]) -> Iterator[Chart]:
         yield _grid(results, keys, [*_present(results, QUANTITIES), *_learning(results)])
 
 
-def _present(results: Sequence[ShownRow], quantities: Sequence[Quantity]) -> list[Quantity]:
+def _present(results: Sequence[ShownRow], quantities: Sequence[SweepQuantity]) -> list[SweepQuantity]:
     return [quantity for quantity in quantities if any(quantity.of(result) is not None for result in results)]
 
 
-def _learning(results: Sequence[ShownRow]) -> list[Quantity]:
+def _learning(results: Sequence[ShownRow]) -> list[SweepQuantity]:
     return _present(results, (ACCURACY, LOSS)) or [LOSS]
 
 
-def _over_key(results: Sequence[ShownRow], key: str, quantities: Sequence[Quantity], id: str, title: str) -> Chart:
+def _over_key(results: Sequence[ShownRow], key: str, quantities: Sequence[SweepQuantity], id: str, title: str) -> Chart:
     name = short_key(key, point_of(results[0]))
     views = [_lines(results, key, name, quantity) for quantity in quantities]
     remedies = ", a line for each remedy" if len(_remedies(results)) > 1 else ""
@@ -71,7 +81,7 @@ def _over_key(results: Sequence[ShownRow], key: str, quantities: Sequence[Quanti
     return Chart(id, f"{title} over {name}", caption, views, table, choices=choices if len(views) > 1 else ())
 
 
-def _lines(results: Sequence[ShownRow], key: str, name: str, quantity: Quantity) -> Figure:
+def _lines(results: Sequence[ShownRow], key: str, name: str, quantity: SweepQuantity) -> PlotlyFigure:
     remedies = _remedies(results)
     figure = new_figure(showlegend=len(remedies) > 1, legend=LEGEND_ABOVE)
     texts = _texts(results, key)
@@ -104,7 +114,7 @@ def _lines(results: Sequence[ShownRow], key: str, name: str, quantity: Quantity)
     return figure
 
 
-def _grid(results: Sequence[ShownRow], keys: Sequence[str], quantities: Sequence[Quantity]) -> Chart:
+def _grid(results: Sequence[ShownRow], keys: Sequence[str], quantities: Sequence[SweepQuantity]) -> Chart:
     remedies = _remedies(results)
     views = [_squares(results, keys, quantity, remedy) for quantity in quantities for remedy in remedies]
     choices = [Choice("grid of", tuple(quantity.name for quantity in quantities))]
@@ -118,7 +128,7 @@ def _grid(results: Sequence[ShownRow], keys: Sequence[str], quantities: Sequence
     return Chart("sweep-grid", title, caption, views, table, is_wide=True, choices=choices)
 
 
-def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: Quantity, remedy: str) -> Figure:
+def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQuantity, remedy: str) -> PlotlyFigure:
     down, across = (_texts(results, key) for key in keys)
     found = {tuple(value_text(point_of(r)[key]) for key in keys): r for r in results if (r.remedy or "") == remedy}
     cells = [[found.get((y, x)) for x in across] for y in down]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
-from paceline.present.charts.registry import chart
-from paceline.present.charts.sections import Rows
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import amount, ms, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import COMMUNICATION, OPERATIONS, PHASES, REST, WAITING
@@ -64,7 +63,7 @@ def timeline(content: Rows) -> Iterator[Chart | str]:
     )
 
 
-def _figure(given: Timeline) -> Figure:
+def _figure(given: Timeline) -> PlotlyFigure:
     lanes = [(lane.rank, [_bar(span) for span in lane.spans]) for lane in sorted(given.lanes, key=lambda one: one.rank)]
     spans = [span for _, lane in lanes for span in lane]
     start = min((span.begin_s for span in spans), default=0.0)
@@ -146,7 +145,7 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
     return found
 
 
-def _mark_steps(figure: Figure, first_step: int, lane: Sequence[Bar], start: float) -> None:
+def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
     """A line where a step of the first worker begins; not known with several batches per step."""
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, Figure, Values, new_figure, plain
+from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
 from paceline.present.charts import bars
-from paceline.present.charts.registry import chart
-from paceline.present.charts.sections import Rows
+from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.rows import ShownRow
 from paceline.present.styles import Style, styles
@@ -113,7 +112,7 @@ def _sent_and_received(results: Sequence[ShownRow]) -> Chart:
     return Chart("bytes-workers", "Bytes sent and received per worker", caption, [figure], table)
 
 
-def _links_figure(given: Sequence[Link], look: Style) -> Figure:
+def _links_figure(given: Sequence[Link], look: Style) -> PlotlyFigure:
     found = sorted(given, key=lambda link: -link.bytes)[:MAX_LINKS]
     found.sort(key=lambda link: (link.source, link.target))
     unit, size = byte_unit(max(max(link.bytes, link.predicted_bytes or 0) for link in found))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from paceline.present import conditions
 from paceline.present.charts.bench import COPY, colours_of, key_of, series_of, short_name
 from paceline.present.charts.registry import make_section
-from paceline.present.model import Column, Facts, Finding, KeyEntry, Page, Place, Table
+from paceline.present.model import Column, Facts, Finding, KeyEntry, Page, Table, Visibility
 from paceline.present.numbers import DASH, binary_bytes, counted, gigabytes_per_s, short_duration
 from paceline.present.styles import Style
-from paceline.results.bench import Bench, CollectiveResult
+from paceline.results.commands import Bench, CollectiveResult
 
-HTML = Place.HTML
+HTML = Visibility.HTML
 TIME_HELP = "the slowest worker of each iteration"
 BUSBW = (
     "busbw is algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
@@ -74,7 +74,9 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             text=lambda row: gigabytes_per_s(row.busbw_bytes_per_s),
             help="as nccl-tests counts it, in GB/s",
         ),
-        Column(title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=Place.HTML),
+        Column(
+            title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=Visibility.HTML
+        ),
         Column(
             title="% of copy",
             short="% copy",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from paceline.cluster.check import BANDWIDTH, CPU, LATENCY
-from paceline.cluster.plan import Plan
-from paceline.results.cluster import ClusterFigure, ListedCluster
+from paceline.cluster.layout import ClusterLayout
+from paceline.results.commands import ClusterFigure, ListedCluster
 
 
 def cluster_line(one: ListedCluster) -> str:
@@ -18,7 +18,7 @@ def cluster_line(one: ListedCluster) -> str:
     return f"{one.name:8}  {one.asked}, {span}, {len(one.processes)} processes inside, {ends}{building}"
 
 
-def more_than_there_is(plan: Plan, num_cores: int | None = None) -> str:
+def more_than_there_is(plan: ClusterLayout, num_cores: int | None = None) -> str:
     """A warning where nodes cannot all have their shares at once."""
     asked, there = sum(node.cpus or 0 for node in plan.nodes), num_cores or os.cpu_count() or 1
     if asked <= there:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from paceline.present.comparison import comparison_page
-from paceline.present.material import Material, asked_repeats
+from paceline.present.comparison_page import comparison_page
 from paceline.present.model import Page, Presenter
+from paceline.present.page_content import PageContent, asked_repeats
 from paceline.present.studies.sweep import is_sweep, sweep_page
 
 
 class ComparePresenter(Presenter):
     name: ClassVar[str] = "compare"
 
-    def page(self, material: Material) -> Page:
+    def page(self, material: PageContent) -> Page:
         return comparison_page(material)
 
 
@@ -22,7 +22,7 @@ class SeveralPresenter(Presenter):
 
     name: ClassVar[str] = "several"
 
-    def page(self, material: Material) -> Page:
+    def page(self, material: PageContent) -> Page:
         if is_sweep(material.rows):
             return sweep_page(material, repeats=min(map(asked_repeats, material.sources)))
         return comparison_page(material)

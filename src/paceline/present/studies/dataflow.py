@@ -9,14 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.dataflow.events import Event, count_events, events
-from paceline.dataflow.events import Place as PE
-from paceline.dataflow.simulate import Simulation
-from paceline.dataflow.telling import Holding, about, holdings, number_text, output_text, summary
+from paceline.dataflow.describe import Holding, about, holdings, number_text, output_text, summary
+from paceline.dataflow.pe_events import Event, count_events, events
+from paceline.dataflow.pe_events import Place as PE
+from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS
 from paceline.errors import UsageError
 from paceline.present.charts.registry import make_section
-from paceline.present.model import Column, Finding, Page, Place, Table
+from paceline.present.model import Column, Finding, Page, Table, Visibility
 from paceline.present.terminal import say, show_tables
 from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
 
@@ -234,7 +234,7 @@ def network_page(result: NetworkCost) -> Page:
         tables=tables,
         tables_title="Layers",
         findings=[
-            Finding(f"Mappings chosen by {result.objective}.", "Mappings", places=Place.TEXT),
+            Finding(f"Mappings chosen by {result.objective}.", "Mappings", places=Visibility.TEXT),
             *_zeros(result),
         ],
         make_sections=lambda: [make_section("network", "Utilisation, time and energy", result)],

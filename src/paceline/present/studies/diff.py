@@ -10,7 +10,7 @@ from paceline.present import conditions
 from paceline.present.model import Column, Finding, Page, Table
 from paceline.present.numbers import DASH, megabytes, milliseconds, number, percent, signed_percent
 from paceline.results import Json
-from paceline.results.diff import Diff, DiffRow, DiffSide
+from paceline.results.commands import Diff, DiffRow, DiffSide
 from paceline.study.diff import CANNOT_TELL, FAILED, PASSED
 
 SOURCES = {

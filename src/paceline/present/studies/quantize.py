@@ -8,10 +8,21 @@ from typing import ClassVar
 from paceline.present import conditions
 from paceline.present.charts.quantize import change_points, latency_tables
 from paceline.present.charts.registry import make_section
-from paceline.present.comparison import frame, notes, study_of
-from paceline.present.material import Material
-from paceline.present.model import Column, Facts, Finding, Page, Place, Presenter, Section, Summary, Table, Tile
+from paceline.present.comparison_page import frame, notes, study_of
+from paceline.present.model import (
+    Column,
+    Facts,
+    Finding,
+    Page,
+    PageSection,
+    Presenter,
+    RunSummary,
+    Table,
+    Tile,
+    Visibility,
+)
 from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number, significant
+from paceline.present.page_content import PageContent
 from paceline.recipe import Recipe
 from paceline.results.quantize import FLOAT, INTEGER, TUNED, Quantization, Stage
 from paceline.runs import Stored
@@ -27,7 +38,7 @@ class QuantizePresenter(Presenter):
     name: ClassVar[str] = "quantize"
     shows_empty: ClassVar[bool] = True
 
-    def page(self, material: Material) -> Page:
+    def page(self, material: PageContent) -> Page:
         study = study_of(material, Quantization)
         recipe = Recipe.from_dict(study.recipe)
         given = {
@@ -42,19 +53,21 @@ class QuantizePresenter(Presenter):
             tables=[stage_table(study.stages)],
             tables_title="Stages",
             facts=[
-                Facts(_conditions(study, recipe), "Conditions", "conditions", Place.HTML),
-                Facts(conditions.machine_facts(material.environment), "Machine and versions", "machine", Place.HTML),
+                Facts(_conditions(study, recipe), "Conditions", "conditions", Visibility.HTML),
+                Facts(
+                    conditions.machine_facts(material.environment), "Machine and versions", "machine", Visibility.HTML
+                ),
             ],
             make_sections=lambda: _sections(study),
         )
 
-    def summary(self, stored: Stored) -> Summary:
+    def summary(self, stored: Stored) -> RunSummary:
         """The last integer stage: it has an accuracy, and no step."""
         study = stored.content
         if not isinstance(study, Quantization) or not study.stages:
             return super().summary(stored)
         stage = last_integer(study) or study.stages[-1]
-        return Summary(strategy=stage.name, test_accuracy=stage.test_accuracy)
+        return RunSummary(strategy=stage.name, test_accuracy=stage.test_accuracy)
 
 
 def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
@@ -72,7 +85,7 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
             short="test loss",
             text=lambda row: number(row.test_loss),
             importance=50,
-            places=Place.TERMINAL | Place.NOTEBOOK,
+            places=Visibility.TERMINAL | Visibility.NOTEBOOK,
         ),
         Column(title="Test accuracy", short="test", text=lambda row: accuracy(row.test_accuracy)),
         Column(
@@ -87,7 +100,9 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
             text=lambda row: accuracy(row.agreement),
             help="test samples with the float model's answer",
         ),
-        Column(title="Test loss", text=lambda row: significant(row.test_loss), places=Place.MARKDOWN | Place.HTML),
+        Column(
+            title="Test loss", text=lambda row: significant(row.test_loss), places=Visibility.MARKDOWN | Visibility.HTML
+        ),
     ]
     return Table(id="stages", columns=columns, rows=stages)
 
@@ -208,7 +223,7 @@ def _deployed(study: Quantization) -> list[Finding]:
     return [Finding(line, title) for line in lines]
 
 
-def _sections(study: Quantization) -> list[Section]:
+def _sections(study: Quantization) -> list[PageSection]:
     return [make_section("quantize", "Weights, activations and answers", study)]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from paceline.present.charts.published import figure_text, heading
+from paceline.present.charts.reproduce import figure_text, heading
 from paceline.present.columns import comparison_table
-from paceline.present.comparison import comparison_page, study_of
-from paceline.present.material import Material
-from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
+from paceline.present.comparison_page import comparison_page, study_of
+from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.numbers import DASH, megabytes, share
+from paceline.present.page_content import PageContent
 from paceline.results.study import OurRow, Proof, PublishedRow, PublishedTable, Reproduction, WorkerLoad
 
 # Headings for a terminal, with their units.
@@ -60,12 +60,15 @@ EXTRAPOLATED = "~: extrapolated, the mean iteration times the iterations of an e
 class ReproducePresenter(Presenter):
     name: ClassVar[str] = "reproduce"
 
-    def page(self, material: Material) -> Page:
+    def page(self, material: PageContent) -> Page:
         study = study_of(material, Reproduction)
         return comparison_page(
             material,
             first=experiment_findings(study),
-            tables=[*experiment_tables(study), comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN)],
+            tables=[
+                *experiment_tables(study),
+                comparison_table(material.rows, places=Visibility.HTML | Visibility.MARKDOWN),
+            ],
             sections=lambda: _sections(study),
         )
 
@@ -73,7 +76,7 @@ class ReproducePresenter(Presenter):
 def experiment_findings(study: Reproduction) -> list[Finding]:
     """The proof of the replicas, and the conditions that keep figures from being compared."""
     text = f"{study.title}. Published figures are those of others and stand apart from ours."
-    found = [Finding(text, "Experiment", "headline", Place.HTML | Place.MARKDOWN)]
+    found = [Finding(text, "Experiment", "headline", Visibility.HTML | Visibility.MARKDOWN)]
     found += [proof_finding(one) for one in study.proof]
     return found + [Finding(note, "Conditions", "caution") for note in study.notes]
 
@@ -94,33 +97,33 @@ def experiment_tables(study: Reproduction) -> list[Table[Any]]:
     """The tables of a terminal, Markdown and a notebook."""
     if not study.ours:
         return []
-    found: list[Table[Any]] = [ours_table(study, Place.TEXT)]
+    found: list[Table[Any]] = [ours_table(study, Visibility.TEXT)]
     found += [_ran_here(study, table) for table in study.published]
-    load = load_table(study, Place.TEXT)
+    load = load_table(study, Visibility.TEXT)
     return [*found, load] if load.rows else found
 
 
-def _sections(study: Reproduction) -> list[Section]:
+def _sections(study: Reproduction) -> list[PageSection]:
     from paceline.present.charts.registry import make_section
 
     section = make_section("published", "Published beside measured", study)
     if study.ours:
-        section.tables.append(ours_table(study, Place.HTML))
+        section.tables.append(ours_table(study, Visibility.HTML))
     for index, table in enumerate(study.published, 1):
         title = f"Published (reference {index}): {table.source}; {table.setting}"
         section.tables.append(published_table(study, table, table.rows, title=title))
-    load = load_table(study, Place.HTML)
+    load = load_table(study, Visibility.HTML)
     if load.rows:
         section.tables.append(load)
     return [section]
 
 
-def ours_table(study: Reproduction, places: Place) -> Table[OurRow]:
+def ours_table(study: Reproduction, places: Visibility) -> Table[OurRow]:
     names = [name for name in study.quantities if any(name in row.figures for row in study.ours)]
     is_extrapolated = any(figure.is_extrapolated for row in study.ours for figure in row.figures.values())
     columns: list[Column[OurRow]] = [
         Column(title="Row", short="row", text=lambda row: row.key, is_number=False),
-        Column(title="Steps", text=lambda row: str(row.steps), places=Place.HTML | Place.MARKDOWN),
+        Column(title="Steps", text=lambda row: str(row.steps), places=Visibility.HTML | Visibility.MARKDOWN),
         *(_our_column(study, name) for name in names),
     ]
     return Table(
@@ -161,7 +164,7 @@ def _ran_here(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]
     rest = "1 published row was" if left == 1 else f"{left} published rows were"
     notes = [f"{rest} not run here; the HTML report has them all."] if left else []
     title = f"Published, {table.source}: {table.setting}"
-    return published_table(study, table, ran or table.rows, title=title, notes=notes, places=Place.TEXT)
+    return published_table(study, table, ran or table.rows, title=title, notes=notes, places=Visibility.TEXT)
 
 
 def published_table(
@@ -171,7 +174,7 @@ def published_table(
     *,
     title: str,
     notes: Sequence[str] = (),
-    places: Place = Place.HTML,
+    places: Visibility = Visibility.HTML,
 ) -> Table[PublishedRow]:
     names = [name for name in study.quantities if any(name in row.published for row in table.rows)]
     columns: list[Column[PublishedRow]] = [
@@ -198,7 +201,7 @@ class Load:
     load: WorkerLoad
 
 
-def load_table(study: Reproduction, places: Place) -> Table[Load]:
+def load_table(study: Reproduction, places: Visibility) -> Table[Load]:
     """The resources of each worker."""
     columns: list[Column[Load]] = [
         Column(title="Row", short="row", text=lambda one: one.key, is_number=False),

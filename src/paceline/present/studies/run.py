@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from paceline.present import comparing
+from paceline.present import comparison_findings
 from paceline.present.columns import comparison_table
-from paceline.present.comparison import comparison_page
-from paceline.present.material import Material
-from paceline.present.model import Fact, Facts, Page, Place, Presenter, Table
+from paceline.present.comparison_page import comparison_page
+from paceline.present.model import Fact, Facts, Page, Presenter, Table, Visibility
 from paceline.present.numbers import milliseconds, number, percent, seconds, share, significant, whole
-from paceline.present.workers import worker_table
+from paceline.present.page_content import PageContent
+from paceline.present.worker_table import worker_table
 from paceline.results import RunResult
 
 MOST_STALENESS = 8  # values of the staleness that are listed
@@ -21,16 +21,18 @@ _PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 class RunPresenter(Presenter):
     name: ClassVar[str] = "run"
 
-    def page(self, material: Material) -> Page:
+    def page(self, material: PageContent) -> Page:
         row = material.rows[0]
-        places = Place.TERMINAL | Place.NOTEBOOK
+        places = Visibility.TERMINAL | Visibility.NOTEBOOK
         tables: list[Table[Any]] = [
             worker_table(row, places=places),
-            comparison_table(material.rows, places=Place.HTML | Place.MARKDOWN),
+            comparison_table(material.rows, places=Visibility.HTML | Visibility.MARKDOWN),
         ]
         # The facts say it in a terminal.
-        headline = dataclasses.replace(comparing.headline(material.rows), places=Place.ALL & ~Place.TERMINAL)
-        facts = [Facts(run_facts(row), places=Place.TERMINAL)]
+        headline = dataclasses.replace(
+            comparison_findings.headline(material.rows), places=Visibility.ALL & ~Visibility.TERMINAL
+        )
+        facts = [Facts(run_facts(row), places=Visibility.TERMINAL)]
         return comparison_page(material, first=[headline], tables=tables, facts=facts)
 
 

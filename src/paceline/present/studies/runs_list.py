@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.present import conditions
-from paceline.present.model import Column, Finding, Page, Summary, Table
+from paceline.present.model import Column, Finding, Page, RunSummary, Table
 from paceline.present.numbers import DASH, milliseconds, percent
-from paceline.present.registry import presenters
+from paceline.present.pages import presenters
 from paceline.runs import Stored
 
 
 @dataclass(frozen=True)
 class Listed:
     stored: Stored
-    summary: Summary
+    summary: RunSummary
 
 
 def list_page(found: Sequence[Stored]) -> Page:
@@ -45,9 +45,9 @@ def list_page(found: Sequence[Stored]) -> Page:
     )
 
 
-def _summary(stored: Stored) -> Summary:
+def _summary(stored: Stored) -> RunSummary:
     if stored.content is None:
-        return Summary(strategy="")
+        return RunSummary(strategy="")
     presenter = presenters.classes.get(stored.study or "run", presenters.classes["compare"])
     return presenter().summary(stored)
 

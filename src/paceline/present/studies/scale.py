@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from paceline.present import conditions
-from paceline.present.charts.scaling import scaling_of
-from paceline.present.comparison import condition_facts, frame, notes, study_of
-from paceline.present.material import Material
-from paceline.present.model import Column, Facts, KeyEntry, Page, Place, Presenter, Section, Table, Tile
+from paceline.present.charts.scale import scaling_of
+from paceline.present.comparison_page import condition_facts, frame, notes, study_of
+from paceline.present.model import Column, Facts, KeyEntry, Page, PageSection, Presenter, Table, Tile, Visibility
 from paceline.present.numbers import (
     DASH,
     TIMES,
@@ -27,19 +26,20 @@ from paceline.present.numbers import (
     times,
     whole,
 )
-from paceline.present.scaling import TITLES, batch_words, findings
+from paceline.present.page_content import PageContent
+from paceline.present.scaling_findings import TITLES, batch_words, findings
 from paceline.results import Row
-from paceline.results.study import Scale
-from paceline.study.scaling import best_of, lines_of, modes_of, reference_of
+from paceline.results.study import ScaleResult
+from paceline.study.scale_analysis import best_of, lines_of, modes_of, reference_of
 
-TERMINAL, MARKDOWN, NOTEBOOK, HTML = Place.TERMINAL, Place.MARKDOWN, Place.NOTEBOOK, Place.HTML
+TERMINAL, MARKDOWN, NOTEBOOK, HTML = Visibility.TERMINAL, Visibility.MARKDOWN, Visibility.NOTEBOOK, Visibility.HTML
 
 
 class ScalePresenter(Presenter):
     name: ClassVar[str] = "scale"
 
-    def page(self, material: Material) -> Page:
-        study = study_of(material, Scale)
+    def page(self, material: PageContent) -> Page:
+        study = study_of(material, ScaleResult)
         rows = study.results
         labels, looks = _key(rows)
         return Page(
@@ -58,19 +58,19 @@ class ScalePresenter(Presenter):
 
 
 def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
-    from paceline.present.charts.scaling import IDEAL, labels_of, looks_of
+    from paceline.present.charts.scale import IDEAL, labels_of, looks_of
 
     labels = labels_of(rows)
     return labels, [KeyEntry(name, look) for name, look in zip([*labels, IDEAL], looks_of(rows), strict=True)]
 
 
-def _sections(rows: Sequence[Row]) -> list[Section]:
+def _sections(rows: Sequence[Row]) -> list[PageSection]:
     from paceline.present.charts.registry import make_section
 
     return [make_section("scale", "Over workers", rows)]
 
 
-def _facts(study: Scale, material: Material) -> list[Facts]:
+def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
     """The conditions, with the batches that the modes keep in place of one batch."""
     recipe = material.recipe
     if recipe is None:
@@ -96,7 +96,7 @@ def tiles(rows: Sequence[Row]) -> list[Tile]:
     return found
 
 
-def _table(study: Scale, mode: str, labels: Sequence[str]) -> Table[Row]:
+def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
     """One worker, then strategy by strategy, from few workers to many."""
     rows = study.results
     reference = reference_of(rows, mode)

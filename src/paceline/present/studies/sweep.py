@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from paceline.present.columns import comparison_table
-from paceline.present.comparing import ONE_REPEAT_TEXT
-from paceline.present.comparison import comparison_page, frame, study_of
-from paceline.present.material import Material
-from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
+from paceline.present.comparison_findings import ONE_REPEAT_TEXT
+from paceline.present.comparison_page import comparison_page, frame, study_of
+from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     listed,
@@ -22,26 +21,26 @@ from paceline.present.numbers import (
     times,
     whole,
 )
+from paceline.present.page_content import PageContent
 from paceline.present.rows import ShownRow
 from paceline.results import Failure, Row
-from paceline.results.study import Sweep
-from paceline.study.points import BATCH_KEYS
-from paceline.study.vary import short_key, value_text
+from paceline.results.study import SweepResult
+from paceline.study.sweep_points import BATCH_KEYS, short_key, value_text
 
 
 class SweepPresenter(Presenter):
     name: ClassVar[str] = "sweep"
     shows_empty: ClassVar[bool] = True
 
-    def page(self, material: Material) -> Page:
-        study = study_of(material, Sweep)
+    def page(self, material: PageContent) -> Page:
+        study = study_of(material, SweepResult)
         failures = [failure_finding(one) for one in study.failures]
         if not material.rows:
             return Page(**frame(material), findings=[Finding("No point was measured.", kind="headline"), *failures])
         return sweep_page(material, repeats=study.repeats or 1, failures=failures)
 
 
-def sweep_page(material: Material, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
+def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
     """The page of the points of one grid."""
     rows = material.rows
     keys = list(rows[0].point or {})
@@ -49,19 +48,19 @@ def sweep_page(material: Material, *, repeats: int, failures: Sequence[Finding] 
         f"Varied from row to row: {listed(keys)}. Conditions and recipe below are those that all rows start from.",
         "Caution",
         "caution",
-        Place.HTML,
+        Visibility.HTML,
     )
     return comparison_page(
         material,
         first=[*sweep_findings(rows, repeats), *failures],
-        tables=[sweep_table(rows), comparison_table(rows, places=Place.HTML | Place.MARKDOWN)],
+        tables=[sweep_table(rows), comparison_table(rows, places=Visibility.HTML | Visibility.MARKDOWN)],
         sections=lambda: _sections(rows),
         also=[varied],
         is_sweep=True,
     )
 
 
-def _sections(rows: Sequence[ShownRow]) -> list[Section]:
+def _sections(rows: Sequence[ShownRow]) -> list[PageSection]:
     from paceline.present.charts.registry import make_section
 
     return [make_section("sweep", "What was varied", rows)]
@@ -138,7 +137,7 @@ def _accuracy(row: Row) -> float:
 def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
     """One row per point; in a terminal the keys that were varied are columns of their own."""
     point = rows[0].point or {}
-    shown = Place.TERMINAL | Place.MARKDOWN | Place.NOTEBOOK
+    shown = Visibility.TERMINAL | Visibility.MARKDOWN | Visibility.NOTEBOOK
     has_interval = any(row.iteration_mean_s_interval95 for row in rows)
     columns: list[Column[ShownRow]] = [
         *(_key_column(rows, key, short_key(key, point)) for key in point),
@@ -146,7 +145,7 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
             title="Point",
             text=lambda row: row.label,
             is_number=False,
-            places=Place.MARKDOWN | Place.NOTEBOOK,
+            places=Visibility.MARKDOWN | Visibility.NOTEBOOK,
         ),
     ]
     if any(row.remedy for row in rows):
@@ -156,7 +155,7 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
                 short="remedy",
                 text=lambda row: row.remedy or DASH,
                 is_number=False,
-                places=Place.TERMINAL,
+                places=Visibility.TERMINAL,
             )
         )
     columns += [
@@ -170,7 +169,7 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
             title="95 %",
             text=lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
             importance=20,
-            places=shown if has_interval else Place(0),
+            places=shown if has_interval else Visibility(0),
         ),
         Column(title="Samples/s", short="samples/s", text=lambda row: whole(row.samples_per_s)),
         Column(title="Epoch, s", short="epoch s", text=lambda row: seconds(row.epoch_s), importance=10),
@@ -205,7 +204,7 @@ def _key_column(rows: Sequence[ShownRow], key: str, name: str) -> Column[ShownRo
         title=name,
         text=lambda row: value_text((row.point or {}).get(key)),
         is_number=all(isinstance(value, int | float) and not isinstance(value, bool) for value in values),
-        places=Place.TERMINAL,
+        places=Visibility.TERMINAL,
     )
 
 

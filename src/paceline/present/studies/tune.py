@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.present.columns import comparison_table
-from paceline.present.comparison import comparison_page, study_of
-from paceline.present.material import Material
-from paceline.present.model import Column, Finding, Page, Place, Presenter, Section, Table
+from paceline.present.comparison_page import comparison_page, study_of
+from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     counted,
@@ -21,27 +20,28 @@ from paceline.present.numbers import (
     times,
     times_interval,
 )
-from paceline.results.study import Best, Candidate, RungResult, Tuning
+from paceline.present.page_content import PageContent
+from paceline.results.study import Best, Candidate, RungResult, TuneResult
 from paceline.study.advice import command_in
 
-HTML, TEXT = Place.HTML, Place.TEXT
+HTML, TEXT = Visibility.HTML, Visibility.TEXT
 
 
 class TunePresenter(Presenter):
     name: ClassVar[str] = "tune"
 
-    def page(self, material: Material) -> Page:
-        study = study_of(material, Tuning)
+    def page(self, material: PageContent) -> Page:
+        study = study_of(material, TuneResult)
         tables: list[Table[Any]] = [candidate_table(study)] if study.rungs else []
         return comparison_page(
             material,
             first=tuning_findings(study, str(material.sources[0].folder)),
-            tables=[*tables, comparison_table(material.rows, places=HTML | Place.MARKDOWN)],
+            tables=[*tables, comparison_table(material.rows, places=HTML | Visibility.MARKDOWN)],
             sections=lambda: _sections(study, material),
         )
 
 
-def tuning_findings(study: Tuning, folder: str) -> list[Finding]:
+def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
     """The winner and how to use it, and the candidates that were left out."""
     left_out = [
         Finding(f"Left out before the start: {_labels_of(study, reason)}: {reason}.", "Tuning", "detail")
@@ -87,13 +87,13 @@ def lost_words(best: Best) -> str:
     return words if bounds[1] <= best.margin else f"{words}; more seeds are needed to be sure of the margin"
 
 
-def _against(study: Tuning, best: Best) -> str:
+def _against(study: TuneResult, best: Best) -> str:
     bounds = best.versus_reference_interval95
     interval = f" (95 % interval {times_interval(bounds)})" if bounds else " (one repeat)"
     return f"{times(best.versus_reference)} times the time per step of {study.reference}{interval}"
 
 
-def _labels_of(study: Tuning, reason: str) -> str:
+def _labels_of(study: TuneResult, reason: str) -> str:
     return listed([label for label, why in study.left_out.items() if why == reason])
 
 
@@ -107,7 +107,7 @@ class Tried:
     end: str
 
 
-def candidate_table(study: Tuning) -> Table[Tried]:
+def candidate_table(study: TuneResult) -> Table[Tried]:
     """All candidates: those that came furthest first, the fastest of them first."""
     columns: list[Column[Tried]] = [
         Column(title="Strategy", short="strategy", text=lambda one: one.candidate.label, is_number=False),
@@ -142,7 +142,7 @@ def _rung_column(rung: RungResult, *, is_first: bool) -> Column[Tried]:
     )
 
 
-def _tried(study: Tuning) -> list[Tried]:
+def _tried(study: TuneResult) -> list[Tried]:
     latest: dict[str, tuple[int, Candidate]] = {}
     for place, rung in enumerate(study.rungs):
         for row in rung.rows:
@@ -180,9 +180,9 @@ def _end(row: Candidate, *, is_last: bool) -> str:
     return "exact" if row.end == "reference" else row.end
 
 
-def _sections(study: Tuning, material: Material) -> list[Section]:
+def _sections(study: TuneResult, material: PageContent) -> list[PageSection]:
     from paceline.present.charts.registry import make_section
-    from paceline.present.charts.tuning import TunedRows
+    from paceline.present.charts.tune import TunedRows
 
     section = make_section("tuning", "Tuning", TunedRows(study, material.rows))
     section.tables.extend(_rung_table(rung) for rung in study.rungs)

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from paceline.errors import UsageError
 from paceline.present import conditions
-from paceline.present.comparison import frame
-from paceline.present.material import Material
+from paceline.present.comparison_page import frame
 from paceline.present.model import Column, Finding, Page, Presenter, Table
 from paceline.present.numbers import milliseconds, number
+from paceline.present.page_content import PageContent
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
@@ -31,7 +31,7 @@ class Started:
 class UnfinishedPresenter(Presenter):
     name: ClassVar[str] = "unfinished"
 
-    def page(self, material: Material) -> Page:
+    def page(self, material: PageContent) -> Page:
         source = material.sources[0]
         rows, damaged = [], []
         for folder in run_folders(source.folder):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.present.model import Column, Finding, Page, Table
-from paceline.results.verify import Certificate, Certified
+from paceline.results.commands import Certificate, Certified
 
 
 def verify_page(certificate: Certificate, comm: str) -> Page:

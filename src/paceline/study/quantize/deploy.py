@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from paceline.measure.stats import interval95_of_median
 from paceline.quantize.graph import Graph
+from paceline.quantize.onnx_model import OnnxModel, version
 from paceline.quantize.quantized import Quantized
-from paceline.quantize.runtime import OnnxModel, version
 from paceline.results.quantize import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Deployed, Latency, RunnerSpeedup
 from paceline.study.quantize.scoring import Predict
 from paceline.study.quantize.stages import Judge
@@ -25,7 +25,7 @@ WARMUP, ROUNDS = 5, 40
 
 def deploy(judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path) -> Deployed:
     """Write both files, judge them, and take times in turn; the graph is that of the float model."""
-    from paceline.quantize.onnx_file import write_onnx
+    from paceline.quantize.onnx_model import write_onnx
 
     shape, threads = tuple(images.shape[1:]), torch.get_num_threads()
     plain = OnnxModel(write_onnx(folder / FLOAT_FILE, graph, shape), threads=threads)

@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 from paceline.data import Data, load_data
 from paceline.errors import RunError
 from paceline.launch.base import Task, WorkerPool
+from paceline.quantize.fake_quant import Rounding, Simulated
+from paceline.quantize.fx_trace import trace
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid
-from paceline.quantize.simulate import Rounding, Simulated
-from paceline.quantize.trace import trace
 from paceline.recipe import Recipe
 from paceline.results.quantize import Finetuned
 from paceline.results.value import Json
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
 from paceline.study.quantize.scoring import floats_of
-from paceline.study.quantize.source import Source, load_source
+from paceline.study.quantize.source import ModelSource, load_source
 from paceline.train.context import Context, ignore_event
 from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
@@ -43,7 +43,7 @@ def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
 
 def finetune(
     launcher: WorkerPool,
-    source: Source,
+    source: ModelSource,
     recipe: Recipe,
     entry: Entry,
     graph: Graph,
@@ -90,7 +90,13 @@ def diverged(reason: str, recipe: Recipe) -> RunError:
 
 
 def finetune_job(
-    context: Context, recipe: Recipe, strategy: str, source: Source, grids: Plain, per_channel: bool, checkpoint: str
+    context: Context,
+    recipe: Recipe,
+    strategy: str,
+    source: ModelSource,
+    grids: Plain,
+    per_channel: bool,
+    checkpoint: str,
 ) -> Json:
     """One worker: the rounded network through the usual trainer; rank 0 saves the mean of all replicas."""
     data, model = _build(recipe, source, grids, per_channel=per_channel)
@@ -109,7 +115,13 @@ def finetune_job(
 
 
 def serve_finetune(
-    context: Context, recipe: Recipe, strategy: str, source: Source, grids: Plain, per_channel: bool, checkpoint: str
+    context: Context,
+    recipe: Recipe,
+    strategy: str,
+    source: ModelSource,
+    grids: Plain,
+    per_channel: bool,
+    checkpoint: str,
 ) -> None:
     """A server's part: the same network, and no training."""
     del checkpoint
@@ -117,7 +129,7 @@ def serve_finetune(
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
 
 
-def _build(recipe: Recipe, source: Source, grids: Plain, *, per_channel: bool) -> tuple[Data, Simulated]:
+def _build(recipe: Recipe, source: ModelSource, grids: Plain, *, per_channel: bool) -> tuple[Data, Simulated]:
     """The rounded network as the parent has it, and the training data as the recipe wants it, augmentation too."""
     loaded = load_source(source)
     example, _ = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))

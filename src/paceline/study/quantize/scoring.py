@@ -17,12 +17,12 @@ Predict = Callable[[Tensor], Tensor]  # images to scores
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class ModelScore:
     loss: float
     accuracy: float | None
     answers: Tensor  # the class of every sample, int64; empty where scores are not of classes
 
-    def agreement(self, other: Score) -> float | None:
+    def agreement(self, other: ModelScore) -> float | None:
         """The share of samples that both give the same answer to."""
         if not len(self.answers) or len(self.answers) != len(other.answers):
             return None
@@ -37,7 +37,7 @@ def floats_of(data: Dataset, indices: Tensor) -> Batch:
 
 
 @torch.no_grad()
-def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> Score:
+def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> ModelScore:
     """Judge a model on all of a data set; `on_batch` hears how many samples are done."""
     loss, right, answers, samples = 0.0, 0, 0, 0
     classes: list[Tensor] = []
@@ -53,7 +53,7 @@ def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Calla
         samples += len(indices)
         on_batch(samples)
     found = torch.cat(classes) if classes else torch.empty(0, dtype=torch.int64)
-    return Score(loss / samples, right / answers if answers else None, found)
+    return ModelScore(loss / samples, right / answers if answers else None, found)
 
 
 def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[[], Iterator[Tensor]]:
@@ -68,7 +68,7 @@ def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[
     return batches
 
 
-def confusion(first: Score, second: Score, num_classes: int) -> list[list[int]]:
+def confusion(first: ModelScore, second: ModelScore, num_classes: int) -> list[list[int]]:
     """How often the second answers each class where the first answers each: rows are the first's.
 
     A model may have more outputs than the data has classes. Of very many classes nobody could read a table.

@@ -1,4 +1,6 @@
-"""What is quantized: the model of a run, or of a checkpoint, with its weights and its data, all checked to fit."""
+"""What is asked of a quantization, checked before anything starts.
+
+What is quantized: the model of a run, or of a checkpoint, with its weights and its data, all checked to fit."""
 
 from __future__ import annotations
 
@@ -15,16 +17,78 @@ from torch import Tensor, nn
 from paceline.data import Data, load_data
 from paceline.errors import UsageError
 from paceline.models import build_model
+from paceline.parsing import words_in
+from paceline.quantize.calibration import METHODS, Calibration
+from paceline.quantize.onnx_model import missing_packages
 from paceline.recipe import Recipe
-from paceline.results.quantize import Quantization
+from paceline.results.quantize import Quantization, QuantizeRequest
 from paceline.runs import Stored, find
+
+AUTO = "auto"
+PERCENTILE = 99.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    calibration: str = AUTO  # methods separated by commas; auto: all of them, and the best goes on
+    symmetric: bool = False
+    percentile: float = PERCENTILE
+    per_channel: bool = True
+    samples: int = 512  # of the training data, for calibration
+    keep_float: bool = False  # what has no integer form stays in float, and nothing is run in integers alone
+    onnx: bool | None = None  # None: where the packages are there
+    finetune: int = 0  # steps
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UsageError(
+                f"--samples {self.samples}: the calibration set is empty; activations have no range without at least "
+                "one sample"
+            )
+        if self.finetune < 0:
+            raise UsageError(f"--finetune must be a number of steps, not {self.finetune}")
+        methods = {calibration.method for calibration in self.calibrations()}  # finds words that mean nothing
+        if self.percentile != PERCENTILE and "percentile" not in methods:
+            raise UsageError("--percentile is for the percentile method, which --calibration leaves out")
+        if self.onnx and missing_packages():
+            raise UsageError(
+                f"ONNX files need {' and '.join(missing_packages())}, not installed here: pip install 'paceline[int8]'"
+            )
+
+    def calibrations(self) -> list[Calibration]:
+        """The methods that are tried, in their order."""
+        words = list(words_in(self.calibration))
+        if words == [AUTO]:
+            words = list(METHODS)
+        if not words:
+            raise UsageError(f"--calibration names none of {', '.join(METHODS)}")
+        return [
+            Calibration(method=word, symmetric=self.symmetric, percentile=self.percentile)
+            for word in dict.fromkeys(words)
+        ]
+
+    @property
+    def writes_onnx(self) -> bool:
+        return not missing_packages() if self.onnx is None else self.onnx
+
+    def stored(self) -> QuantizeRequest:
+        """The request as it stands in the result."""
+        return QuantizeRequest(
+            calibrations=[calibration.method for calibration in self.calibrations()],
+            symmetric=self.symmetric,
+            percentile=self.percentile,
+            weights="per channel" if self.per_channel else "per tensor",
+            samples=self.samples,
+            finetune_steps=self.finetune,
+        )
+
 
 SUFFIX = ".safetensors"
 FINAL = Path("checkpoints") / f"final{SUFFIX}"
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where weights are, and the recipe that says what they are of."""
 
     name: str
@@ -34,7 +98,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    source: Source
+    source: ModelSource
     model: nn.Module  # in evaluation mode
     data: Data  # not augmented
 
@@ -43,7 +107,7 @@ class Loaded:
         return self.source.recipe
 
 
-def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> Source:
+def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
     """A run by name, folder or `last`, or a file of weights; `changes` are to the run's recipe."""
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
@@ -57,7 +121,7 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> Source:
     checkpoint = folder / FINAL
     if not checkpoint.is_file():
         raise UsageError(f"run {folder.name!r} has no {FINAL}: it is {stored.status}")
-    return Source(folder.name, _recipe_in(folder).replace(changes), checkpoint)
+    return ModelSource(folder.name, _recipe_in(folder).replace(changes), checkpoint)
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
@@ -70,12 +134,12 @@ def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
         ) from None
 
 
-def _of_file(path: Path, changes: Mapping[str, Any]) -> Source:
+def _of_file(path: Path, changes: Mapping[str, Any]) -> ModelSource:
     if not path.is_file():
         raise UsageError(f"there is no checkpoint {str(path)!r}")
     folder = path.resolve().parent.parent
     if (folder / "recipe.toml").is_file() and path.resolve().parent.name == FINAL.parent.name:
-        return Source(f"{folder.name}-{path.stem}", _recipe_in(folder).replace(changes), path)
+        return ModelSource(f"{folder.name}-{path.stem}", _recipe_in(folder).replace(changes), path)
     model = changes.get("model.name") or _metadata(path).get("model")
     if not model or not changes.get("data.name"):
         missing = " and ".join(
@@ -84,7 +148,7 @@ def _of_file(path: Path, changes: Mapping[str, Any]) -> Source:
         raise UsageError(
             f"checkpoint {path.name!r} lies outside a run, so that nothing says what it is of: add {missing}"
         )
-    return Source(path.stem, Recipe().replace({**changes, "model.name": model}), path)
+    return ModelSource(path.stem, Recipe().replace({**changes, "model.name": model}), path)
 
 
 def _recipe_in(folder: Path) -> Recipe:
@@ -102,7 +166,7 @@ def _metadata(path: Path) -> dict[str, str]:
         raise UsageError(f"checkpoint {path.name!r} cannot be read: {error}") from None
 
 
-def load_source(source: Source) -> Loaded:
+def load_source(source: ModelSource) -> Loaded:
     """The model with its weights; weights of another model, or that are no numbers, are refused."""
     recipe = source.recipe
     if recipe.train.batchnorm == "off":

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from paceline.data.base import Dataset
+from paceline.quantize.calibration import Calibration, Histogram, grids_for
+from paceline.quantize.fake_quant import Rounding, Simulated
 from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid
-from paceline.quantize.histogram import Histogram
 from paceline.quantize.integer import integer_network
 from paceline.quantize.quantized import Quantized, quantized
-from paceline.quantize.ranges import Calibration, grids_for
-from paceline.quantize.simulate import Rounding, Simulated
 from paceline.results.quantize import ACTIVATIONS, BIASES, FLOAT, INTEGER, PER_CHANNEL, PER_TENSOR, TUNED, Stage
-from paceline.study.quantize.scoring import Predict, Score, score
+from paceline.study.quantize.scoring import ModelScore, Predict, score
 from paceline.train.losses import Objective
 
 
@@ -28,7 +27,7 @@ def _ignore(*said: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Listener:
+class StageListener:
     """Progress callbacks of stages."""
 
     stage_moves: Callable[[str, int, int], None] = _ignore  # a stage's name, samples done, samples in all
@@ -41,11 +40,11 @@ class Judge:
 
     data: Dataset
     objective: Objective
-    listener: Listener
+    listener: StageListener
     rows: list[Stage] = field(default_factory=list)
-    scores: dict[str, Score] = field(default_factory=dict)
+    scores: dict[str, ModelScore] = field(default_factory=dict)
 
-    def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> Score:
+    def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> ModelScore:
         """Judge a stage; everything is compared with the first one, the float model."""
         started = time.perf_counter()
         found = score(

@@ -1,7 +1,7 @@
 """Published experiments as studies: each runs here, with the published figures beside ours as a labelled reference."""
 
 from paceline.study.reproduce.experiment import Experiment, Length, experiment_names, load_experiment
-from paceline.study.reproduce.plan import Plan
-from paceline.study.reproduce.study import Reproduce
+from paceline.study.reproduce.experiment_plan import ExperimentPlan
+from paceline.study.reproduce.reproduce import Reproduce
 
-__all__ = ["Experiment", "Length", "Plan", "Reproduce", "experiment_names", "load_experiment"]
+__all__ = ["Experiment", "Length", "ExperimentPlan", "Reproduce", "experiment_names", "load_experiment"]

@@ -17,7 +17,7 @@ Point = Changes  # `strategies` may name its own
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedRow:
+class ExperimentRow:
     """One row of somebody else's table; `ours` is the strategy that does the same here."""
 
     name: str
@@ -27,12 +27,12 @@ class PublishedRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedTable:
     """Somebody else's table: where it is from, and on what it was measured."""
 
     source: str
     setting: str
-    rows: tuple[PublishedRow, ...]
+    rows: tuple[ExperimentRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Experiment:
     quantities: tuple[str, ...]  # what is compared; see figures.py
     short: Length
     full: Length
-    published: tuple[Published, ...]
+    published: tuple[PublishedTable, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
     cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, where they can be had
     cluster_note: str = ""  # what the nodes are for
@@ -102,9 +102,9 @@ def _length(values: Json) -> Length:
     return Length(**values)
 
 
-def _published(values: Json) -> Published:
+def _published(values: Json) -> PublishedTable:
     rows = []
     for row in values.pop("rows"):
         named = {key: row.pop(key) for key in ("name", "ours", "point") if key in row}
-        rows.append(PublishedRow(**named, figures=row))
-    return Published(**values, rows=tuple(rows))
+        rows.append(ExperimentRow(**named, figures=row))
+    return PublishedTable(**values, rows=tuple(rows))

@@ -1,4 +1,6 @@
-"""Our figures in the terms of a published table. Pure: values in, values out."""
+"""Our figures in the terms of a published table. Pure: values in, values out.
+
+What each worker took from its machine over a run: processor, memory, network, disk. Pure: values in, values out."""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.measure.stats import of_all
-from paceline.results import Evaluation, RunResult
-from paceline.results.study import Figure, FigureValue
+from paceline.results import Evaluation, RunResult, WorkerNetwork, WorkerResources
+from paceline.results.study import FigureValue, MeasuredFigure, WorkerLoad
 from paceline.study.reproduce.experiment import Experiment
 
 Repeats = Sequence[RunResult]
@@ -25,7 +27,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class FigureColumn:
     """One column: what it is, in what unit, and how it is had from runs."""
 
     name: str
@@ -176,33 +178,35 @@ def convergence(result: RunResult, target: float | None) -> Evaluation | None:
     return next((row for row in result.evaluations if row.accuracy is not None and row.accuracy >= target), None)
 
 
-QUANTITIES: dict[str, Quantity] = {
-    "iteration_s": Quantity("Iteration", "s", _iteration),
-    "speedup": Quantity("Speed-up", "x", _speedup),
-    "train_s": Quantity("Training", "s", _train),
-    "epoch_s": Quantity("Epoch", "s", _epoch, is_per_epoch=True),
-    "compute_s": Quantity("Compute per epoch", "s", _part("compute", "overlap"), is_per_epoch=True),
-    "communication_s": Quantity(
+QUANTITIES: dict[str, FigureColumn] = {
+    "iteration_s": FigureColumn("Iteration", "s", _iteration),
+    "speedup": FigureColumn("Speed-up", "x", _speedup),
+    "train_s": FigureColumn("Training", "s", _train),
+    "epoch_s": FigureColumn("Epoch", "s", _epoch, is_per_epoch=True),
+    "compute_s": FigureColumn("Compute per epoch", "s", _part("compute", "overlap"), is_per_epoch=True),
+    "communication_s": FigureColumn(
         "Communication per epoch, measured", "s", _part("communication", "overlap"), is_per_epoch=True
     ),
-    "communication_estimated_s": Quantity("Communication per epoch, t_N - t_1 / N", "s", _estimated, is_per_epoch=True),
-    "compute_share": Quantity("Compute", "%", _share("compute", "overlap")),
-    "communication_share": Quantity("Communication", "%", _share("communication")),
-    "sent_per_step": Quantity("Sent per step and worker", "bytes", _sent),
-    "share_of_ring": Quantity("Bytes, of ring all-reduce", "x", _share_of_ring),
-    "messages_per_step": Quantity("Messages per step and worker", "", _messages),
-    "convergence_s": Quantity("Convergence", "s", _converged("train_s")),
-    "convergence_steps": Quantity("Convergence", "steps", _converged("step")),
-    "test_loss": Quantity("Test loss", "", _final("test_loss"), is_accuracy=True),
-    "test_accuracy": Quantity("Test accuracy", "%", _final("test_accuracy"), is_accuracy=True),
-    "test_accuracy_spread": Quantity("Test accuracy over seeds", "", _spread, is_accuracy=True),
-    "train_accuracy_by_rank": Quantity("Train accuracy by rank", "%", _by_rank("train_accuracy"), is_accuracy=True),
-    "test_accuracy_by_rank": Quantity("Test accuracy by rank", "%", _by_rank("test_accuracy"), is_accuracy=True),
-    "replicas": Quantity("Replicas", "", _replicas),
+    "communication_estimated_s": FigureColumn(
+        "Communication per epoch, t_N - t_1 / N", "s", _estimated, is_per_epoch=True
+    ),
+    "compute_share": FigureColumn("Compute", "%", _share("compute", "overlap")),
+    "communication_share": FigureColumn("Communication", "%", _share("communication")),
+    "sent_per_step": FigureColumn("Sent per step and worker", "bytes", _sent),
+    "share_of_ring": FigureColumn("Bytes, of ring all-reduce", "x", _share_of_ring),
+    "messages_per_step": FigureColumn("Messages per step and worker", "", _messages),
+    "convergence_s": FigureColumn("Convergence", "s", _converged("train_s")),
+    "convergence_steps": FigureColumn("Convergence", "steps", _converged("step")),
+    "test_loss": FigureColumn("Test loss", "", _final("test_loss"), is_accuracy=True),
+    "test_accuracy": FigureColumn("Test accuracy", "%", _final("test_accuracy"), is_accuracy=True),
+    "test_accuracy_spread": FigureColumn("Test accuracy over seeds", "", _spread, is_accuracy=True),
+    "train_accuracy_by_rank": FigureColumn("Train accuracy by rank", "%", _by_rank("train_accuracy"), is_accuracy=True),
+    "test_accuracy_by_rank": FigureColumn("Test accuracy by rank", "%", _by_rank("test_accuracy"), is_accuracy=True),
+    "replicas": FigureColumn("Replicas", "", _replicas),
 }
 
 
-def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, Figure]:
+def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, MeasuredFigure]:
     """Every quantity of the experiment for one row of ours."""
     figures = {}
     for name in scope.experiment.quantities:
@@ -212,5 +216,31 @@ def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, Figure]:
         value = quantity.ours(key, repeats, scope)
         if value is not None:
             is_whole = repeats[0].steps >= steps_per_epoch(key, scope)
-            figures[name] = Figure(value=value, is_extrapolated=quantity.is_per_epoch and not is_whole)
+            figures[name] = MeasuredFigure(value=value, is_extrapolated=quantity.is_per_epoch and not is_whole)
     return figures
+
+
+def load_of(result: RunResult) -> list[WorkerLoad]:
+    """A row per worker; None where something was not measured."""
+    samples = [] if result.resources is None else result.resources.per_worker
+    counted = {} if result.network is None else {row.rank: row for row in result.network.per_worker}
+    return [_load(row, counted.get(row.rank)) for row in sorted(samples, key=lambda row: row.rank)]
+
+
+def _load(samples: WorkerResources, counted: WorkerNetwork | None) -> WorkerLoad:
+    busy = [value for value in samples.cpu_percent or [] if value is not None]
+    return WorkerLoad(
+        rank=samples.rank,
+        cpu_percent=statistics.fmean(busy) if busy else None,
+        peak_rss_bytes=samples.peak_rss_bytes,
+        network_sent_bytes=None if counted is None else counted.kernel_sent_bytes,
+        network_received_bytes=None if counted is None else counted.kernel_received_bytes,
+        disk_read_bytes=_last(samples.disk_read_bytes),
+        disk_written_bytes=_last(samples.disk_written_bytes),
+    )
+
+
+def _last(values: Sequence[int | None] | None) -> int | None:
+    """A counter's value at the end."""
+    found = [value for value in values or [] if value is not None]
+    return found[-1] if found else None

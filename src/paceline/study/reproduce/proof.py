@@ -15,10 +15,10 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
 from paceline.results import received
+from paceline.results.commands import ReplicaReport
 from paceline.results.study import Proof
-from paceline.results.verify import ReplicaReport
 from paceline.study.judges import EXACT_TOLERANCE, or_infinite
-from paceline.study.replica_job import replica_job
+from paceline.study.verify_replicas import replica_job
 from paceline.train.context import ignore_event
 from paceline.train.oracle import oracle_steps
 

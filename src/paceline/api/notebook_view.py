@@ -1,0 +1,90 @@
+"""Results in a script: mappings that print as tables, in a terminal and in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from paceline import results
+from paceline.results import Json, StudyResult, to_json
+
+
+class StudyView(Mapping[str, Any]):
+    """A study as a table: shown as one in a terminal and in a notebook, and everything in it by key.
+
+    `rows` are plain values for a data frame, `study` is the typed result (`study.results[0].label`), `folder` is where
+    it is stored. By key everything is a plain value, as in the JSON.
+    """
+
+    def __init__(self, study: StudyResult, folder: Path) -> None:
+        self.study = study
+        self.folder = folder
+
+    @cached_property
+    def _plain(self) -> Json:
+        return {**to_json(self.study), "folder": str(self.folder)}
+
+    @property
+    def rows(self) -> list[Json]:
+        """One per strategy, with what most people look at first."""
+        return [
+            {
+                **(row.point or {}),
+                "strategy": row.label,
+                "workers": row.workers,
+                "iteration_s": row.iteration_s.mean,
+                "samples_per_s": row.samples_per_s,
+                "sent_bytes": max((worker.sent_bytes for worker in row.per_worker), default=None),
+                "train_loss": row.final.train_loss,
+                "test_loss": row.final.test_loss,
+                "test_accuracy": row.final.test_accuracy,
+                "replica_drift": row.replica_drift,
+                "guarantee": row.guarantee,
+            }
+            for row in self.study.results
+        ]
+
+    def __getitem__(self, key: str) -> Any:
+        return self._plain[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plain)
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __repr__(self) -> str:
+        return _text(self.study, self.folder)
+
+    def _repr_html_(self) -> str:
+        return _html(self.study, self.folder)
+
+
+class RunView(Json):
+    """The result of a run: a plain dict, with its folder in `folder`, whose text is a short table of its workers."""
+
+    def __init__(self, result: results.RunResult, folder: Path) -> None:
+        super().__init__({**to_json(result), "folder": str(folder)})
+        self._result, self._folder = result, folder
+
+    def __repr__(self) -> str:
+        return _text(self._result, self._folder)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return _html(self._result, self._folder)
+
+
+def _text(result: results.RunResult | StudyResult, folder: Path) -> str:
+    from paceline.present import notebook, page_in_memory
+
+    return notebook.text(page_in_memory(result, folder))
+
+
+def _html(result: results.RunResult | StudyResult, folder: Path) -> str:
+    from paceline.present import notebook, page_in_memory
+
+    return notebook.as_html(page_in_memory(result, folder))

@@ -1,0 +1,126 @@
+"""Commands that are imported when they are used: the list of commands is read from their sources."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import paceline.cli
+from paceline.text import plain_text
+
+
+class CommandSummary(NamedTuple):
+    """What the list of commands shows of one, without importing it."""
+
+    name: str
+    order: tuple[bool, int]  # groups of commands come last
+    help: str
+
+
+def read_summary(name: str, source: str) -> CommandSummary | None:
+    """The summary of a command's module; None for a module that registers no command.
+
+    Its text is the constant `HELP`, or `help` of the group, or the docstring of the function of the module's name.
+    """
+    order: int | None = None
+    texts: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="ORDER")], value=ast.Constant(value=int(number))):
+                order = number
+            case ast.Assign(targets=[ast.Name(id="HELP")], value=value):
+                texts["constant"] = str(ast.literal_eval(value))
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(keywords=keywords)) if target == name:
+                texts["group"] = next(str(ast.literal_eval(word.value)) for word in keywords if word.arg == "help")
+            case ast.FunctionDef(name=target) if target == name:
+                texts["function"] = ast.get_docstring(node) or ""
+    if order is None:
+        return None
+    found = next((texts[key] for key in ("constant", "group", "function") if texts.get(key)), "")
+    assert found, f"command {name} has no help"
+    return CommandSummary(name, ("group" in texts, order), found)
+
+
+class LazyGroup(TyperGroup):
+    """All commands, in the order in which a newcomer meets them; a module is imported when its command is used."""
+
+    _shows_summaries = False
+
+    @cached_property
+    def summaries(self) -> dict[str, CommandSummary]:
+        folder = Path(paceline.cli.__path__[0])
+        names = [entry.name for entry in pkgutil.iter_modules([str(folder)]) if not entry.ispkg]
+        found = [read_summary(name, (folder / f"{name}.py").read_text(encoding="utf-8")) for name in names]
+        ordered = sorted((one for one in found if one is not None), key=lambda one: one.order)
+        return {one.name: one for one in ordered}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx
+        return list(self.summaries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        del ctx
+        if cmd_name not in self.summaries:
+            return None
+        if self._shows_summaries:
+            return TyperCommand(cmd_name, help=self.summaries[cmd_name].help)
+        return _load(cmd_name)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        with self._only_summaries():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        with self._only_summaries():
+            return super().shell_complete(ctx, incomplete)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.summaries:  # typer looks among `commands` for names that are near
+            self.commands = {name: TyperCommand(name) for name in self.summaries}
+        return super().resolve_command(ctx, args)
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _plain_messages():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _plain_messages():
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _only_summaries(self) -> Iterator[None]:
+        self._shows_summaries = True
+        try:
+            yield
+        finally:
+            self._shows_summaries = False
+
+
+@cache
+def _load(name: str) -> Any:
+    """The command of a module, with all its options."""
+    alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    alone.callback()(lambda: None)  # a group, even of one command
+    importlib.import_module(f"{paceline.cli.__name__}.{name}").register(alone)
+    group: Any = typer.main.get_command(alone)
+    return group.commands[name]
+
+
+@contextmanager
+def _plain_messages() -> Iterator[None]:
+    """Errors about options quote what the user wrote: without control characters."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(getattr(error, "message", None), str):
+            error.message = plain_text(error.message, keep_lines=True)  # type: ignore[attr-defined]
+        raise

@@ -1,0 +1,106 @@
+"""A small program that runs inside nodes and measures: the rate of a TCP connection, round trips, the share of a CPU.
+
+python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then what it received of one peer
+python -m paceline.cluster.link_meter send ADDRESS PORT SECONDS
+python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints the seconds of round trips
+python -m paceline.cluster.link_meter spin SECONDS PROCESSES    prints the seconds of CPU per second that it got
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import statistics
+import sys
+import time
+
+PIECE_BYTES = 1 << 18
+START_SHARE = 0.3  # of the time, for TCP to find the rate; not counted
+ECHO, STREAM = b"e", b"s"
+
+
+def listen(address: str) -> None:
+    """Serve one peer: take all that it sends, or echo it."""
+    with socket.create_server((address, 0)) as server:
+        print(server.getsockname()[1], flush=True)
+        connection, _ = server.accept()
+    with connection:
+        if connection.recv(1) == ECHO:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while piece := connection.recv(1):
+                connection.sendall(piece)
+        else:
+            print(json.dumps(_receive(connection)), flush=True)
+
+
+def _receive(connection: socket.socket) -> dict[str, float]:
+    """Bytes by the time of their arrival, so that the start can be left out once the end is known."""
+    buffer = bytearray(PIECE_BYTES)
+    arrivals: list[tuple[float, int]] = [(time.monotonic(), 0)]
+    total = 0
+    while count := connection.recv_into(buffer):
+        total += count
+        arrivals.append((time.monotonic(), total))
+    (first_s, _), (last_s, _) = arrivals[0], arrivals[-1]
+    start_s = first_s + START_SHARE * (last_s - first_s)
+    begin_s, before = next(arrival for arrival in arrivals if arrival[0] >= start_s)
+    return {"bytes": total - before, "seconds": last_s - begin_s}
+
+
+def send(address: str, port: int, seconds: float) -> None:
+    piece = memoryview(bytearray(PIECE_BYTES))
+    with socket.create_connection((address, port), timeout=30) as connection:
+        connection.sendall(STREAM)
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            connection.sendall(piece)
+
+
+def ping(address: str, port: int, times: int) -> None:
+    trips = []
+    with socket.create_connection((address, port), timeout=30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(ECHO)
+        for _ in range(times):
+            begin_s = time.perf_counter()
+            connection.sendall(b".")
+            connection.recv(1)
+            trips.append(time.perf_counter() - begin_s)
+    print(json.dumps({"median_s": statistics.median(trips), "least_s": min(trips)}))
+
+
+def spin(seconds: float, processes: int) -> None:
+    """Use as much CPU as there is, with that many processes; all count."""
+    begin_s, before_s = time.monotonic(), time.process_time()
+    children = []
+    for _ in range(processes - 1):
+        child = os.fork()
+        if child == 0:
+            _burn(begin_s + seconds)
+            os._exit(0)
+        children.append(child)
+    _burn(begin_s + seconds)
+    for child in children:
+        os.waitpid(child, 0)
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used_s = time.process_time() - before_s + others.ru_utime + others.ru_stime
+    print(json.dumps({"cpus": used_s / (time.monotonic() - begin_s)}))
+
+
+def _burn(end_s: float) -> None:
+    while time.monotonic() < end_s:
+        for _ in range(1000):
+            pass
+
+
+JOBS = {
+    "listen": lambda words: listen(words[0]),
+    "send": lambda words: send(words[0], int(words[1]), float(words[2])),
+    "ping": lambda words: ping(words[0], int(words[1]), int(words[2])),
+    "spin": lambda words: spin(float(words[0]), int(words[1])),
+}
+
+if __name__ == "__main__":
+    JOBS[sys.argv[1]](sys.argv[2:])

@@ -1,0 +1,108 @@
+"""Who has sent something from afar: a word goes ahead of every message between nodes.
+
+Gloo can wait for a message from anybody, but not look whether there is one, and a wait cannot be taken back. So each
+message between nodes is announced, a thread takes announcements, and a receive from anybody knows whom to ask.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from paceline.comm.base import CommError
+from paceline.comm.torch import TorchComm
+
+BYE = -1  # no tag: the last announcement of a peer
+WORDS = 64
+FOREVER = timedelta(days=365)
+CLOSE_S = 5.0  # for peers' last words; a thread that still waits then ends with the process
+
+
+class ArrivalListener:
+    """Takes announcements of peers on other nodes until each of them has said goodbye."""
+
+    def __init__(self, comm: TorchComm, peers: Sequence[int], wake: Callable[[], None]) -> None:
+        self._comm, self._wake = comm, wake
+        self._peers = list(peers)
+        self._gloo: Any = comm._gloo
+        self._arrived: list[tuple[int, int]] = []  # (peer, tag) of messages that nobody has claimed, in order
+        self._claimed: Counter[tuple[int, int]] = Counter()  # receives by name whose announcement has not come yet
+        self._lock = threading.Lock()
+        self._error = ""
+        self._words: deque[Any] = deque()  # announcements that were sent, and hold their tensors
+        self._limit = timedelta(seconds=comm._timeout_s)
+        self._thread = threading.Thread(target=self._listen, daemon=True, name="paceline-listener")
+        self._thread.start()
+
+    def announce(self, peer: int, tag: int) -> None:
+        """Tell a peer that a message with this tag follows."""
+        word = torch.tensor([tag])
+        self._words.append(self._gloo.send([word], peer, 0))
+        if len(self._words) > WORDS:
+            self._words.popleft().wait(self._limit)  # long done: peers do nothing else in that thread
+
+    def claim(self, peer: int, tag: int) -> None:
+        """Reserve the next message of a peer with this tag for a receive that names the peer."""
+        with self._lock:
+            if (peer, tag) in self._arrived:
+                self._arrived.remove((peer, tag))
+            else:
+                self._claimed[peer, tag] += 1
+
+    def has(self, tag: int) -> bool:
+        """Whether somebody has sent a message with this tag that nobody claimed."""
+        with self._lock:
+            if any(other == tag for _, other in self._arrived):
+                return True
+        if self._error:
+            raise CommError(f"worker {self._comm._names[self._comm.rank]} lost its peers on other nodes: {self._error}")
+        return False
+
+    def take(self, tag: int) -> int:
+        """Whose message it is."""
+        with self._lock:
+            index = next(index for index, (_, other) in enumerate(self._arrived) if other == tag)
+            return self._arrived.pop(index)[0]
+
+    def close(self) -> None:
+        for peer in self._peers:
+            with suppress(RuntimeError):  # one that is gone needs no goodbye
+                self.announce(peer, BYE)
+        self._thread.join(CLOSE_S)
+        for word in self._words:
+            with suppress(RuntimeError):
+                word.wait(timedelta(seconds=CLOSE_S))
+        self._comm.close()
+
+    def _note(self, peer: int, tag: int) -> None:
+        """Record an announcement, unless a receive by name has claimed it: then nothing is kept."""
+        with self._lock:
+            if self._claimed[peer, tag] > 1:
+                self._claimed[peer, tag] -= 1
+            elif (peer, tag) in self._claimed:
+                del self._claimed[peer, tag]
+            else:
+                self._arrived.append((peer, tag))
+
+    def _listen(self) -> None:
+        present = set(self._peers)
+        word = torch.zeros(1, dtype=torch.int64)
+        try:
+            while present:
+                work = self._gloo.recv_anysource([word], 0)
+                work.wait(FOREVER)
+                peer, tag = int(work._source_rank()), int(word)
+                if tag == BYE:
+                    present.discard(peer)
+                    continue
+                self._note(peer, tag)
+                self._wake()
+        except RuntimeError as error:
+            self._error = str(error).splitlines()[0]
+            self._wake()

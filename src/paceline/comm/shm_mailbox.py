@@ -1,0 +1,315 @@
+"""Tagged messages through shared memory: one channel for each pair of workers and direction.
+
+A channel is a short list of entries and a stretch of memory. The sender copies a message into the memory in pieces and
+adds an entry for each; the receiver copies a piece out and frees its entry. Each of the two counters has one writer. A
+message that fits is on its way when `send` returns, whatever the receiver does; a longer one moves on whenever its
+sender enters the comm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from paceline.comm.shm_segment import LINE_BYTES, Segment, in_lines
+from paceline.comm.shm_wait import WORDS_PER_LINE, ShmWaiter
+
+PIECE_BYTES = 1 << 20  # a message travels in pieces of at most this: one is read while the next is written
+ENTRIES = 128
+ROOM_BYTES = 1 << 30  # memory that one worker's outgoing channels may touch together
+
+
+T = TypeVar("T")
+
+
+class Mailbox:
+    """One worker's channels to and from its peers."""
+
+    def __init__(self, segment: Segment, offset: int, bells: ShmWaiter) -> None:
+        self._bells = bells
+        rank, world_size = bells.rank, bells.world_size
+        peers = [peer for peer in range(world_size) if peer != rank]
+        stride = channel_bytes(world_size)
+
+        def channel(source: int, target: int) -> MailboxChannel:
+            return MailboxChannel(segment, offset + (source * world_size + target) * stride, stride)
+
+        self._out = {peer: _Outbox(channel(rank, peer), peer) for peer in peers}
+        self._in = {peer: _Inbox(channel(peer, rank), peer) for peer in peers}
+        self._turn = 0
+
+    @staticmethod
+    def num_bytes(world_size: int) -> int:
+        return channel_bytes(world_size) * world_size * world_size
+
+    def send(self, tensor: Tensor, peer: int, tag: int) -> Sending:
+        sending = Sending(self, peer, tag, _as_bytes(tensor))
+        outbox = self._out[peer]
+        outbox.waiting.append(sending)
+        self._push(outbox)
+        return sending
+
+    def receive(self, tensor: Tensor, peer: int, tag: int) -> Receiving:
+        receiving = Receiving(self, peer, tag, tensor)
+        inbox = self._in[peer]
+        inbox.posted.setdefault(tag, deque()).append(receiving)
+        inbox.match(tag)
+        return receiving
+
+    def receive_any(self, tensor: Tensor, tag: int, elsewhere: Callable[[], bool] | None = None) -> int:
+        """Take a message with this tag from whoever has one, each peer in turn where several have.
+
+        `elsewhere` tells of messages that come by another way; -1 says that there is one. Who brings it rings.
+        """
+        inboxes = list(self._in.values())
+        found: list[_Inbox] = []
+
+        def missing() -> int:
+            self.progress(push_only=True)
+            if elsewhere is not None and elsewhere():
+                return -1
+            for step in range(len(inboxes)):
+                inbox = inboxes[(self._turn + step) % len(inboxes)]
+                self._pull(inbox)
+                if tag in inbox.unexpected:
+                    found.append(inbox)
+                    return -1
+            return inboxes[0].peer if inboxes else self._bells.rank
+
+        self._bells.wait(missing, whom="" if elsewhere is None else "any worker")
+        if not found:
+            return -1
+        inbox = found[0]
+        self._turn = (inboxes.index(inbox) + 1) % len(inboxes)
+        _copy_bytes(tensor, _pop(inbox.unexpected, tag), inbox.peer)
+        return inbox.peer
+
+    def progress(self, *, push_only: bool = False) -> None:
+        """Move what can be moved without waiting."""
+        for outbox in self._out.values():
+            if outbox.waiting:
+                self._push(outbox)
+        if push_only:
+            return
+        for inbox in self._in.values():
+            if inbox.is_wanted:
+                self._pull(inbox)
+
+    def complete(self, is_done: Callable[[], bool], peer: int) -> None:
+        """Move messages until one of them is complete."""
+
+        def missing() -> int:
+            if not is_done():
+                self.progress()
+            return -1 if is_done() else peer
+
+        self._bells.wait(missing)
+
+    def _push(self, outbox: _Outbox) -> None:
+        if outbox.push():
+            self._bells.ring(outbox.peer)
+
+    def _pull(self, inbox: _Inbox) -> None:
+        if inbox.pull():
+            self._bells.ring(inbox.peer)
+
+
+@dataclass(eq=False)
+class Sending:
+    """A message on its way out: complete when all of it lies in the channel."""
+
+    mailbox: Mailbox
+    peer: int
+    tag: int
+    rest: Tensor
+    total: int = field(init=False)
+    is_done: bool = False
+
+    def __post_init__(self) -> None:
+        self.total = self.rest.numel()
+
+    def wait(self) -> None:
+        if not self.is_done:
+            self.mailbox.complete(lambda: self.is_done, self.peer)
+
+
+@dataclass(eq=False)
+class Receiving:
+    """A message that is expected."""
+
+    mailbox: Mailbox
+    peer: int
+    tag: int
+    tensor: Tensor
+    is_done: bool = False
+
+    def wait(self) -> None:
+        if not self.is_done:
+            self.mailbox.complete(lambda: self.is_done, self.peer)
+
+
+def channel_bytes(world_size: int) -> int:
+    room = max(ROOM_BYTES // max(world_size - 1, 1), 4 * PIECE_BYTES)
+    return (2 + ENTRIES) * LINE_BYTES + in_lines(min(room, ROOM_BYTES // 16))
+
+
+class MailboxChannel:
+    """The shared side of one direction between two workers."""
+
+    def __init__(self, segment: Segment, offset: int, nbytes: int) -> None:
+        control = (2 + ENTRIES) * LINE_BYTES
+        self.words = segment.words(offset, control // 8)
+        self.data = segment.tensor(offset + control, nbytes - control, torch.uint8)
+
+    HEAD, TAIL = 0, WORDS_PER_LINE  # entries ever added, by the sender; entries ever freed, by the receiver
+
+    @staticmethod
+    def entry(index: int) -> int:
+        return (2 + index % ENTRIES) * WORDS_PER_LINE
+
+
+class _Outbox:
+    def __init__(self, channel: MailboxChannel, peer: int) -> None:
+        self._channel, self.peer = channel, peer
+        self.waiting: deque[Sending] = deque()
+        self._used: deque[tuple[int, int]] = deque()  # stretches of memory that the receiver has not freed
+        self._head = self._tail = 0
+        self._next = 0
+
+    def push(self) -> bool:
+        """Put as much as there is room for; whether anything was put."""
+        before = self._head
+        while self.waiting:
+            sending = self.waiting[0]
+            if not self._put(sending):
+                break
+            if sending.rest.numel() == 0:
+                sending.is_done = True
+                self.waiting.popleft()
+        return self._head != before
+
+    def _put(self, sending: Sending) -> bool:
+        nbytes = min(sending.rest.numel(), PIECE_BYTES)
+        offset = self._room(nbytes)
+        if offset < 0:
+            return False
+        piece, sending.rest = sending.rest[:nbytes], sending.rest[nbytes:]
+        self._channel.data[offset : offset + nbytes].copy_(piece)
+        words, entry = self._channel.words, MailboxChannel.entry(self._head)
+        words[entry], words[entry + 1], words[entry + 2], words[entry + 3] = offset, nbytes, sending.tag, sending.total
+        self._used.append((offset, self._next))
+        self._head += 1
+        words[MailboxChannel.HEAD] = self._head
+        return True
+
+    def _room(self, nbytes: int) -> int:
+        """Where so many bytes can go, or -1. An empty channel starts at its beginning, which is in the cache."""
+        tail = self._channel.words[MailboxChannel.TAIL]
+        for _ in range(tail - self._tail):
+            self._used.popleft()
+        self._tail = tail
+        if not self._used:
+            self._next = 0
+        if len(self._used) == ENTRIES:
+            return -1
+        need = in_lines(max(nbytes, 1))
+        first_used = self._used[0][0] if self._used else self._channel.data.numel()
+        if not self._used or self._next > first_used:
+            # What is used lies before `next`: room is behind it, or else from the beginning up to what is used.
+            if self._next + need <= self._channel.data.numel():
+                return self._take(self._next, need)
+            if need < first_used and self._used:
+                return self._take(0, need)
+            return -1
+        return self._take(self._next, need) if self._next + need < first_used else -1
+
+    def _take(self, offset: int, need: int) -> int:
+        self._next = offset + need
+        return offset
+
+
+class _Inbox:
+    def __init__(self, channel: MailboxChannel, peer: int) -> None:
+        self._channel, self.peer = channel, peer
+        # Of each tag that has any; one of the two at most, because what can be matched is.
+        self.posted: dict[int, deque[Receiving]] = {}
+        self.unexpected: dict[int, deque[Tensor]] = {}
+        self._tail = 0
+        self._target: Tensor | None = None  # the message that is arriving, and for whom
+        self._receiving: Receiving | None = None
+        self._filled = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self.posted) or self._receiving is not None
+
+    def pull(self) -> bool:
+        """Take every piece that has arrived; whether there was any."""
+        words = self._channel.words
+        head = words[MailboxChannel.HEAD]
+        if head == self._tail:
+            return False
+        while self._tail < head:
+            entry = MailboxChannel.entry(self._tail)
+            offset, nbytes, tag, total = words[entry : entry + 4].tolist()
+            self._take(self._channel.data[offset : offset + nbytes], tag, total)
+            self._tail += 1
+            words[MailboxChannel.TAIL] = self._tail
+        return True
+
+    def _take(self, piece: Tensor, tag: int, total: int) -> None:
+        if self._target is None:
+            if tag in self.posted and self.posted[tag][0].tensor.device.type == "cpu":
+                target = _as_bytes(self.posted[tag][0].tensor)
+                _check_length(target.numel(), total, self.peer)
+                self._target, self._receiving = target, _pop(self.posted, tag)
+            else:
+                self._target = torch.empty(total, dtype=torch.uint8)
+            self._filled = 0
+        self._target[self._filled : self._filled + piece.numel()].copy_(piece)
+        self._filled += piece.numel()
+        if self._filled < total:
+            return
+        target, receiving, self._target, self._receiving = self._target, self._receiving, None, None
+        if receiving is not None:
+            receiving.is_done = True
+        else:
+            self.unexpected.setdefault(tag, deque()).append(target)
+            self.match(tag)
+
+    def match(self, tag: int) -> None:
+        """Messages go to receives in the order in which those were posted."""
+        while tag in self.posted and tag in self.unexpected:
+            receiving = _pop(self.posted, tag)
+            _copy_bytes(receiving.tensor, _pop(self.unexpected, tag), self.peer)
+            receiving.is_done = True
+
+
+def _pop(queues: dict[int, deque[T]], tag: int) -> T:
+    """The first of a tag's; nothing is kept of a tag that has none, for tags may be as many as steps."""
+    queue = queues[tag]
+    first = queue.popleft()
+    if not queue:
+        del queues[tag]
+    return first
+
+
+def _check_length(expected: int, nbytes: int, peer: int) -> None:
+    if expected != nbytes:
+        raise ValueError(f"a message of {nbytes} bytes from worker {peer} met a receive of {expected} bytes")
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().cpu().reshape(-1)
+    return flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+def _copy_bytes(tensor: Tensor, message: Tensor, peer: int) -> None:
+    _check_length(tensor.numel() * tensor.element_size(), message.numel(), peer)
+    if message.numel():
+        tensor.copy_(message.view(tensor.dtype).view(tensor.shape))

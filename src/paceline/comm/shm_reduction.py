@@ -1,0 +1,275 @@
+"""Memory that shared memory lends to strategies: vectors to be summed again and again, and one that all have."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.comm.base import Comm, CommError, Work
+from paceline.comm.helper_threads import HelperThreads, SharedJob
+from paceline.comm.listener import BackgroundWork, ObservedWork, OpenOperation
+from paceline.comm.reduction import Reduction, SharedVector
+from paceline.comm.shm_counters import Counters
+from paceline.comm.shm_kernels import add_up, copy, part_bounds
+from paceline.comm.shm_segment import Segment, in_lines
+from paceline.comm.shm_wait import ShmWaiter
+
+CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
+NEAR_BYTES = 1 << 20  # stays in a core's own cache
+BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Who does the work of a worker: its own thread, and a crew where cores are free."""
+
+    bells: ShmWaiter
+    helper_bells: ShmWaiter
+    crew: HelperThreads | None
+
+
+class ShmReduction(Reduction):
+    """A vector per worker in shared memory, and one for the sum, which is read in place or copied over the own.
+
+    A worker adds its part of a range when everybody has started the range: a long vector's by its crew, where it has
+    one, while the worker's own thread goes on; else by the worker itself, whenever it enters the comm. Nobody starts
+    a range again before it is done with the last sum, so sums are not overwritten while they are read.
+    """
+
+    def __init__(
+        self, comm: Comm, segment: Segment, numel: int, dtype: torch.dtype, threads: Threads, *, is_shared: bool
+    ) -> None:
+        self._bells = threads.bells
+        self._counters = Counters(segment, 0, self._bells)
+        begin = Counters.num_bytes(comm.world_size)
+        stride = in_lines(numel * dtype.itemsize)
+        rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
+        rows = rows.view(comm.world_size + 1, -1)[:, :numel]
+        self._everybody, self._sum = rows[:-1], rows[-1]
+        super().__init__(comm, rows[comm.rank])
+        self.own.zero_()  # memory costs most when it is first touched
+        self._is_shared = is_shared
+        if is_shared:
+            self.result = self._sum
+        self._plans: dict[tuple[int, int], _Plan] = {}  # of ranges seen before: they come again and again
+        self._scatter_plans: dict[tuple[int, int], _Plan] = {}
+        self._number = 0
+        self._crew = threads.crew if numel * dtype.itemsize >= CREW_BYTES else None
+        self._helper_counters = Counters(segment, 0, threads.helper_bells)
+        self._ranges: deque[_Range] = deque()  # begun, own part not yet added
+        self._num_filled = 0  # ranges that everybody was told of: of these, all before too
+        self._told = 0
+        self._added: set[int] = set()
+        self._added_at: dict[int, float] = {}  # by range, until it was waited for
+        self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
+        self._lock = threading.Lock()
+        self._is_waiting = False
+
+    @staticmethod
+    def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
+        return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
+
+    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        plan = self._plans.get((begin, end))
+        if plan is None:
+            bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
+            rank = self.comm.rank
+            mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
+            plan = self._plans[begin, end] = self._plan(slice(begin, end), mine, slice(begin, end))
+        return self._begin("all_reduce", plan, fill)
+
+    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        plan = self._scatter_plans.get((begin, end))
+        if plan is None:
+            mine = self.part(begin, end)
+            plan = self._scatter_plans[begin, end] = self._plan(slice(begin, end), mine, mine)
+        return self._begin("reduce_scatter", plan, fill)
+
+    def _plan(self, whole: slice, mine: slice, needed: slice) -> _Plan:
+        pieces = [(self._everybody[:, block], self._sum[block]) for block in self._blocks(mine)]
+        return _Plan(self.own[whole].nbytes, pieces, None if self._is_shared else needed)
+
+    def progress(self) -> None:
+        """Add the own parts of all ranges that everybody has started."""
+        while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
+            work = self._ranges.popleft()
+            begin = perf_counter()
+            self._divide(work.adding)
+            if work.span is not None and not self._is_waiting:
+                work.span.blocked(begin, perf_counter(), is_busy=True)
+
+    def completed_at(self, number: int) -> float | None:
+        """When the own part was added, if everybody's is by now: the last of them came then or a little later."""
+        return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
+
+    def _begin(self, op: str, plan: _Plan, fill: Callable[[], None] | None) -> Work:
+        span = self.comm._begin_bytes(op, plan.num_bytes)
+        work = self._launch(plan, fill)
+        if span is None:
+            return work
+        work.span = span
+        return ObservedWork(work, span)
+
+    def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
+        self._number += 1
+        number, crew = self._number, self._crew
+        adding = SharedJob(plan.pieces, self._add, partial(self._tell_added, number))
+        work = _Range(self, number, adding, plan.private)
+        if crew is None:
+            if fill is not None:
+                fill()
+            self._counters.tell(Counters.READY, number)
+            self._ranges.append(work)
+            return work
+        if fill is None and self._num_filled == number - 1:
+            self._num_filled = number
+            self._counters.tell(Counters.READY, number)
+            self._ranges.append(work)
+        else:
+            crew.submit(partial(self._fill_and_add, work, fill))
+        return work
+
+    def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
+        """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
+        if self._error is not None:
+            return
+        try:
+            if fill is not None:
+                fill()
+        except BaseException as error:
+            self._fail(error)
+            return
+        if self._num_filled < work.number:
+            self._num_filled = work.number
+            self._helper_counters.tell(Counters.READY, work.number)
+        with suppress(CommError):
+            self._helper_counters.wait_all(Counters.READY, work.number)
+            self._divide(work.adding)
+
+    @staticmethod
+    def _add(piece: tuple[Tensor, Tensor]) -> None:
+        add_up(*piece)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        self._bells.ring(self._bells.rank)
+
+    def _tell_added(self, number: int, error: BaseException | None) -> None:
+        """Say how far the own parts are added, without a gap."""
+        if error is not None:
+            self._fail(error)
+            return
+        with self._lock:
+            self._added_at[number] = perf_counter()
+            self._added.add(number)
+            while self._told + 1 in self._added:
+                self._told += 1
+                self._added.remove(self._told)
+            self._counters.tell(Counters.SUMMED, self._told)
+
+    def _finish(self, work: _Range) -> None:
+        self._is_waiting = True  # all of this is told as one
+        try:
+            self._finish_waiting(work)
+        finally:
+            self._is_waiting = False
+
+    def _finish_waiting(self, work: _Range) -> None:
+        self._wait_all(Counters.READY, work.number)
+        self.progress()  # earlier ranges first
+        self._divide(work.adding)
+        self._wait_all(Counters.SUMMED, work.number)
+        self._added_at.pop(work.number, None)
+        if work.private is not None:
+            self._copy_out(work.private)
+
+    def _wait_all(self, kind: int, number: int) -> None:
+        def missing() -> int:
+            if self._error is not None:
+                raise self._error
+            return self._counters.first_behind(kind, number)
+
+        self._bells.wait(missing)
+
+    def _copy_out(self, needed: slice) -> None:
+        blocks = self._blocks(needed)
+        done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        copying = SharedJob(blocks, lambda block: copy(self.own[block], self._sum[block]), done.put)
+        self._divide(copying)
+        error = done.get()
+        if error is not None:
+            raise error
+
+    def _divide(self, division: SharedJob[Any]) -> None:
+        """Do what is left of something, with those of the crew that are free."""
+        if self._crew is not None:
+            self._crew.call(division.lend_a_hand, division.num_left - 1)
+        division.lend_a_hand()
+
+    def _blocks(self, part: slice) -> list[slice]:
+        """A part in as many pieces as there are threads to share it."""
+        length = part.stop - part.start
+        if length == 0:
+            return []
+        size = length
+        if self._crew is not None:
+            size = max(-(-length // (self._crew.size + 1)), BLOCK_BYTES // self.own.element_size())
+        return [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
+
+
+class ShmSharedVector(SharedVector):
+    """One memory for all workers: what one writes the others have, so a gather is only a meeting."""
+
+    is_one_memory: ClassVar[bool] = True
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
+        size = self.memory.element_size()
+        parts = [(end - begin) // self.comm.world_size * size for begin, end in ranges]
+        spans = [span for nbytes in parts if (span := self.comm._begin_bytes("all_gather", nbytes)) is not None]
+        self.comm._barrier()
+        if self.memory.nbytes <= NEAR_BYTES:
+            # Read in a row, what peers wrote comes faster than line by line when forward asks for it.
+            torch.sum(self.memory, 0)
+        end_s = perf_counter()
+        for span in spans:
+            span.end(end_s)
+        if spans:  # one meeting for all of them
+            spans[0].blocked(spans[0].begin, end_s)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a worker does for a range: it depends on the range alone."""
+
+    num_bytes: int
+    pieces: list[tuple[Tensor, Tensor]]  # everybody's numbers, and where their sum goes
+    private: slice | None  # what is copied over the own numbers afterwards
+
+
+class _Range(BackgroundWork):
+    """A range of a reduction under way."""
+
+    def __init__(self, reduction: ShmReduction, number: int, adding: SharedJob[Any], private: slice | None) -> None:
+        self._reduction = reduction
+        self.number, self.adding, self.private = number, adding, private
+        self.span: OpenOperation | None = None  # where somebody listens
+        self._is_done = False
+
+    @property
+    def completed(self) -> float | None:  # type: ignore[override]
+        return self._reduction.completed_at(self.number)
+
+    def wait(self) -> None:
+        if not self._is_done:
+            self._reduction._finish(self)
+            self._is_done = True

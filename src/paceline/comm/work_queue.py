@@ -1,0 +1,143 @@
+"""Operations that are begun now and done in order by a thread of their own, as torch.distributed expects of them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.comm.base import CommError
+
+NO_LIMIT = timedelta(0)  # what torch hands over when nothing was asked for
+
+
+class WorkQueue:
+    """Does one operation after the other: in the caller's thread when it will wait anyway, else in its own.
+
+    Collectives that are begun and waited for later go on while their worker computes or talks to somebody else. When
+    a peer is lost, so is what would have followed: the line is out of step with the others and says so each time.
+    """
+
+    def __init__(self) -> None:
+        self._orders: queue.SimpleQueue[QueuedWork | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._num_waiting = 0
+        self._failure: CommError | None = None
+
+    def start(self, what: str, do: Callable[[], None], result: list[Any], *, at_once: bool) -> QueuedWork:
+        """Begin an operation; `at_once` says that the caller has nothing else to do."""
+        if at_once and threading.current_thread() is self._thread:
+            raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
+        work = QueuedWork(what, do, result)
+        if self._failure is not None:
+            work.finish(self._failure)  # also when what is under way will not end soon
+            return work
+        with self._lock:
+            if not (at_once and self._num_waiting == 0):
+                self._num_waiting += 1
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._obey, daemon=True, name="paceline-line")
+                    self._thread.start()
+                self._orders.put(work)
+                return work
+        self._run(work)
+        return work
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        if self._thread is not None:
+            self._orders.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def abort(self) -> None:
+        """Begin nothing more; what is under way is left to its time limit."""
+        self._failure = CommError("the process group was aborted")
+        self._orders.put(None)
+
+    def _obey(self) -> None:
+        while (work := self._orders.get()) is not None:
+            self._run(work)
+            with self._lock:
+                self._num_waiting -= 1
+
+    def _run(self, work: QueuedWork) -> None:
+        error: Exception | None
+        with self._turn:
+            error = self._failure
+            if error is None:
+                try:
+                    # Inference mode lets parameters, and tensors that were made in that mode, be written to.
+                    with torch.inference_mode():
+                        work.do()
+                except CommError as lost:
+                    error = self._failure = lost
+                except Exception as own:
+                    error = own
+        work.finish(error)
+
+
+class QueuedWork(dist.Work):
+    """An operation as torch.distributed sees it."""
+
+    def __init__(self, what: str, do: Callable[[], None], result: list[Any]) -> None:
+        super().__init__()
+        self.do: Callable[[], None] = do
+        self._what = what
+        self._result = result
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        self._signal: torch.futures.Future[None] = torch.futures.Future()
+
+    def finish(self, error: Exception | None) -> None:
+        self._error = error
+        del self.do  # it holds tensors
+        self._done.set()
+        self._signal.set_result(None)
+
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        limit_s = timeout.total_seconds() or None
+        if not self._done.wait(limit_s):
+            raise dist.DistBackendError(f"{self._what} was not complete after {limit_s:g} s")
+        self._raise()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def result(self) -> list[Any]:
+        self.wait()
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        # An error in a callback becomes the future's own; set_exception would only make a value of it, which DDP
+        # takes for its result.
+        return self._signal.then(self._to_result)
+
+    def _to_result(self, signal: torch.futures.Future[None]) -> list[Tensor]:
+        del signal
+        self._raise()
+        return self._result
+
+    def _raise(self) -> None:
+        if isinstance(self._error, CommError):
+            raise dist.DistBackendError(f"{self._what} failed: {self._error}") from self._error
+        if self._error is not None:
+            raise self._error

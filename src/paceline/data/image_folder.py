@@ -1,0 +1,178 @@
+"""Folders of images, one per class, in ImageNet's layout; decoded when a batch asks for them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from paceline.data.base import Batch, Data, Dataset
+from paceline.data.in_memory import AUGMENT_SEED_OFFSET, Normalization
+from paceline.data.sharding import epoch_generator
+from paceline.errors import UsageError
+from paceline.recipe import DataConfig
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
+TEST_NAMES = ("val", "test")
+NORMALIZATION = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet
+RESIZE_RATIO = 256 / 224  # how much larger than the crop a test image's shorter side is
+AREA_RANGE = (0.08, 1.0)  # of a random crop, as a share of the image
+ASPECT_RANGE = (3 / 4, 4 / 3)
+NUM_CROP_TRIES = 10
+NUM_THREADS = 4  # of decoding, in each worker: Pillow releases the interpreter's lock while it decodes
+
+Crop = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def load_folder(config: DataConfig, seed: int) -> Data:
+    """PATH/train/CLASS/* and PATH/val/CLASS/* (or test); classes are numbered in the order of their names.
+
+    Samples take the classes in turn, so that the first N of them are spread over the classes.
+    """
+    path = config.name.partition(":")[2]
+    if not path:
+        raise UsageError("data 'folder:' names no folder; write folder:PATH, where PATH has train/CLASS/ in it")
+    root = Path(path).expanduser()
+    train = _split(root, ("train",))
+    test = _split(root, TEST_NAMES)
+    classes = _images_by_class(train)
+    test_classes = _images_by_class(test)
+    strangers = sorted(set(test_classes) - set(classes))
+    if strangers:
+        raise UsageError(f"{test} has class {strangers[0]!r}, which {train} does not; the classes must be the same")
+    numbers = {name: number for number, name in enumerate(classes)}
+    size, normalization = config.image_size, NORMALIZATION if config.normalize else None
+    return Data(
+        train=ImageFolder(
+            _in_turn(classes, numbers), size=size, normalization=normalization, augment=config.augment, seed=seed
+        ),
+        test=ImageFolder(_in_turn(test_classes, numbers), size=size, normalization=normalization),
+        shape=(3, size, size),
+        num_classes=len(classes),
+    )
+
+
+class ImageFolder(Dataset):
+    """Image files with their classes. A sample depends on seed, epoch and index alone."""
+
+    def __init__(
+        self,
+        samples: list[tuple[Path, int]],
+        *,
+        size: int,
+        normalization: Normalization | None = None,
+        augment: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self._paths = [path for path, _ in samples]
+        self._labels = torch.tensor([label for _, label in samples], dtype=torch.int64)
+        self._size = size
+        self._normalization = normalization
+        self._augment = augment
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:
+        pixels = np.empty((len(indices), self._size, self._size, 3), np.uint8)
+        with ThreadPoolExecutor(NUM_THREADS) as threads:
+            decoded = threads.map(lambda index: self._pixels(index, epoch), indices.tolist())
+            for place, image in enumerate(decoded):
+                pixels[place] = image
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        values = images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+        if self._normalization is not None:
+            self._normalization.apply_(values)
+        return values, self._labels[indices]
+
+    def labels(self) -> Tensor:
+        return self._labels
+
+    def _pixels(self, index: int, epoch: int) -> NDArray[np.uint8]:
+        path = self._paths[index]
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except Exception as error:  # decoders raise whatever they like at a broken file
+            raise UsageError(f"image {path} cannot be decoded ({error}); repair or remove it") from error
+        if not self._augment:
+            return np.asarray(centre_crop(image, self._size))
+        # A seed of its own for every sample; the multiplier keeps one seed's samples away from the next one's.
+        generator = epoch_generator((self._seed + AUGMENT_SEED_OFFSET) * 1_000_000_007 + index, epoch)
+        crop, mirrored = random_crop(image.width, image.height, generator)
+        image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=crop)
+        pixels = np.asarray(image)
+        return pixels[:, ::-1] if mirrored else pixels
+
+
+def centre_crop(image: Image.Image, size: int) -> Image.Image:
+    """The middle of an image whose shorter side was made a little larger than `size`."""
+    scale = RESIZE_RATIO * size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    return resized.crop((left, top, left + size, top + size))
+
+
+def random_crop(width: int, height: int, generator: torch.Generator) -> tuple[Crop, bool]:
+    """A part of random area, shape and place, and whether it is mirrored; the whole middle where none fits."""
+    draws = torch.rand(NUM_CROP_TRIES, 2, generator=generator).tolist()
+    x, y, mirror = torch.rand(3, generator=generator).tolist()
+    low, high = (math.log(aspect) for aspect in ASPECT_RANGE)
+    for area_draw, aspect_draw in draws:
+        area = width * height * (AREA_RANGE[0] + area_draw * (AREA_RANGE[1] - AREA_RANGE[0]))
+        aspect = math.exp(low + aspect_draw * (high - low))
+        crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < crop_width <= width and 0 < crop_height <= height:
+            left, top = int(x * (width - crop_width + 1)), int(y * (height - crop_height + 1))
+            return (left, top, left + crop_width, top + crop_height), mirror < 0.5
+    crop_width = max(1, min(width, round(height * ASPECT_RANGE[1])))
+    crop_height = max(1, min(height, round(width / ASPECT_RANGE[0])))
+    left, top = (width - crop_width) // 2, (height - crop_height) // 2
+    return (left, top, left + crop_width, top + crop_height), mirror < 0.5
+
+
+def _split(root: Path, names: tuple[str, ...]) -> Path:
+    for name in names:
+        if os.path.isdir(root / name):
+            return root / name
+    wanted = " or ".join(f"{root / name}{os.sep}" for name in names)
+    if not os.path.isdir(root):
+        raise UsageError(f"data folder {root} does not exist; it should have {wanted} with a folder per class")
+    raise UsageError(f"data folder {root} has no {' or '.join(names)} folder; put images in {wanted}CLASS")
+
+
+def _images_by_class(split: Path) -> dict[str, list[Path]]:
+    """The image files of every class, both in the order of their names; hidden files and folders do not count."""
+    folders = _visible(split, Path.is_dir)
+    if not folders:
+        raise UsageError(f"{split} has no class folders in it; put each class's images in a folder {split / 'CLASS'}")
+    classes = {
+        folder.name: [path for path in _visible(folder, Path.is_file) if path.suffix.lower() in SUFFIXES]
+        for folder in folders
+    }
+    for name, images in classes.items():
+        if not images:
+            raise UsageError(f"{split / name} has no images in it; expected files that end in {', '.join(SUFFIXES)}")
+    return classes
+
+
+def _visible(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and wanted(path))
+    except OSError as error:
+        raise UsageError(f"data folder {folder} cannot be read ({error.strerror})") from None
+
+
+def _in_turn(classes: dict[str, list[Path]], numbers: dict[str, int]) -> list[tuple[Path, int]]:
+    ranked = [(place, numbers[name], path) for name, images in classes.items() for place, path in enumerate(images)]
+    return [(path, number) for _, number, path in sorted(ranked)]

@@ -1,0 +1,177 @@
+"""The user's own data: whatever their factory returns, wrapped so that training can ask it for batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, default_collate
+
+from paceline.data.base import Batch, Data, Dataset, Tensors, leaves, map_leaves
+from paceline.data.sharding import epoch_generator
+from paceline.errors import UsageError
+from paceline.plugins import accepted_arguments, call_factory, load_reference
+from paceline.recipe import DataConfig
+
+ACCEPTED = (
+    "return a paceline.data.Data, or a pair (train, test) of which each is a paceline.data.Dataset, "
+    "a torch map-style dataset of (input, target), or a tuple (inputs, targets) of tensors"
+)
+# Counting the classes of a data set that says nothing of them reads every sample: only where that is quick.
+MAX_SCANNED_SAMPLES = 10_000
+
+
+def load_user(config: DataConfig, seed: int) -> Data:
+    """Call `file.py:factory` with those of seed and the recipe's data keys that it has parameters for."""
+    name = config.name
+    factory = load_reference(name, "data")
+    offered = {"seed": seed, **{key: value for key, value in dataclasses.asdict(config).items() if key != "name"}}
+    arguments = accepted_arguments(factory, offered) if callable(factory) else {}
+    returned = call_factory(name, "data", **arguments)
+    if isinstance(returned, Data):
+        if not isinstance(returned.train, Dataset) or not isinstance(returned.test, Dataset):
+            raise UsageError(f"data {name!r} returned a Data whose train or test is not a Dataset; {ACCEPTED}")
+        return returned
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise UsageError(f"data {name!r} returned {_describe(returned)}; {ACCEPTED}")
+    train, test = (_dataset(part, name, split, seed) for part, split in zip(returned, ("train", "test"), strict=True))
+    return Data(train, test, shape=_shape(train), num_classes=max(_num_classes(train), _num_classes(test)))
+
+
+def train_and_test(given: Any) -> Any:
+    """What a factory may return, made from data that may also be a single set: a tenth of it becomes the test."""
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    if isinstance(given, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in given)):
+        return given
+    num_samples = len(next(leaves(given[0]))) if is_pair else len(given)
+    if num_samples < 2:
+        raise UsageError(f"data of {num_samples} samples cannot be divided; give a pair (train, test)")
+    order = torch.randperm(num_samples, generator=epoch_generator(0, 0))
+    first = max(num_samples // 10, 1)
+    parts = order[first:].sort().values, order[:first].sort().values
+    if is_pair:
+        return tuple(tuple(Tensors(*given).batch(part, 0)) for part in parts)
+    return tuple(Subset(given, part.tolist()) for part in parts)
+
+
+class MapStyle(Dataset):
+    """A torch map-style dataset of (input, target), collated as torch's DataLoader does by default.
+
+    What its samples draw from torch's global generator depends on seed, epoch and index alone; what they draw
+    from elsewhere is theirs to keep so.
+    """
+
+    def __init__(self, items: Any, *, name: str, seed: int) -> None:
+        self.items = items
+        self._name = name
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:
+        if not len(indices):  # a worker without a share of a small batch; only a sample tells the shapes
+            inputs, targets = self.batch(torch.tensor([0]), epoch)
+            return map_leaves(inputs, lambda leaf: leaf[:0]), map_leaves(targets, lambda leaf: leaf[:0])
+        # Only the CPU's generator, by hand: torch.manual_seed would also reset those of every accelerator.
+        generator = torch.default_generator
+        state = generator.get_state()
+        try:
+            items = [self._item(index, epoch, generator) for index in indices.tolist()]
+        finally:
+            generator.set_state(state)
+        try:
+            inputs, targets = default_collate(items)
+        except Exception as error:
+            raise UsageError(
+                f"samples of data {self._name!r} cannot be put into one batch ({type(error).__name__}: {error}); "
+                f"every sample needs the same shapes and types"
+            ) from error
+        return inputs, targets
+
+    def _item(self, index: int, epoch: int, generator: torch.Generator) -> Any:
+        generator.manual_seed(epoch_generator(self._seed * 1_000_000_007 + index, epoch).initial_seed())
+        try:
+            item = self.items[index]
+        except Exception as error:
+            raise UsageError(f"data {self._name!r} raised {type(error).__name__} at sample {index}: {error}") from error
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise UsageError(f"sample {index} of data {self._name!r} is {_describe(item)}, not a pair (input, target)")
+        return tuple(item)
+
+
+def _dataset(part: Any, name: str, split: str, seed: int) -> Dataset:
+    if isinstance(part, Dataset):
+        dataset = part
+    elif isinstance(part, tuple) and len(part) == 2 and _all_tensors(part):
+        _check_lengths(part, name, split)
+        dataset = Tensors(*part)
+    elif (
+        hasattr(part, "__getitem__") and hasattr(part, "__len__") and not isinstance(part, tuple | dict | str | Tensor)
+    ):
+        dataset = MapStyle(part, name=name, seed=seed)
+    else:
+        raise UsageError(f"data {name!r} returned {_describe(part)} as its {split} set; {ACCEPTED}")
+    if not len(dataset):
+        raise UsageError(f"data {name!r} returned a {split} set without samples; it needs at least one")
+    return dataset
+
+
+def _all_tensors(tree: Any) -> bool:
+    found = list(leaves(tree))
+    return bool(found) and all(isinstance(leaf, Tensor) for leaf in found)
+
+
+def _check_lengths(pair: tuple[Any, Any], name: str, split: str) -> None:
+    if any(leaf.dim() == 0 for leaf in leaves(pair)):
+        raise UsageError(
+            f"data {name!r} returned a {split} set with a tensor of no dimensions; the first counts samples"
+        )
+    lengths = sorted({len(leaf) for leaf in leaves(pair)})
+    if len(lengths) > 1:
+        raise UsageError(
+            f"data {name!r} returned a {split} set whose tensors count {' and '.join(map(str, lengths))} samples; "
+            f"the first dimension of every tensor must be the same"
+        )
+
+
+def _shape(dataset: Dataset) -> tuple[int, ...]:
+    """The shape of one input where it is a single tensor, or ()."""
+    inputs = dataset.inputs if isinstance(dataset, Tensors) else dataset.batch(torch.tensor([0]), 0)[0]
+    return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
+
+
+def _num_classes(dataset: Dataset) -> int:
+    """Classes where the target is a class number, or 0."""
+    if isinstance(dataset, Tensors):
+        return _highest_class(dataset.targets)
+    if not isinstance(dataset, MapStyle):
+        return 0
+    # Attributes that torchvision's data sets, and those written after them, have.
+    classes = getattr(dataset.items, "classes", None)
+    if isinstance(classes, list | tuple):
+        return len(classes)
+    targets = getattr(dataset.items, "targets", None)
+    if isinstance(targets, list | tuple) and targets and all(type(target) is int for target in targets):
+        return int(max(targets)) + 1
+    if isinstance(targets, Tensor):
+        return _highest_class(targets)
+    if len(dataset) > MAX_SCANNED_SAMPLES or not _highest_class(dataset.batch(torch.tensor([0]), 0)[1]):
+        return 0
+    pieces = torch.arange(len(dataset)).split(256)
+    return max(_highest_class(dataset.batch(indices, 0)[1]) for indices in pieces)
+
+
+def _highest_class(targets: Any) -> int:
+    if not isinstance(targets, Tensor) or targets.dtype is not torch.int64 or targets.dim() != 1:
+        return 0
+    return int(targets.max()) + 1
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        inside = ", ".join(type(item).__name__ for item in value[:4]) + (", ..." if len(value) > 4 else "")
+        return f"a {type(value).__name__} of {len(value)} ({inside})"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,242 @@
+"""Other dataflows on the same chip, in closed form: what stays in a PE is what names them.
+
+Each uses the chip's PEs, buffer and DRAM. A PE keeps one word of what is stationary, as these dataflows are defined;
+the row-stationary scratch pads are not theirs. Every loop order and block size that the buffer has room for and that
+saves a round is weighed, and the least energy is taken, so that none is shown worse than it need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.dataflow.accesses import LEVELS, Accesses
+from paceline.dataflow.chips import Chip
+from paceline.dataflow.mapping import divided
+from paceline.dataflow.shape import Amount, Shape, ceiling
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Partial sums of m filters, n images and e output rows that wait in the buffer, each an array of candidates."""
+
+    m: Amount
+    n: Amount
+    e: Amount
+
+
+# Says of a block (what PEs work on side by side) whether an array may be laid out so; it is given the block's sizes.
+Allowed = Callable[..., bool]
+
+
+def any_block(*_: int) -> bool:
+    return True
+
+
+def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
+    """The accesses of least energy under a dataflow, for one group of a layer."""
+    found = OTHERS[dataflow](shape, chip, allowed)
+    energy = np.asarray(sum(found.energy(chip).values()), dtype=float)
+    best = int(np.argmin(energy))
+    levels = {
+        level: {
+            kind: float(np.broadcast_to(words, energy.shape)[best]) for kind, words in getattr(found, level).items()
+        }
+        for level in LEVELS
+    }
+    return Accesses(**levels)
+
+
+def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
+    """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer.
+
+    Blocks are filters and channels whose planes lie side by side.
+
+    A plane with more weights than there are PEs is folded: inputs pass once more, and sums come back, for every fold.
+    """
+    plane = shape.kernel_height * shape.kernel_width
+    folds = ceiling(plane, chip.num_pes)
+    blocks = _kept(_pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane)), allowed)
+    (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.row_reads, 0))
+    macs, loads = shape.num_multiplications, _loads(shape, tiles)
+    pixels = shape.num_images * shape.num_channels * shape.rows.read_in_strips(tiles.e) * shape.row_reads
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": 2 * loads["filter"],
+            "input_fill": loads["input"],
+            "input": pixels * ceiling(shape.num_filters, a) * folds,
+            "partial_sum": 2 * shape.num_outputs * ceiling(shape.num_channels, b) * folds,
+        },
+        neighbour={"filter": loads["filter"], "input": macs, "partial_sum": macs},
+        register_file={"filter": macs + loads["filter"]},
+    )
+
+
+def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
+    """A PE holds one sum until it is complete; weights go to all PEs of a filter, inputs to all of a pixel."""
+    blocks = []
+    for a in divided(shape.num_filters, chip.num_pes):
+        for rows in divided(shape.output_height, chip.num_pes // a):
+            blocks += [(a, rows, columns) for columns in divided(shape.output_width, chip.num_pes // (a * rows))]
+    a, rows, columns = np.array(_kept(blocks, allowed), dtype=np.int64).T
+    tiles = ceiling(shape.output_height, rows) * ceiling(shape.output_width, columns)
+    windows = shape.rows.read_in_strips(rows) * shape.columns.read_in_strips(columns)
+    macs = shape.num_multiplications
+    weights = shape.num_filters * shape.weights_per_output
+    loads = _loads_without_sums(shape, chip)
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": weights * shape.num_images * tiles + loads["filter"],
+            "input_fill": loads["input"],
+            "input": shape.num_images * shape.num_channels * windows * ceiling(shape.num_filters, a),
+            "partial_sum": 2 * shape.num_outputs,
+        },
+        neighbour={"filter": macs, "input": macs, "partial_sum": shape.num_outputs},
+        register_file={"partial_sum": 2 * macs},
+    )
+
+
+def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
+    """A PE holds one input pixel; weights go to all PEs of a channel, sums from PE to PE and on to the buffer."""
+    blocks = []
+    for b in divided(shape.num_channels, chip.num_pes):
+        for rows in divided(max(1, shape.rows.real), chip.num_pes // b):
+            blocks += [
+                (b, rows, columns) for columns in divided(max(1, shape.columns.real), chip.num_pes // (b * rows))
+            ]
+    plane = shape.kernel_height * shape.kernel_width
+    (b, rows, columns), tiles = _with_tiles(
+        shape,
+        chip,
+        _kept(blocks, allowed),
+        lambda b, rows, columns, *_: (1, b * rows * columns, b * plane),
+    )
+    width = shape.output_width  # strips are of rows
+    count = shape.rows.blocks_in_strips(rows, tiles.e) * shape.columns.blocks_in_strips(columns, width)
+    touched = shape.rows.outputs_of_blocks(rows, tiles.e) * shape.columns.outputs_of_blocks(columns, width)
+    macs, loads = shape.num_multiplications, _loads(shape, tiles)
+    weights = shape.num_filters * shape.weights_per_output
+    rounds = ceiling(shape.num_channels, b)
+    fills = loads["input"]
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": weights * shape.num_images * count + loads["filter"],
+            "input_fill": loads["input"],
+            "input": fills,
+            "partial_sum": 2 * shape.num_images * shape.num_filters * touched * rounds,
+        },
+        neighbour={"filter": macs, "input": fills, "partial_sum": macs},
+        register_file={"input": macs + fills},
+    )
+
+
+def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
+    """PEs keep nothing: a weight comes from the buffer for every product; an input reaches the PEs of all filters."""
+    blocks = _kept(_pairs(shape.num_filters, shape.num_channels, chip.num_pes), allowed)
+    plane = shape.kernel_height * shape.kernel_width
+    (a, b), tiles = _with_tiles(
+        shape,
+        chip,
+        blocks,
+        lambda a, b, n, rows: (a, a * b * plane + n * b * rows * shape.row_reads, 0),
+    )
+    macs, loads = shape.num_multiplications, _loads(shape, tiles)
+    return Accesses(
+        dram=loads,
+        buffer={
+            "filter": macs + loads["filter"],
+            "input_fill": loads["input"],
+            "input": macs // shape.num_filters * ceiling(shape.num_filters, a),
+            "partial_sum": 2 * (macs // shape.num_channels) * ceiling(shape.num_channels, b),
+        },
+        neighbour={"filter": macs, "input": macs, "partial_sum": macs},
+    )
+
+
+OTHERS: dict[str, Callable[[Shape, Chip, Allowed], Accesses]] = {
+    "weight-stationary": weight_stationary,
+    "output-stationary": output_stationary,
+    "input-stationary": input_stationary,
+    "no-local-reuse": no_local_reuse,
+}
+
+
+def _kept(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list[tuple[int, ...]]:
+    kept = [block for block in blocks if allowed(*block)]
+    if not kept:
+        raise ValueError("none of a dataflow's blocks is allowed")
+    return kept
+
+
+def _pairs(first: int, second: int, most: int) -> list[tuple[int, int]]:
+    """Filters and channels side by side."""
+    return [(a, b) for a in divided(first, most) for b in divided(second, most // a)]
+
+
+def _with_tiles(
+    shape: Shape, chip: Chip, blocks: Sequence[tuple[int, ...]], needs: Callable[..., tuple[Amount, Amount, Amount]]
+) -> tuple[tuple[Any, ...], Tiles]:
+    """Every block with every tile of images and rows, and as many filters as the buffer then has room for.
+
+    `needs` says of a block, n and the input rows of a tile: how many filters there must be at least, the words that
+    the buffer holds beside partial sums, and how many more for every filter.
+    """
+    sizes = [
+        (n, e)
+        for n in divided(shape.num_images, shape.num_images)
+        for e in divided(shape.output_height, shape.output_height)
+    ]
+    choices = np.indices((len(blocks), len(sizes))).reshape(2, -1)
+    block = np.array(blocks, dtype=np.int64)[choices[0]].T
+    n, e = np.array(sizes, dtype=np.int64)[choices[1]].T
+    least, fixed, per_filter = needs(*block, n, shape.rows.read(e))
+    room = _buffer_words(chip) - fixed
+    m = np.minimum(room // (n * e * shape.output_width + per_filter), shape.num_filters)
+    fits = m >= least
+    m = np.where(m == shape.num_filters, m, m // least * least)  # in whole blocks, or all
+    if not fits.any():
+        raise UsageError(f"no tile of this layer's partial sums fits into the buffer of {chip.name}")
+    return tuple(values[fits] for values in block), Tiles(m[fits], n[fits], e[fits])
+
+
+def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
+    """DRAM words: filters come again for every tile of images and rows, inputs for every tile of filters."""
+    weights = shape.num_filters * shape.weights_per_output
+    turns = ceiling(shape.num_images, tiles.n) * ceiling(shape.output_height, tiles.e)
+    inputs = shape.num_images * shape.num_channels * shape.rows.real_in_strips(tiles.e) * shape.columns.real
+    return {
+        "filter": weights * turns,
+        "input": inputs * ceiling(shape.num_filters, tiles.m),
+        "partial_sum": shape.num_outputs,
+    }
+
+
+def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
+    """The same where sums stay in PEs: the buffer holds inputs of some rows, or weights of some filters."""
+    room = _buffer_words(chip)
+    weights = shape.num_filters * shape.weights_per_output
+    ways = []
+    for e in divided(shape.output_height, shape.output_height):
+        images = min(shape.num_images, room // (shape.num_channels * shape.rows.read(e) * shape.row_reads))
+        if images:
+            turns = ceiling(shape.output_height, e) * ceiling(shape.num_images, images)
+            pixels = shape.num_images * shape.num_channels * int(shape.rows.real_in_strips(e)) * shape.columns.real
+            ways.append((weights * turns, pixels))
+    if held := min(shape.num_filters, room // shape.weights_per_output):
+        ways.append((weights, shape.num_read_pixels * ceiling(shape.num_filters, held)))
+    if not ways:
+        raise UsageError(f"neither inputs of one row nor weights of one filter fit into the buffer of {chip.name}")
+    filters, inputs = min(ways, key=sum)
+    return {"filter": filters, "input": inputs, "partial_sum": shape.num_outputs}
+
+
+def _buffer_words(chip: Chip) -> int:
+    total = chip.buffer.banks * chip.buffer.bank_bytes + chip.buffer.filter_bytes
+    return total * 8 // chip.word_bits

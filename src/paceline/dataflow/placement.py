@@ -1,0 +1,170 @@
+"""How the logical sets of a convolution are laid onto an array: folded where too large, side by side where small.
+
+A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). Where
+it has more columns than the array it is cut into strips of output rows; where it has more rows, kernel rows are folded
+and partial sums wait in the first PE of their column for the next fold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from paceline.dataflow.shape import Shape
+from paceline.dataflow.timing import Schedule, Timing, make_schedule
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A set, or a strip of one, and where in the array its first PE is."""
+
+    image: int
+    filter: int
+    first_row: int  # of the output
+    num_columns: int  # of PEs: one per output row
+    array_row: int
+    array_column: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the array does without new filters: some strips side by side, with the same kernel rows."""
+
+    index: int
+    start_cycle: int
+    strips: tuple[Strip, ...]
+    kernel_rows: range
+    has_carry: bool  # partial sums of an earlier fold are added
+    is_final: bool  # the last fold: outputs are complete
+
+    @property
+    def num_columns(self) -> int:
+        return sum(strip.num_columns for strip in self.strips)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Sets, strips and folds of a shape on an array."""
+
+    shape: Shape
+    timing: Timing
+    array: tuple[int, int]
+
+    @property
+    def is_serial(self) -> bool:
+        """One PE holds the whole kernel and does all output rows in turn."""
+        return self.timing.model == "serial"
+
+    @property
+    def set_rows(self) -> int:
+        """Rows of PEs that a set takes at a time."""
+        return 1 if self.is_serial else min(self.shape.kernel_height, self.array[0])
+
+    @property
+    def strip_columns(self) -> int:
+        return 1 if self.is_serial else min(self.shape.output_height, self.array[1])
+
+    @property
+    def num_folds(self) -> int:
+        return 1 if self.is_serial else math.ceil(self.shape.kernel_height / self.set_rows)
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """How many strips fit into the array at once, down and across."""
+        if self.is_serial:
+            return 1, 1
+        return self.array[0] // self.set_rows, self.array[1] // self.strip_columns
+
+    @cached_property
+    def num_strips(self) -> int:
+        sets = self.shape.num_images * self.shape.num_filters
+        return sets * math.ceil(self.shape.output_height / self.strip_columns)
+
+    @property
+    def num_side_by_side(self) -> int:
+        """Strips that are really worked on at once."""
+        return min(self.slots[0] * self.slots[1], self.num_strips)
+
+    @property
+    def num_passes(self) -> int:
+        return math.ceil(self.num_strips / self.num_side_by_side) * self.num_folds
+
+    @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """PEs of the array that work in any pass, by row and column."""
+        widest: dict[tuple[int, int], int] = {}
+        for strip in itertools.chain.from_iterable(self._batches()):
+            corner = (strip.array_row, strip.array_column)
+            widest[corner] = max(widest.get(corner, 0), strip.num_columns)
+        return sorted(
+            (corner[0] + row, corner[1] + column)
+            for corner, width in widest.items()
+            for row, column in itertools.product(range(self.set_rows), range(width))
+        )
+
+    @property
+    def num_sets_side_by_side(self) -> int:
+        """Logical sets among which those strips are."""
+        per_set = math.ceil(self.shape.output_height / self.strip_columns)
+        return math.ceil(self.num_side_by_side / per_set)
+
+    @property
+    def num_logical_pes(self) -> int:
+        """R x E of the logical set, times the sets that are worked on side by side."""
+        return self.shape.kernel_height * self.shape.output_height * self.num_sets_side_by_side
+
+    @property
+    def num_taps(self) -> int:
+        """Products per output in one PE."""
+        rows = self.shape.kernel_height if self.is_serial else 1
+        return self.shape.num_channels * rows * self.shape.kernel_width
+
+    def schedule(self, one: Pass) -> Schedule:
+        num_rows = 1 if self.is_serial else len(one.kernel_rows)
+        return self._schedules[num_rows - 1 + one.has_carry]
+
+    @cached_property
+    def _schedules(self) -> dict[int, Schedule]:
+        """By the column's additions per output; there are three at most: first, middle and last fold."""
+        height = 1 if self.is_serial else self.shape.kernel_height
+        rows = [min(self.set_rows, height - start) for start in range(0, height, self.set_rows)]
+        sums = {count - 1 + (index > 0) for index, count in enumerate(rows)}
+        sizes = {"num_outputs": self.shape.output_width, "num_taps": self.num_taps}
+        return {number: make_schedule(self.timing, num_sums=number, **sizes) for number in sums}
+
+    def passes(self) -> Iterator[Pass]:
+        """Every pass in order; one begins when the one before has ended."""
+        cycle = 0
+        numbers = itertools.count()
+        for strips in self._batches():
+            for fold in range(self.num_folds):
+                height = self.shape.kernel_height
+                rows = self.set_rows if not self.is_serial else height
+                kernel_rows = range(fold * rows, min((fold + 1) * rows, height))
+                is_final = fold == self.num_folds - 1
+                one = Pass(next(numbers), cycle, strips, kernel_rows, fold > 0, is_final)
+                yield one
+                cycle += self.schedule(one).cycles
+
+    def _batches(self) -> Iterator[tuple[Strip, ...]]:
+        """As many strips at a time as there are slots."""
+        work = itertools.product(
+            range(self.shape.num_images),
+            range(self.shape.num_filters),
+            range(0, self.shape.output_height, self.strip_columns),
+        )
+        while some := list(itertools.islice(work, self.num_side_by_side)):
+            yield tuple(
+                Strip(
+                    image=image,
+                    filter=number,
+                    first_row=first,
+                    num_columns=min(self.strip_columns, self.shape.output_height - first),
+                    array_row=slot // self.slots[1] * self.set_rows,
+                    array_column=slot % self.slots[1] * self.strip_columns,
+                )
+                for slot, (image, number, first) in enumerate(some)
+            )

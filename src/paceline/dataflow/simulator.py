@@ -1,0 +1,228 @@
+"""The PEs of one pass with what they hold, as whole arrays: every PE does the same step on its own values.
+
+Run a convolution on the array: every value goes through PEs, scratch pads and the sum of its column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.dataflow.matrices import Matrix, Operands
+from paceline.dataflow.placement import Pass, Placement
+from paceline.dataflow.timing import Schedule, Timing
+from paceline.errors import UsageError
+
+
+class PEArray:
+    """PEs of a pass: axes are strip, row, column. Each holds a filter row, an input row and its partial sums.
+
+    A lane is one row of weights in a PE: a channel's, or under `serial` one kernel row of a channel. A tap is one
+    weight of a lane.
+    """
+
+    def __init__(self, plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> None:
+        self._stride = plan.shape.stride[1]
+        self._num_outputs = plan.shape.output_width
+        load = _load_whole_kernel if plan.is_serial else _load_rows
+        # strip, row, lane, tap; and strip, row, column, lane, pixel. Columns that a short strip lacks hold zeros.
+        self.filters, self.inputs = load(plan, one, images, filters)
+        self.partial_sums: Matrix = np.zeros((*self.inputs.shape[:3], self._num_outputs), dtype=images.dtype)
+        self.product: Matrix = self.partial_sums
+        self.column_sums: Matrix = self.partial_sums[:, 0]  # strip, column, output: in the first PE of each column
+
+    @property
+    def taps(self) -> list[tuple[int, int]]:
+        """Every lane and weight in the order in which a PE multiplies them."""
+        lanes, width = self.filters.shape[2:]
+        return [(lane, tap) for lane in range(lanes) for tap in range(width)]
+
+    def window(self, lane: int, tap: int) -> Matrix:
+        """The input that meets a weight, for all outputs of each PE."""
+        end = tap + (self._num_outputs - 1) * self._stride + 1
+        return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
+
+    def multiply(self, lane: int, tap: int) -> None:
+        weight = self.filters[:, :, None, lane, tap, None]
+        self.product = weight * self.window(lane, tap)
+
+    def accumulate(self, *, is_first: bool) -> None:
+        """The first product starts the partial sum, each further one is added."""
+        if is_first:
+            self.partial_sums = self.product
+        else:
+            self.partial_sums = self.partial_sums + self.product
+
+    def begin_column_sums(self) -> None:
+        """The first PE of each column starts from its own partial sums."""
+        self.column_sums = np.asarray(self.partial_sums[:, 0])
+
+    def receive(self, row: int) -> None:
+        """The first PE of each column adds what the PE of that row sends it."""
+        self.column_sums = self.column_sums + self.partial_sums[:, row]
+
+    def add_carried(self, carried: Matrix) -> None:
+        """The first PE of each column adds what it kept from an earlier fold."""
+        self.column_sums = self.column_sums + carried
+
+
+def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
+    """PE (r, e) gets kernel row r and input row e x stride + r, of every channel."""
+    rows = np.array(one.kernel_rows)
+    weights = filters[[strip.filter for strip in one.strips]][:, :, rows]
+    columns = np.arange(max(strip.num_columns for strip in one.strips))
+    needed = np.array([strip.first_row for strip in one.strips])[:, None] + columns
+    pixels = needed[:, None, :] * plan.shape.stride[0] + rows[None, :, None]
+    pixels = np.minimum(pixels, images.shape[2] - 1)  # of columns that a short strip lacks
+    image = np.array([strip.image for strip in one.strips])[:, None, None]
+    return weights.transpose(0, 2, 1, 3), np.ascontiguousarray(images.transpose(0, 2, 1, 3)[image, pixels])
+
+
+def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
+    """The one PE gets the kernel and as many input rows as one output row needs."""
+    strip = one.strips[0]
+    start = strip.first_row * plan.shape.stride[0]
+    pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
+    lanes = plan.shape.num_channels * plan.shape.kernel_height
+    weights = filters[strip.filter].reshape(1, 1, lanes, plan.shape.kernel_width)
+    return weights, np.ascontiguousarray(pixels).reshape(1, 1, 1, lanes, images.shape[3])
+
+
+MAX_PRODUCTS = 20_000_000  # in one PE and pass, when each of which happens is kept: some hundred megabytes
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What happened in a pass; the lists are empty where nothing was recorded."""
+
+    one: Pass
+    schedule: Schedule
+    pes: PEArray
+    products: list[Matrix] = field(default_factory=list)  # per tap: strip, row, column, output
+    partial_sums: list[Matrix] = field(default_factory=list)  # after that product was added
+    column_sums: list[Matrix] = field(default_factory=list)  # before the first addition of the column, then after each
+    carried: Matrix | None = None  # strip, column, output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """A convolution laid onto an array, ready to run."""
+
+    operands: Operands
+    plan: Placement
+
+    @classmethod
+    def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
+        """Without an array there are as many PEs as the logical set has."""
+        if array is not None and min(array) < 1:
+            raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
+        shape = operands.shape
+        whole = array or (shape.kernel_height, shape.output_height)
+        plan = Placement(shape=shape, timing=timing, array=whole)
+        products = plan.num_taps * shape.output_width
+        if products > MAX_PRODUCTS:
+            raise UsageError(
+                f"a PE would make {products:,} products per output row, and {MAX_PRODUCTS:,} are the most; take a "
+                "part of the input, fewer channels, or a smaller kernel"
+            )
+        return cls(operands=operands, plan=plan)
+
+    @cached_property
+    def output(self) -> Matrix:
+        """Images, filters, rows, columns."""
+        output = self._empty()
+        for _ in self._run(output, is_recorded=False):
+            pass
+        return output
+
+    def records(self) -> Iterator[Record]:
+        """Pass by pass, with every product and sum."""
+        yield from self._run(self._empty(), is_recorded=True)
+
+    @cached_property
+    def cycles(self) -> int:
+        return sum(self.plan.schedule(one).cycles for one in self.plan.passes())
+
+    @cached_property
+    def busy_pes(self) -> NDArray[np.int64]:
+        """How many PEs work in each cycle."""
+        return np.concatenate([self._busy_in(one) for one in self.plan.passes()])
+
+    @cached_property
+    def utilisation(self) -> float:
+        """The share of the logical PEs' cycles in which they work."""
+        busy = 0
+        for one in self.plan.passes():
+            schedule = self.plan.schedule(one)
+            busy += one.num_columns * (schedule.adder_cycles + self._others(one) * schedule.worker_cycles)
+        return busy / (self.plan.num_logical_pes * self.cycles)
+
+    @property
+    def array_utilisation(self) -> float:
+        """The same of all PEs of the array."""
+        return self.utilisation * self.plan.num_logical_pes / (self.plan.array[0] * self.plan.array[1])
+
+    def _busy_in(self, one: Pass) -> NDArray[np.int64]:
+        schedule = self.plan.schedule(one)
+        busy = schedule.adder_busy.astype(np.int64) + self._others(one) * schedule.worker_busy
+        return np.asarray(one.num_columns * busy)
+
+    def _others(self, one: Pass) -> int:
+        """PEs of a column beside its first."""
+        return 0 if self.plan.is_serial else len(one.kernel_rows) - 1
+
+    def _empty(self) -> Matrix:
+        shape = self.plan.shape
+        sides = (shape.num_images, shape.num_filters, shape.output_height, shape.output_width)
+        return np.zeros(sides, dtype=self.operands.images.dtype)
+
+    def _run(self, output: Matrix, *, is_recorded: bool) -> Iterator[Record]:
+        """Every pass; `output` also keeps the partial sums between folds."""
+        for one in self.plan.passes():
+            pes = PEArray(self.plan, one, self.operands.images, self.operands.filters)
+            record = Record(one, self.plan.schedule(one), pes, carried=_gather(output, one) if one.has_carry else None)
+            self._multiply(record, is_recorded=is_recorded)
+            self._sum_columns(record, is_recorded=is_recorded)
+            _scatter(pes.column_sums, output, one)
+            yield record
+
+    def _multiply(self, record: Record, *, is_recorded: bool) -> None:
+        pes = record.pes
+        for number, (lane, tap) in enumerate(pes.taps):
+            pes.multiply(lane, tap)
+            pes.accumulate(is_first=number == 0)
+            if is_recorded:
+                record.products.append(pes.product)
+                record.partial_sums.append(pes.partial_sums)
+
+    def _sum_columns(self, record: Record, *, is_recorded: bool) -> None:
+        pes = record.pes
+        pes.begin_column_sums()
+        sums = [pes.column_sums]
+        for row in range(1, pes.partial_sums.shape[1]):
+            pes.receive(row)
+            sums.append(pes.column_sums)
+        if record.carried is not None:
+            pes.add_carried(record.carried)
+            sums.append(pes.column_sums)
+        if is_recorded:
+            record.column_sums.extend(sums)
+
+
+def _gather(output: Matrix, one: Pass) -> Matrix:
+    """The partial sums that the first PEs of a pass's columns kept; zeros where a short strip lacks a column."""
+    width = max(strip.num_columns for strip in one.strips)
+    kept = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)
+    for index, strip in enumerate(one.strips):
+        rows = slice(strip.first_row, strip.first_row + strip.num_columns)
+        kept[index, : strip.num_columns] = output[strip.image, strip.filter, rows]
+    return kept
+
+
+def _scatter(sums: Matrix, output: Matrix, one: Pass) -> None:
+    for index, strip in enumerate(one.strips):
+        rows = slice(strip.first_row, strip.first_row + strip.num_columns)
+        output[strip.image, strip.filter, rows] = sums[index, : strip.num_columns]

@@ -1,0 +1,235 @@
+"""Traces as files: CSV and JSON with every event, VCD for waveform viewers such as GTKWave.
+
+Value change dumps (IEEE 1364): for every PE its operation, operands and result, one time unit per cycle."""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from paceline.dataflow.pe_events import OPERATIONS, Event, Number, Place, count_events, events
+from paceline.dataflow.simulator import Simulation
+from paceline.errors import RunError, UsageError
+from paceline.output_files import whole_file
+from paceline.results.value import Json
+
+SCHEMA = 1
+MAX_EVENTS = 20_000_000  # some gigabytes; and as many cycles, each of which has a line in a .vcd
+COLUMNS: tuple[str, ...] = (
+    "cycle",
+    "last_cycle",
+    "pass",
+    "row",
+    "column",
+    "operation",
+    "left",
+    "right",
+    "result",
+    "image",
+    "filter",
+)
+COLUMNS += ("output_row", "output_column", "loads", "from_row", "from_column", "to_row", "to_column", "is_complete")
+
+
+def check_trace_file(target: str) -> None:
+    """Said before anything is simulated."""
+    if Path(target).suffix.lower() not in _WRITERS:
+        raise UsageError(f"--trace {target!r}: name a file that ends in {', '.join(_WRITERS)}")
+
+
+def check_trace(simulation: Simulation, target: str) -> None:
+    """Whether there is too much to write; nothing is calculated for it."""
+    sizes = {"events": count_events(simulation)}
+    if Path(target).suffix.lower() == ".vcd":
+        sizes["cycles"] = simulation.cycles
+    for what, count in sizes.items():
+        if count > MAX_EVENTS:
+            raise UsageError(
+                f"this trace would have {count:,} {what}, and {MAX_EVENTS:,} are the most that is written; "
+                "trace a part of the input, fewer filters, or shorter operations"
+            )
+
+
+def write_trace(simulation: Simulation, target: str) -> int:
+    """Write every event, a pass at a time, so that a long trace fits into memory; returns how many there were."""
+    check_trace_file(target)
+    check_trace(simulation, target)
+    try:
+        with whole_file(target) as file:
+            return _WRITERS[Path(target).suffix.lower()](simulation, file)
+    except OSError as error:
+        raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
+
+
+def event_row(event: Event) -> Json:
+    """An event as plain values, by column."""
+    source, target = event.source or (None, None), event.target or (None, None)
+    values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)
+    values += (event.left, event.right, event.result, *event.output, "+".join(event.loads))
+    return dict(zip(COLUMNS, (*values, *source, *target, event.is_complete), strict=True))
+
+
+def _write_csv(simulation: Simulation, file: TextIO) -> int:
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    return _each(events(simulation), lambda event: writer.writerow(event_row(event)))
+
+
+def _write_json(simulation: Simulation, file: TextIO) -> int:
+    """One object per line within the list, so that a long one can be read with line tools as well."""
+    plan = simulation.plan
+    head = {"schema": SCHEMA, "model": plan.timing.model, "cycles": simulation.cycles, "array": list(plan.array)}
+    file.write(json.dumps(head)[:-1] + ', "events": [')
+    separators = _separators()
+    count = _each(events(simulation), lambda event: file.write(next(separators) + json.dumps(event_row(event))))
+    file.write("\n]}\n")
+    return count
+
+
+def _write_waves(simulation: Simulation, file: TextIO) -> int:
+    return write_vcd(
+        events(simulation),
+        file,
+        places=simulation.plan.places,
+        cycles=simulation.cycles,
+        is_whole=simulation.operands.images.dtype.kind == "i",
+    )
+
+
+def _each(found: Iterable[Event], write: Callable[[Event], object]) -> int:
+    count = 0
+    for event in found:
+        write(event)
+        count += 1
+    return count
+
+
+def _separators() -> Iterator[str]:
+    yield "\n"
+    while True:
+        yield ",\n"
+
+
+_WRITERS: dict[str, Callable[[Simulation, TextIO], int]] = {
+    ".csv": _write_csv,
+    ".json": _write_json,
+    ".vcd": _write_waves,
+}
+
+
+# A PE shows each of these on signals of its own: under some models they go on side by side.
+UNITS = {"multiply": "multiplier", "add": "adder", "send": "sender", "sum": "column"}
+CODES = {operation: number for number, operation in enumerate(OPERATIONS, start=1)}  # 0 is idle
+SIGNALS = ("operation", "left", "right", "result")
+
+Key = tuple[int, int, str]  # row, column, unit
+
+
+def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, is_whole: bool) -> int:
+    """Events must come by cycle. Time t is the beginning of cycle t + 1; an idle unit keeps its last operands.
+
+    Whole numbers are vectors of 64 bits, so that none is rounded; others are reals. Where a unit does several things
+    in one cycle, as additions that take no time can, the last of them is shown.
+    """
+    keys = [(*place, unit) for place in places for unit in UNITS.values()]
+    names = {
+        key: [_identifier(number) for number in range(base, base + len(SIGNALS))]
+        for base, key in zip(itertools.count(1, len(SIGNALS)), keys, strict=False)
+    }
+    file.writelines(_header(names, places, is_whole=is_whole))
+    changes = _Changes(file, names, is_whole=is_whole)
+    count = 0
+    for event in found:
+        changes.start(event)
+        count += 1
+    changes.finish(cycles)
+    return count
+
+
+def _header(names: dict[Key, list[str]], places: Sequence[Place], *, is_whole: bool) -> Iterator[str]:
+    yield "$comment a row-stationary array, one time unit per cycle; operation: 0 idle, "
+    yield ", ".join(f"{code} {name}" for name, code in CODES.items()) + " $end\n"
+    yield "$timescale 1 ns $end\n$scope module array $end\n"
+    yield f"$var integer 64 {_identifier(0)} cycle $end\n"
+    value = "integer 64" if is_whole else "real 64"
+    for row, column in places:
+        yield f"$scope module pe_{row}_{column} $end\n"
+        for unit in UNITS.values():
+            yield f"$scope module {unit} $end\n"
+            for signal, identifier in zip(SIGNALS, names[row, column, unit], strict=True):
+                yield f"$var {'wire 3' if signal == 'operation' else value} {identifier} {signal} $end\n"
+            yield "$upscope $end\n"
+        yield "$upscope $end\n"
+    yield "$upscope $end\n$enddefinitions $end\n"
+
+
+def _change(value: Number, identifier: str, *, is_whole: bool) -> str:
+    """Negative whole numbers in two's complement."""
+    return f"b{int(value) % 2**64:b} {identifier}\n" if is_whole else f"r{value:.17g} {identifier}\n"
+
+
+class _Changes:
+    """Writes changes in order of time, each signal at most once per time; what ends is remembered until then."""
+
+    def __init__(self, file: TextIO, names: dict[Key, list[str]], *, is_whole: bool) -> None:
+        self._file = file
+        self._names = names
+        self._is_whole = is_whole
+        self._ends: list[tuple[int, Key]] = []
+        self._until: dict[Key, int] = {}
+        self._time = 0
+        self._pending: dict[str, str] = {}
+        for operation, *operands in names.values():
+            self._pending[operation] = f"b0 {operation}\n"
+            self._pending |= {one: _change(0, one, is_whole=is_whole) for one in operands}
+
+    def start(self, event: Event) -> None:
+        key = (*event.place, UNITS[event.operation])
+        self._advance(event.cycle - 1)
+        operation, *operands = self._names[key]
+        self._pending[operation] = f"b{CODES[event.operation]:b} {operation}\n"
+        for identifier, value in zip(operands, (event.left, event.right, event.result), strict=True):
+            if value is not None:
+                self._pending[identifier] = _change(value, identifier, is_whole=self._is_whole)
+        self._until[key] = max(event.last_cycle, event.cycle)
+        heapq.heappush(self._ends, (self._until[key], key))
+
+    def finish(self, cycles: int) -> None:
+        """To the end of the last cycle, when everything rests."""
+        self._advance(cycles)
+        self._file.write(f"#{cycles}\n")
+        self._file.writelines(self._pending.values())
+
+    def _advance(self, time: int) -> None:
+        """To that time, past the ends of operations on the way."""
+        while self._ends and self._ends[0][0] <= time:
+            end, key = heapq.heappop(self._ends)
+            if self._until.get(key) == end:
+                self._move(end)
+                operation = self._names[key][0]
+                self._pending[operation] = f"b0 {operation}\n"
+                del self._until[key]
+        self._move(time)
+
+    def _move(self, time: int) -> None:
+        """Every cycle on the way is begun, whether anything else changes in it or not."""
+        while self._time < time:
+            self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
+            self._file.writelines(self._pending.values())
+            self._pending.clear()
+            self._time += 1
+
+
+def _identifier(number: int) -> str:
+    """A short name from the printable characters that the format allows."""
+    text = ""
+    while True:
+        number, digit = divmod(number, 94)
+        text += chr(33 + digit)
+        if not number:
+            return text

@@ -1,0 +1,127 @@
+"""How the processes of a pool are started: by what command, on which node, and where they meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from paceline.launch.messages import Forked, MessageChannel
+
+STOP_S = 2.0  # between asking a worker to end and making it
+
+Wrap = Callable[[list[str]], list[str]]  # from a command to the one that runs it
+
+
+@dataclass(frozen=True)
+class WorkerSlot:
+    """Where one process runs."""
+
+    node: str  # processes with the same name here share a host
+    local_rank: int  # which of its node's processes it is
+    address: str  # at which peers reach it; empty: that of the interface towards the store
+
+
+@dataclass
+class WorkerProcess:
+    """A worker process, or the client that is connected to it, and our end of its pipe."""
+
+    popen: subprocess.Popen[bytes]
+    pipe: MessageChannel
+    ends_with_pipe: bool = False  # whether it is asked to end by closing its pipe, not by a signal
+
+    def ask_to_end(self) -> None:
+        if self.ends_with_pipe:
+            self.pipe.close()
+        else:
+            self.popen.terminate()
+
+    def end(self, deadline: float) -> None:
+        """Wait for its end until the deadline, then kill it."""
+        try:
+            self.popen.wait(max(deadline - time.monotonic(), 0.01))
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        self.pipe.close()
+
+
+class ProcessHost(ABC):
+    """Starts all processes of a pool; opened before the first of them and closed after the last."""
+
+    # Whether every process is a child of this one on this machine, so that pickles may pass both ways.
+    is_forked: bool = True
+    # Address and port (0: a free one) of the store that worker 0 opens; None: this process opens it.
+    meeting: tuple[str, int] | None = None
+
+    def open(self) -> None:
+        """Acquire resources before processes start."""
+
+    @abstractmethod
+    def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
+        """Start every process with these variables added to the environment; each sends Ready through its pipe."""
+
+    @abstractmethod
+    def seat(self, index: int) -> WorkerSlot:
+        """Where the process with that number runs."""
+
+    def who(self, index: int) -> str:
+        """The host or node of a process, for errors; empty for this host."""
+        del index
+        return ""
+
+    def hint(self, index: int, code: int) -> str:
+        """The likely reason for the end of a process, added to its exit code."""
+        del index, code
+        return ""
+
+    def close(self) -> None:
+        """Release what `open` acquired."""
+
+
+class LocalHost(ProcessHost):
+    """Processes of this host; `wrap` puts a program in front of their command, as `nice` or `numactl` want."""
+
+    def __init__(
+        self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1", wrap: Wrap | None = None
+    ) -> None:
+        self._num_processes, self._node, self._address, self._wrap = num_processes, node, address, wrap or list
+
+    def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
+        for _ in range(self._num_processes):
+            yield start_process({**os.environ, **environment}, self._wrap)
+
+    def seat(self, index: int) -> WorkerSlot:
+        return WorkerSlot(self._node, index, self._address)
+
+
+def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProcess:
+    """Start a worker as a child of this process, with a socket pair as its pipe; `wrap` changes its command."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno())]
+    # A session of its own: Ctrl-C reaches this process alone, which then ends the workers in order.
+    popen = subprocess.Popen(
+        wrap(command),
+        pass_fds=[theirs.fileno()],
+        env=environment,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+    )
+    theirs.close()
+    connection: Connection[Any, Any] = Connection(ours.detach())
+    connection.send(sys.path)
+    return WorkerProcess(popen, Forked(connection))
+
+
+def spread(num_processes: int, num_nodes: int) -> list[int]:
+    """The node of each process: one each while there are enough nodes, else even blocks."""
+    if num_processes <= num_nodes:
+        return list(range(num_processes))
+    return [index * num_nodes // num_processes for index in range(num_processes)]

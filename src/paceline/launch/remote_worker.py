@@ -1,0 +1,68 @@
+"""A worker on another host, started there by ssh: standard input and output are its pipe to the launcher.
+
+Started as `python -m paceline.launch.remote_worker`. The first line of its input is a token; the worker repeats it to
+mark where the output of the login ends and its own begins. After that it is an ordinary worker that reads no pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from multiprocessing.connection import Connection
+
+from paceline.launch.messages import Enter, Failed, MessageError, Plain
+from paceline.launch.version_check import own_facts
+from paceline.launch.worker_process import serve
+
+MARK = "paceline worker"
+
+
+def main() -> None:
+    token = _read_line(0)
+    inward, outward = os.dup(0), os.dup(1)
+    # Anything else that is printed here must stay out of the pipe.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    facts = {**own_facts(), "address": _own_address()}
+    os.write(outward, f"\n{MARK} {token} {json.dumps(facts)}\n".encode())
+    pipe = Plain(Connection(inward, writable=False), Connection(outward, readable=False))
+    try:
+        order = pipe.receive_order()
+    except EOFError:
+        sys.exit(1)  # the other end does not want this worker
+    except MessageError as error:
+        sys.exit(f"the launcher sent {error}")
+    if not isinstance(order, Enter):
+        sys.exit("the launcher must send the working directory first")
+    try:
+        os.chdir(order.folder)
+    except OSError as error:
+        reason = f"the working directory {order.folder!r} cannot be entered there: {error.strerror}"
+        pipe.send(Failed("raised", reason))
+        sys.exit(1)
+    sys.path += [entry for entry in order.path if entry not in sys.path and os.path.isdir(entry)]
+    serve(pipe)
+
+
+def _own_address() -> str:
+    """The address at which ssh reached this host."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else ""
+
+
+def _read_line(fd: int) -> str:
+    """Read up to the end of the line and no further: what follows belongs to the pipe."""
+    line = b""
+    while not line.endswith(b"\n"):
+        letter = os.read(fd, 1)
+        if not letter:
+            sys.exit("paceline.launch.remote_worker is started by paceline itself: see --hosts")
+        line += letter
+    return line.decode().strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A worker process: takes tasks from its parent's pipe until the pipe closes.
+
+Started as `python -m paceline.launch.worker_process FD`. The pipe from the parent carries pickles.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from paceline.launch.messages import (
+    Done,
+    Emitted,
+    Failed,
+    Forked,
+    KeepStore,
+    MessageChannel,
+    MessageError,
+    Ready,
+    Reply,
+    RunTask,
+    StoreKept,
+)
+
+
+def main() -> None:
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    sys.path[:] = connection.recv()
+    serve(Forked(connection))
+
+
+def serve(pipe: MessageChannel) -> NoReturn:
+    """Carry out the parent's orders, one after the other, until the pipe closes."""
+    threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
+    _get_ready()
+    pipe.send(Ready())
+    store: Any = None
+    while True:
+        try:
+            order = pipe.receive_order()
+        except EOFError:
+            _leave(0)
+        except MessageError as error:
+            pipe.send(Failed("raised", f"received {error}"))
+            _leave(1)
+        reply: Reply
+        if isinstance(order, KeepStore):
+            store, reply = _keep_store(order)
+        elif isinstance(order, RunTask):
+            store, reply = _work(order, pipe, store)
+        else:
+            reply = Failed("raised", "received an order out of turn")
+        try:
+            pipe.send(reply)
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:  # a result that has no plain form
+            pipe.send(Failed("raised", f"has a result that cannot be sent: {error}"))
+
+
+def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
+    """Open the store at which all workers meet in this process."""
+    from paceline.comm.torch import keep_store
+
+    try:
+        store = keep_store(order.address, order.port, timeout_s=order.timeout_s)
+    except (OSError, RuntimeError) as error:
+        return None, Failed("raised", str(error).partition("\n")[0])
+    return store, StoreKept(store.port)
+
+
+def _get_ready() -> None:
+    """Import and warm up before the first task, so that idle workers do not disturb what it measures."""
+    import torch
+
+    from paceline.train import job  # noqa: F401
+    from paceline.train.allocator import keep_memory
+    from paceline.train.warmup import warm_up
+
+    keep_memory()
+    torch.set_num_threads(1)
+    warm_up()
+
+
+def _work(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]:
+    import torch
+
+    from paceline.comm import CommError
+    from paceline.comm.torch import is_peer_failure, make_store
+    from paceline.errors import PacelineError
+    from paceline.launch.file_transfer import delivered
+    from paceline.launch.rendezvous import MoreComms, TaskSlot, address_towards, connect, device_for, part
+    from paceline.train.allocator import give_back_memory
+    from paceline.train.context import Context
+    from paceline.train.user_objects import unpack
+
+    gc.collect()  # reference cycles of the last task
+    give_back_memory()
+    task = order.task
+    try:
+        if order.objects:
+            unpack(order.objects)
+        torch.set_num_threads(task.threads)
+        if store is None:
+            store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
+        seat = TaskSlot(
+            job=order.job,
+            rank=order.rank,
+            local_rank=order.local_rank,
+            node=order.node,
+            address=order.address or address_towards(*order.master),
+        )
+        comm, wide = connect(task, store, seat)
+        context = Context(
+            comm,
+            device_for(task, order.local_rank),
+            lambda event: pipe.send(Emitted(event)),
+            MoreComms(task, store, seat).connect,
+            wide,
+        )
+        if order.rank == 0:
+            with delivered(task, pipe.send) as placed:
+                result = placed.call(context)
+        else:
+            result = task.call(context)
+        part(task, order.rank, comm, wide)
+        return store, Done(result)
+    except CommError as error:
+        return store, Failed("comm", str(error))
+    except PacelineError as error:
+        return store, Failed("raised", f"stopped: {error}")
+    except BaseException as error:
+        if is_peer_failure(error):
+            return store, Failed("comm", str(error).partition("\n")[0])
+        return store, Failed("raised", f"raised {type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _end_with_parent(fd: int) -> None:
+    """End this process when the parent is gone, even by kill -9 in the middle of a task."""
+    poller = select.poll()
+    half_closed = getattr(select, "POLLRDHUP", 0)  # as far as a connection from another host goes
+    poller.register(fd, select.POLLHUP | half_closed)
+    while True:
+        if any(event & (select.POLLHUP | select.POLLERR | half_closed) for _, event in poller.poll()):
+            _leave(1)
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # native threads of a comm may still run; there is nothing left to clean up
+
+
+if __name__ == "__main__":
+    main()

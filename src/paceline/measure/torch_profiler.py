@@ -1,0 +1,231 @@
+"""torch's profiler on chosen steps: one Chrome trace per worker, as Holistic Trace Analysis reads them.
+
+What torch's profiler saw in each worker, put on the run's clock and beside that worker's other tracks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from paceline.errors import RunError, UsageError
+from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.step_reader import StepRange
+from paceline.measure.trace_format import Arrows, Event, Slice, Track, micro, nested, thread_names
+
+PREFIX = "paceline."  # of phases among the names in a trace
+
+
+class Profiler(Observer):
+    """Profiles some steps of one worker. The loop's phases are named in the trace, and only while it is taken.
+
+    The profiler starts between two steps and stops between two steps, so no step pays for that; the file is written
+    when the run ends.
+    """
+
+    def __init__(self, steps: StepRange, *, backend: str, has_gpu: bool) -> None:
+        self.steps = steps
+        self._backend = backend
+        self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if has_gpu else [])]
+        self._profile: profile | None = None
+        self._is_running = False
+        self._ranges: list[record_function] = []
+
+    def run_begins(self, facts: RunFacts) -> None:
+        self._facts = facts
+        # It says on the terminal of every worker that it starts and stops; the levels below that are errors.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        warm_up = self._new_profile()  # the first of a process takes a second
+        warm_up.start()
+        warm_up.stop()
+        if self.steps.first == 0:
+            self._start()
+
+    def step_begins(self, step: int) -> None:
+        if self._is_running:
+            self._open(f"ProfilerStep#{step}")  # as torch names steps, and as readers of traces look for them
+
+    def phase_begins(self, phase: str) -> None:
+        if self._is_running:
+            self._open(f"{PREFIX}{phase}")
+
+    def phase_ends(self, phase: str, begin: float, end: float) -> None:  # noqa: ARG002
+        if self._is_running:
+            self._close()
+
+    def step_ends(self, step: int, facts: Row) -> None:  # noqa: ARG002
+        if self._is_running:
+            self._close()
+            if step + 1 >= self.steps.end:
+                self._stop()
+        elif self._profile is None and step + 1 in self.steps:
+            self._start()
+
+    def run_ends(self) -> None:
+        """Write the trace; a run that ended early leaves what there is."""
+        if self._is_running:
+            self._stop()
+        if self._profile is None or not self._facts.folder:
+            return
+        target = rank_file(Path(self._facts.folder), self._facts.rank)
+        try:
+            target.parent.mkdir(exist_ok=True)
+            self._profile.export_chrome_trace(str(target))
+        except OSError as error:
+            raise RunError(f"{target.name} cannot be written: {error.strerror}") from error
+
+    def _new_profile(self) -> profile:
+        # Buckets are filled and summed by threads beside the loop's own.
+        config = _ExperimentalConfig(profile_all_threads=True)
+        return profile(activities=self._activities, experimental_config=config)
+
+    def _start(self) -> None:
+        self._profile = self._new_profile()
+        self._profile.start()
+        self._is_running = True
+        facts = self._facts
+        info = {"backend": self._backend, "rank": facts.rank, "world_size": facts.world_size}
+        self._profile.add_metadata_json("distributedInfo", json.dumps(info))
+        # Events have the host's time of day; with this a reader can put them on the run's clock.
+        start_ns = _start_of_run_ns(facts.run_time)
+        own = {"run_start_ns": start_ns, "first_step": self.steps.first, "end_step": self.steps.end}
+        self._profile.add_metadata_json(METADATA, json.dumps(own))
+
+    def _stop(self) -> None:
+        assert self._profile is not None
+        while self._ranges:
+            self._close()
+        self._profile.stop()
+        self._is_running = False
+
+    def _open(self, name: str) -> None:
+        self._ranges.append(record_function(name))
+        self._ranges[-1].__enter__()
+
+    def _close(self) -> None:
+        self._ranges.pop().__exit__(None, None, None)
+
+
+def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
+    """The host's time of day when the run's clock was 0. Of several looks at both clocks the quickest is the truest."""
+    best_s, found = math.inf, 0
+    for _ in range(10):
+        before = time.perf_counter()
+        now_ns = time.time_ns()
+        after = time.perf_counter()
+        if after - before < best_s:
+            best_s, found = after - before, now_ns - round(run_time((before + after) / 2) * 1e9)
+    return found
+
+
+FOLDER = "trace"
+METADATA = "paceline"  # the key under which a trace says how its clock stands to the run's
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
+FIRST_TRACK = 5000  # within a worker's numbers, clear of the loop's and the communication's
+# The profiler's own bookkeeping, of use to programs alone.
+LEFT_OUT = {"External id", "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "correlation"}
+
+
+@dataclass(frozen=True)
+class ProfiledTrace:
+    """One worker's trace as torch wrote it."""
+
+    name: str
+    steps: StepRange
+    shift_ns: int  # from the trace's times to the run's
+    events: list[Mapping[str, Any]]
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    """Where a worker's own trace lies in a run's folder."""
+    return folder / FOLDER / f"rank-{rank}.json.gz"
+
+
+def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
+    """A worker's own trace; None where it was not profiled."""
+    file = rank_file(folder, rank)
+    if not file.is_file():
+        return None
+    try:
+        with gzip.open(file, "rb") as packed:
+            trace = json.load(packed)
+        own = trace[METADATA]
+        return ProfiledTrace(
+            file.name,
+            StepRange(int(own["first_step"]), int(own["end_step"])),
+            int(trace["baseTimeNanoseconds"]) - int(own["run_start_ns"]),
+            list(trace["traceEvents"]),
+        )
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{file.name} is damaged, or not a trace of this program ({reason})") from None
+
+
+def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Event]:
+    """A track per thread and per stream of a GPU, with operators and kernels, and arrows from one to the other."""
+    tracks: dict[tuple[Any, Any], Track] = {}
+    slices: dict[tuple[Any, Any], list[Slice]] = {}
+    names = _thread_titles(trace)
+    for event in trace.events:
+        if event.get("ph") != "X" or isinstance(event.get("pid"), str):
+            continue  # the profiler's own spans lie in processes that are words
+        place = (event["pid"], event["tid"])
+        begin_ns = _run_ns(trace, event)
+        slices.setdefault(place, []).append(
+            Slice(
+                name=event["name"],
+                category=event.get("cat", "profiled"),
+                begin_ns=begin_ns,
+                end_ns=begin_ns + max(round(float(event.get("dur", 0)) * 1000), 1),
+                args={key: value for key, value in event.get("args", {}).items() if key not in LEFT_OUT},
+            )
+        )
+        if event.get("cat") in ON_GPU:
+            names[place] = f"GPU {event['pid']}, stream {event['tid']}"
+    found: list[Event] = []
+    for number, place in enumerate(sorted(slices, key=str)):
+        tracks[place] = Track(pid, pid + FIRST_TRACK + number)
+        found += thread_names(
+            tracks[place], f"profiled: {names.get(place, f'thread {place[1]}')}", FIRST_TRACK + number
+        )
+        found += [piece.event(tracks[place]) for piece in nested(slices[place])]
+    return [*found, *_launches(trace, tracks, arrows)]
+
+
+def _thread_titles(trace: ProfiledTrace) -> dict[tuple[Any, Any], str]:
+    return {
+        (event["pid"], event["tid"]): str(event["args"]["name"])
+        for event in trace.events
+        if event.get("ph") == "M" and event.get("name") == "thread_name"
+    }
+
+
+def _run_ns(trace: ProfiledTrace, event: Mapping[str, Any]) -> int:
+    return round(float(event["ts"]) * 1000) + trace.shift_ns
+
+
+def _launches(trace: ProfiledTrace, tracks: Mapping[tuple[Any, Any], Track], arrows: Arrows) -> Iterator[Event]:
+    """Arrows from launches to kernels, where the trace holds both ends."""
+    starts = {event["id"]: event for event in trace.events if event.get("cat") == LAUNCH and event.get("ph") == "s"}
+    for end in trace.events:
+        if end.get("cat") != LAUNCH or end.get("ph") != "f" or end["id"] not in starts:
+            continue
+        start = starts[end["id"]]
+        source, target = (tracks.get((event["pid"], event["tid"])) for event in (start, end))
+        leaves_ns, arrives_ns = _run_ns(trace, start), _run_ns(trace, end)
+        if source is None or target is None or arrives_ns < leaves_ns:
+            continue
+        common = {"name": "launch", "cat": "arrow", "id": arrows.next_number()}
+        yield {"ph": "s", **common, "pid": source.pid, "tid": source.tid, "ts": micro(leaves_ns)}
+        yield {"ph": "f", "bp": "e", **common, "pid": target.pid, "tid": target.tid, "ts": micro(arrives_ns)}

@@ -1,0 +1,233 @@
+"""One trace of all workers, from what each wrote of its steps: a process per worker, arrows between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.measure.step_reader import StepRange
+from paceline.measure.trace_format import (
+    Arrows,
+    Event,
+    Slice,
+    Track,
+    counter,
+    lanes,
+    nested,
+    process_names,
+    thread_names,
+)
+
+Line = Mapping[str, Any]
+
+PIDS_APART = 10_000  # viewers want numbers of threads to be unique over all processes
+WORTH_AN_ARROW_NS = 50_000  # a wait for the last to come to a collective that is shorter is not shown
+MESSAGES = ("send", "recv")
+# Resources that are levels, and cumulative bytes, which are shown as a rate. What they are called in a viewer.
+LEVELS = {
+    "cpu_percent": "CPU (%)",
+    "rss_bytes": "memory (bytes)",
+    "gpu_percent": "GPU (%)",
+    "gpu_memory_bytes": "GPU memory (bytes)",
+}
+RATES = {
+    "disk_read_bytes": "disk read (bytes/s)",
+    "disk_written_bytes": "disk written (bytes/s)",
+    "network_sent_bytes": "network sent (bytes/s)",
+    "network_received_bytes": "network received (bytes/s)",
+}
+
+
+@dataclass
+class WorkerLines:
+    """What one worker wrote of a range of steps."""
+
+    rank: int
+    head: Line = field(default_factory=dict)
+    steps: list[Line] = field(default_factory=list)
+    spans: list[Line] = field(default_factory=list)
+    ops: list[Line] = field(default_factory=list)
+    blocked: list[Line] = field(default_factory=list)
+    samples: list[Line] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return pid_of(self.rank)
+
+    @staticmethod
+    def of(rank: int, lines: Iterable[Line], steps: StepRange) -> WorkerLines:
+        """Lines of those steps, and every sample."""
+        worker = WorkerLines(rank)
+        kinds = {"step": worker.steps, "span": worker.spans, "op": worker.ops, "blocked": worker.blocked}
+        for line in lines:
+            kind = line.get("kind")
+            if kind == "head":
+                worker.head = line
+            elif kind == "sample":
+                worker.samples.append(line)
+            elif kind in kinds and "begin_s" in line and line["step"] in steps:
+                kinds[kind].append(line)
+        return worker
+
+    @property
+    def period_s(self) -> tuple[float, float] | None:
+        """From the first to the last of what happened in those steps; None where nothing was kept of them."""
+        timed = [*self.spans, *self.ops, *self.blocked]
+        if not timed:
+            return None
+        return min(line["begin_s"] for line in timed), max(line["end_s"] for line in timed)
+
+
+@dataclass(frozen=True)
+class DrawnOperation:
+    """An operation on its track."""
+
+    rank: int
+    line: Line
+    track: Track
+    piece: Slice
+
+
+def pid_of(rank: int) -> int:
+    return (rank + 1) * PIDS_APART
+
+
+def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]:
+    """All workers' tracks and the arrows between them."""
+    events: list[Event] = []
+    drawn: list[DrawnOperation] = []
+    for worker in sorted(workers, key=lambda worker: worker.rank):
+        operations, number_of_lanes = _draw_operations(worker)
+        events += _names(worker, number_of_lanes)
+        events += [piece.event(Track(worker.pid, worker.pid)) for piece in nested(_loop(worker))]
+        events += [operation.piece.event(operation.track) for operation in operations]
+        events += _resources(worker)
+        drawn += operations
+    return [*events, *_message_arrows(drawn, arrows), *_collective_arrows(drawn, arrows)]
+
+
+def _names(worker: WorkerLines, number_of_lanes: int) -> Iterator[Event]:
+    host = f" on {worker.head['host']}" if worker.head.get("host") else ""
+    process = f", process {worker.head['pid']}" if worker.head.get("pid") else ""
+    yield from process_names(worker.pid, f"worker {worker.rank}{host}{process}", worker.rank)
+    yield from thread_names(Track(worker.pid, worker.pid), "loop", 0)
+    for lane in range(number_of_lanes):
+        name = "communication" if lane == 0 else f"communication {lane + 1}"
+        yield from thread_names(_lane(worker, lane), name, lane + 1)
+
+
+def _lane(worker: WorkerLines, lane: int) -> Track:
+    return Track(worker.pid, worker.pid + 1 + lane)
+
+
+def _loop(worker: WorkerLines) -> Iterator[Slice]:
+    """Steps, the phases inside them, and inside those where the worker stood still."""
+    shown = ("loss", "num_samples", "sent_bytes")
+    for line in worker.steps:
+        args = {key: line[key] for key in shown if key in line}
+        end_s = line["begin_s"] + line["iteration_s"]
+        yield Slice.of(f"step {line['step']}", "step", line["begin_s"], end_s, args)
+    for line in worker.spans:
+        yield _slice(line, line["phase"], "phase", ("step",))
+    for line in worker.blocked:
+        yield _slice(line, f"blocked in {_title(line)}", "blocked", ("step", "number", "peer", "tag"))
+
+
+def _slice(line: Line, name: str, category: str, shown: Sequence[str]) -> Slice:
+    args = {key: line[key] for key in shown if line.get(key) is not None}
+    return Slice.of(name, category, line["begin_s"], line["end_s"], args)
+
+
+def _title(line: Line) -> str:
+    """An operation with its other end: `send to 2`, `broadcast from 0`, `all_reduce`."""
+    if line.get("peer") is None:
+        return str(line["op"])
+    word = "to" if line["op"] in ("send", "gather") else "from"
+    return f"{line['op']} {word} {line['peer']}"
+
+
+def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
+    """Operations that are under way at the same time lie in lanes of their own."""
+    shown = ("step", "bytes", "number", "peer", "tag", "medium")
+    pieces = [_slice(line, _title(line), "communication", shown) for line in worker.ops]
+    chosen = lanes(pieces)
+    drawn = [
+        DrawnOperation(worker.rank, line, _lane(worker, lane), piece)
+        for line, piece, lane in zip(worker.ops, pieces, chosen, strict=True)
+    ]
+    return drawn, max(chosen, default=-1) + 1
+
+
+def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
+    """From every send to the receive of the same message."""
+    sends = {_message(one): one for one in drawn if one.line["op"] == "send"}
+    for one in drawn:
+        send = sends.get(_message(one)) if one.line["op"] == "recv" else None
+        if send is not None:
+            source, target = (send.track, send.piece), (one.track, one.piece)
+            yield from arrows.between(
+                "message", source, target, leaves_ns=send.piece.begin_ns, arrives_ns=one.piece.end_ns
+            )
+
+
+def _message(one: DrawnOperation) -> tuple[int, int, int, int]:
+    """Sender, receiver, tag and number: what both ends of a message have in common."""
+    here, there = one.rank, one.line["peer"]
+    ends = (here, there) if one.line["op"] == "send" else (there, here)
+    return (*ends, one.line["tag"], one.line["number"])
+
+
+def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
+    """From the worker that came last to each that waited for it."""
+    collectives: dict[tuple[str, int], list[DrawnOperation]] = defaultdict(list)
+    for one in drawn:
+        if one.line["op"] not in MESSAGES:
+            collectives[one.line["op"], one.line["number"]].append(one)
+    for members in collectives.values():
+        last, waiting = _last_and_waiting(members)
+        arrived_ns = last.piece.begin_ns
+        for one in waiting:
+            if arrived_ns - one.piece.begin_ns >= WORTH_AN_ARROW_NS and one.piece.end_ns > arrived_ns:
+                source, target = (last.track, last.piece), (one.track, one.piece)
+                yield from arrows.between("last to come", source, target, leaves_ns=arrived_ns, arrives_ns=arrived_ns)
+
+
+def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
+    """Who was waited for and by whom: from a root there is only the root to wait for, and to a root only it waits."""
+    op, root = members[0].line["op"], members[0].line["peer"]
+    roots = [one for one in members if one.rank == root]
+    others = [one for one in members if one.rank != root]
+    if op in ("broadcast", "scatter") and roots:
+        return roots[0], others
+    last = max(others if op == "gather" and others else members, key=lambda one: one.piece.begin_ns)
+    return last, roots if op == "gather" else [one for one in members if one is not last]
+
+
+def _resources(worker: WorkerLines) -> Iterator[Event]:
+    """Samples around the steps, as counters: levels as they are, bytes as a rate since the sample before."""
+    period_s = worker.period_s
+    if period_s is None:
+        return
+    samples = sorted(worker.samples, key=lambda line: line["time_s"])
+    before: Line | None = None
+    for line in _around(samples, *period_s):
+        time_s = line["time_s"]
+        for key, name in LEVELS.items():
+            if line.get(key) is not None:
+                yield counter(worker.pid, name, time_s, line[key])
+        if before is not None and time_s > before["time_s"]:
+            for key, name in RATES.items():
+                if line.get(key) is not None and before.get(key) is not None:
+                    # A counter holds its value until the next: the rate belongs to the time that led here.
+                    rate = (line[key] - before[key]) / (time_s - before["time_s"])
+                    yield counter(worker.pid, name, before["time_s"], rate)
+        before = line
+
+
+def _around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
+    """Samples within a period, and the nearest on each side."""
+    first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
+    last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
+    return list(samples[first : last + 1])

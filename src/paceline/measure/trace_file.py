@@ -1,0 +1,130 @@
+"""The trace of a stored run, all workers in one file: which steps, from which files, to where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import RunError, UsageError
+from paceline.measure.step_reader import StepRange, check_within
+from paceline.measure.torch_profiler import FOLDER, ProfiledTrace, profiled_events, read_profiled
+from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
+from paceline.measure.trace_format import Arrows, write_events
+from paceline.worker_files import worker_files, worker_lines
+
+# Beside the folder of the workers' own traces: programs that are given that folder read every file in it.
+NAME = "merged-trace.json.gz"
+# What a default trace holds at most: some megabytes that a viewer opens at once.
+MOST_LINES = 50_000
+MOST_STEPS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSummary:
+    """What was written, to say so."""
+
+    path: Path
+    steps: StepRange
+    num_workers: int
+    num_profiled: int  # workers whose own traces are in it
+    num_events: int
+    num_arrows: int
+    clock_error_s: float | None  # how far apart any two workers' clocks may be; None where it is not known
+
+
+def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
+    """Make one trace of a run; of its profiled steps, or of some in its middle, where none are named."""
+    target = target or folder / NAME
+    if target.resolve().parent == (folder / FOLDER).resolve():
+        raise UsageError(
+            f"{str(target)!r} lies among the workers' own traces, where other programs take it for one of them; "
+            "choose another folder"
+        )
+    files = worker_files(folder)
+    lines, total_steps = _count_lines(files)
+    if not lines:
+        raise UsageError(f"run {folder.name!r} has nothing to trace: its workers recorded no spans (--no-measure)")
+    profiled = {rank: trace for rank in files if (trace := read_profiled(folder, rank)) is not None}
+    steps = _settle(steps, lines, total_steps, profiled)
+    workers = [WorkerLines.of(rank, worker_lines(file), steps) for rank, file in files.items()]
+    arrows = Arrows()
+    events = merged_events(workers, arrows)
+    shown = {rank: trace for rank, trace in profiled.items() if _overlap(trace.steps, steps)}
+    for rank, trace in shown.items():
+        events += profiled_events(trace, pid_of(rank), arrows)
+    errors_s = {worker.rank: worker.head.get("clock_error_s") for worker in workers}
+    facts = {
+        "run": folder.name,
+        "first_step": steps.first,
+        "end_step": steps.end,
+        "clock": "seconds since the run's start, on the clock of worker 0",
+        "clock_error_s": errors_s,
+    }
+    try:
+        write_events(target, events, facts)
+    except OSError as error:
+        raise RunError(f"{str(target)!r} cannot be written: {error.strerror}") from error
+    known = [error for error in errors_s.values() if error is not None]
+    return TraceSummary(
+        path=target,
+        steps=steps,
+        num_workers=len(workers),
+        num_profiled=len(shown),
+        num_events=len(events),
+        num_arrows=sum(event["ph"] == "s" for event in events),
+        clock_error_s=sum(sorted(known)[-2:]) if len(known) == len(workers) else None,
+    )
+
+
+def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
+    """How much was recorded of each step of which spans were kept, and how many steps there were."""
+    counts: Counter[int] = Counter()
+    total_steps = 0
+    for file in files.values():
+        for line in worker_lines(file):
+            if line["kind"] == "step":
+                total_steps = max(total_steps, line["step"] + 1)
+            elif line["kind"] in ("span", "op", "blocked"):
+                counts[line["step"]] += 1
+    return counts, total_steps
+
+
+def _settle(
+    asked: StepRange | None, lines: Counter[int], total_steps: int, profiled: dict[int, ProfiledTrace]
+) -> StepRange:
+    """The steps that were asked for, or those that were profiled, or a middle that does not weigh too much."""
+    kept = sorted(step for step in lines if step < total_steps) or sorted(lines)
+    if asked is not None:
+        check_within(asked, total_steps, "--steps")
+        if not any(step in asked for step in kept):
+            nearest = min(kept, key=lambda step: abs(step - asked.first))
+            raise UsageError(
+                f"nothing was recorded of {asked}: of a long run fewer and fewer steps are kept; "
+                f"the nearest is {nearest}"
+            )
+        return asked
+    if profiled:
+        return StepRange(
+            min(trace.steps.first for trace in profiled.values()), max(trace.steps.end for trace in profiled.values())
+        )
+    kept = _longest_without_gaps(kept)
+    per_step = sum(lines[step] for step in kept) / len(kept)
+    number = min(max(int(MOST_LINES / per_step), 1), MOST_STEPS, len(kept))
+    first = (len(kept) - number) // 2
+    return StepRange(kept[first], kept[first + number - 1] + 1)
+
+
+def _longest_without_gaps(steps: list[int]) -> list[int]:
+    """Steps that follow each other: of a long run, all of the first 1,000 are recorded, and then fewer and fewer."""
+    found: list[list[int]] = []
+    for step in steps:
+        if found and step == found[-1][-1] + 1:
+            found[-1].append(step)
+        else:
+            found.append([step])
+    return max(found, key=len)
+
+
+def _overlap(one: StepRange, other: StepRange) -> bool:
+    return one.first < other.end and other.first < one.end

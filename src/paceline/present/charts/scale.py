@@ -1,0 +1,299 @@
+"""Charts of a scaling study: time, speed-up, efficiency and communication over workers, a line per strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.charts.registry import chart
+from paceline.present.charts.split import split_of
+from paceline.present.numbers import DASH, duration, ms, significant, times
+from paceline.present.rows import shown
+from paceline.present.styles import REFERENCES, Style, styles
+from paceline.results import Json, Row, Scaling
+from paceline.study.entries import ONE_WORKER
+from paceline.study.scale_analysis import STRONG, WEAK, lines_of, modes_of, reference_of
+
+Rows = Sequence[Row]
+
+IDEAL = "one worker, perfect scaling"
+SHARES = {"communication": "communication_s", "waiting": "waiting_s", "hidden communication": "overlap_s"}
+
+
+@dataclass(frozen=True)
+class ScaleQuantity:
+    """What a chart shows of a point, as plain numbers on its axis."""
+
+    value: Callable[[Row], float | None]
+    text: Callable[[float], str]
+    bounds: Callable[[Row], Sequence[float] | None] = lambda _: None
+    ideal: Callable[[str, int, float], float] | None = None  # from the mode, the workers and one worker's value
+
+
+def ideal_name(mode: str) -> str:
+    """The time of a step if workers cost nothing."""
+    return "t_1" if mode == WEAK else "t_1/N"
+
+
+def mode_of(row: Row) -> str:
+    return str((row.point or {}).get("mode"))
+
+
+def scaling_of(row: Row) -> Scaling:
+    return row.scaling or Scaling()
+
+
+def labels_of(results: Rows) -> list[str]:
+    """The strategies, each once: the number of one here is its number in the page's key."""
+    return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
+
+
+def looks_of(results: Rows) -> list[Style]:
+    """How each of them looks, and after them what one worker and perfect scaling look like."""
+    firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
+    return [*styles([row.strategy for row in firsts]), Style(REFERENCES[ONE_WORKER], "dash", "square")]
+
+
+@chart("scale", order=10)
+def time_over_workers(results: Rows) -> Iterator[Chart]:
+    quantity = ScaleQuantity(
+        lambda r: r.iteration_s.mean * 1e3,
+        lambda value: duration(value / 1e3),
+        lambda r: [bound * 1e3 for bound in r.iteration_mean_s_interval95 or ()] or None,
+        lambda mode, workers, alone: alone / workers if mode == STRONG else alone,
+    )
+    heads = ["Iteration, ms", "95 % interval, ms"]
+    caption = (
+        f"Mean over timed steps and workers; less is better. {_whiskers(results)} Dashed: perfect scaling, "
+        f"{_ideals(results)}."
+    )
+    yield _chart("time-workers", "Time per iteration over workers", caption, results, quantity, "ms", heads, wide=True)
+
+
+@chart("scale", order=30)
+def speedup(results: Rows) -> Iterator[Chart]:
+    quantity = ScaleQuantity(
+        lambda r: scaling_of(r).speedup,
+        lambda value: f"{times(value)} times",
+        lambda r: scaling_of(r).speedup_interval95,
+        lambda mode, workers, alone: float(workers),  # noqa: ARG005
+    )
+    caption = "Samples per second over those of one worker; more is better. Dashed: as many times as workers."
+    heads = ["Speed-up", "95 % interval"]
+    yield from _if_any(_chart("speedup-workers", "Speed-up", caption, results, quantity, "times one worker", heads))
+
+
+@chart("scale", order=40)
+def efficiency(results: Rows) -> Iterator[Chart]:
+    quantity = ScaleQuantity(
+        lambda r: _percent(scaling_of(r).efficiency),
+        lambda value: f"{value:.0f} %",
+        lambda r: [100 * bound for bound in scaling_of(r).efficiency_interval95 or ()] or None,
+        lambda mode, workers, alone: 100.0,  # noqa: ARG005
+    )
+    caption = "Speed-up over the number of workers. Dashed: nothing is lost."
+    heads = ["Efficiency, %", "95 % interval, %"]
+    yield from _if_any(_chart("efficiency-workers", "Efficiency", caption, results, quantity, "%", heads))
+
+
+@chart("scale", order=50)
+def communication_share(results: Rows) -> Iterator[Chart]:
+    """How much of a step workers communicate, wait and communicate while computing."""
+    modes, options = modes_of(results), tuple(SHARES)
+    views = []
+    for mode in modes:
+        for key in SHARES.values():
+            quantity = ScaleQuantity(_share(key), lambda value: f"{value:.1f} %")
+            views.append(_figure(results, mode, quantity, "% of a step"))
+    if not any(trace["y"] for view in views for trace in view.traces):
+        return
+    rows = [[r.label, str(r.workers), mode_of(r), *(_cell(_share(key)(r)) for key in SHARES.values())] for r in results]
+    heads = ["Strategy", "Workers", "Scaling", *(f"{name.capitalize()}, %" for name in SHARES)]
+    choices = [*_mode_choice(modes), Choice("part", options)]
+    caption = (
+        "Part of a step, mean over workers. Communication: not hidden under computing, so that it adds to the step. "
+        "Waiting: this worker was ready, another was not."
+    )
+    title = "Communication in a step"
+    yield Chart("communication-workers", title, caption, views, Values(heads, rows), choices=choices)
+
+
+@chart("scale", order=20)
+def beyond_ideal(results: Rows) -> Iterator[Chart]:
+    """What a step takes beyond perfect scaling, beside the communication and the waiting that were measured."""
+    modes = modes_of(results)
+    estimated = ScaleQuantity(
+        lambda r: _ms(scaling_of(r).beyond_ideal_s), lambda value: f"{significant(value)} ms beyond"
+    )
+    seen = ScaleQuantity(_measured, lambda value: f"{significant(value)} ms communicating and waiting")
+    views = []
+    for mode in modes:
+        figure = _figure(results, mode, estimated, "ms per step")
+        _add_lines(figure, results, mode, seen, dash="dot")
+        views.append(figure)
+    found = [r for r in results if r.workers > 1 and scaling_of(r).beyond_ideal_s is not None]
+    if not found:
+        return
+    keys = ("beyond_ideal_s", "communication_s", "waiting_s", "overlap_s")
+    rows = [[r.label, str(r.workers), mode_of(r), *(ms(getattr(scaling_of(r), key)) for key in keys)] for r in found]
+    heads = ["Strategy", "Workers", "Scaling", "Beyond, ms", "Communication, ms", "Waiting, ms", "Hidden, ms"]
+    caption = (
+        f"Solid: time of a step beyond {_ideals(results)}, how communication is estimated where it cannot be measured. "
+        "Dotted: communication and waiting as measured. What lies between is work that did not shrink with the batch."
+    )
+    title = "Beyond perfect scaling, estimated and measured"
+    values = Values(heads, rows)
+    yield Chart("beyond-workers", title, caption, views, values, is_wide=True, choices=_mode_choice(modes))
+
+
+@chart("scale", order=60)
+def where_time_goes(results: Rows) -> Iterator[Chart]:
+    """The split of a step of every point."""
+    labels, modes = labels_of(results), modes_of(results)
+    rows = []
+    for result in results:
+        index = labels.index(result.label) if result.label in labels else len(labels)
+        where = "" if result.label == ONE_WORKER else f" on {result.workers}"
+        mode = f", {mode_of(result)}" if len(modes) > 1 else ""
+        label = f"{result.label}{where}{mode}"
+        rows.append((index, shown(result, label=label, short_label=label, full_label=label)))
+    yield from split_of(rows)
+
+
+def _chart(
+    id: str,
+    title: str,
+    caption: str,
+    results: Rows,
+    quantity: ScaleQuantity,
+    unit: str,
+    heads: Sequence[str],
+    *,
+    wide: bool = False,
+) -> Chart:
+    modes = modes_of(results)
+    views = [_figure(results, mode, quantity, unit) for mode in modes]
+    rows = [
+        [
+            r.label,
+            str(r.workers),
+            mode_of(r),
+            _cell(quantity.value(r)),
+            _interval(quantity.bounds(r)),
+        ]
+        for r in results
+    ]
+    table = Values(["Strategy", "Workers", "Scaling", *heads], rows)
+    return Chart(id, title, caption, views, table, is_wide=wide, choices=_mode_choice(modes))
+
+
+def _if_any(made: Chart) -> Iterator[Chart]:
+    """Nothing where the one worker is missing that speed-ups are relative to."""
+    if any(row[3] != DASH for row in made.table.rows):
+        yield made
+
+
+def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> PlotlyFigure:
+    figure = new_figure(hovermode="closest")
+    reference, index = reference_of(results, mode), len(labels_of(results))
+    numbers = sorted({r.workers for r in results if mode_of(r) == mode})
+    alone = quantity.value(reference) if reference is not None else None
+    if quantity.ideal is not None and alone is not None:
+        figure.add(
+            "scatter",
+            x=numbers,
+            y=[quantity.ideal(mode, number, alone) for number in numbers],
+            mode="lines",
+            line={"color": REFERENCES[ONE_WORKER], "width": 1.5, "dash": "dash"},
+            name=IDEAL,
+            meta=index,
+            legendgroup=str(index),
+            hoverinfo="skip",
+        )
+    _add_lines(figure, results, mode, quantity)
+    figure.x_axis("workers", tickvals=numbers, range=[numbers[0] - 0.15, numbers[-1] + 0.15])
+    figure.y_axis(unit, rangemode="tozero")
+    return figure
+
+
+def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
+    """A line per strategy; all of them begin at the one worker."""
+    reference, looks = reference_of(results, mode), looks_of(results)
+    lines = lines_of(results, mode)
+    for index, label in enumerate(labels_of(results)):
+        rows = ([reference] if reference is not None else []) + lines.get(label, [])
+        pairs = [(row, value) for row in rows if (value := quantity.value(row)) is not None]
+        if len(pairs) <= (reference is not None):
+            continue
+        look = looks[index]
+        figure.add(
+            "scatter",
+            x=[row.workers for row, _ in pairs],
+            y=[value for _, value in pairs],
+            error_y=_arms([(value, quantity.bounds(row)) for row, value in pairs]),
+            mode="lines+markers",
+            line={"color": look.colour, "width": 2, "dash": dash or look.dash},
+            marker={"color": look.colour, "symbol": f"{look.symbol}-open" if dash else look.symbol, "size": 8},
+            customdata=[[quantity.text(value)] for _, value in pairs],
+            hovertemplate=f"<b>{plain(label)}</b> on %{{x}}<br>%{{customdata[0]}}<extra></extra>",
+            name=plain(label),
+            meta=index,
+            legendgroup=str(index),
+            showlegend=not dash,
+        )
+
+
+def _arms(points: Sequence[tuple[float, Sequence[float] | None]]) -> Json:
+    """Whiskers; the middle of repeats can lie outside the interval of their mean, where an arm would be negative."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "thickness": 1.4,
+        "width": 4,
+        "array": [max(bounds[1] - value, 0.0) if bounds else 0.0 for value, bounds in points],
+        "arrayminus": [max(value - max(bounds[0], 0.0), 0.0) if bounds else 0.0 for value, bounds in points],
+    }
+
+
+def _mode_choice(modes: Sequence[str]) -> list[Choice]:
+    return [Choice("scaling", tuple(f"{mode} scaling" for mode in modes))] if len(modes) > 1 else []
+
+
+def _share(key: str) -> Callable[[Row], float | None]:
+    def share(row: Row) -> float | None:
+        seconds: float | None = getattr(scaling_of(row), key)
+        step = row.split.mean.step_s if row.split is not None else None
+        return None if seconds is None or not step else 100 * seconds / step
+
+    return share
+
+
+def _measured(row: Row) -> float | None:
+    communication, waiting = scaling_of(row).communication_s, scaling_of(row).waiting_s
+    return None if communication is None or waiting is None else (communication + waiting) * 1e3
+
+
+def _whiskers(results: Rows) -> str:
+    has_intervals = any(r.iteration_mean_s_interval95 for r in results)
+    return "Whiskers are 95 % intervals over repeats." if has_intervals else "One repeat: no interval."
+
+
+def _ideals(results: Rows) -> str:
+    return " or ".join(f"{ideal_name(mode)} ({mode})" for mode in modes_of(results))
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else share * 100
+
+
+def _cell(value: float | None) -> str:
+    return significant(value)
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return f"{significant(max(bounds[0], 0.0))} to {significant(bounds[1])}" if bounds else DASH

@@ -1,0 +1,112 @@
+"""Charts of a tuning: time of every candidate over the rungs, and what each lost against exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.present.chart import Chart, PlotlyFigure, Values, new_figure, plain
+from paceline.present.charts.registry import chart
+from paceline.present.numbers import DASH, significant, times
+from paceline.present.rows import ShownRow
+from paceline.present.styles import REFERENCES, Style, styles
+from paceline.results import Json
+from paceline.results.study import Candidate, RungResult, TuneResult
+
+OUT = Style(REFERENCES["none"])  # candidates that did not reach the last rung
+
+Looks = Mapping[str, tuple[int, Style]]
+
+
+@dataclass(frozen=True)
+class TunedRows:
+    """A tuning, and the rows of its last rung as the page shows them."""
+
+    study: TuneResult
+    rows: Sequence[ShownRow]
+
+    @property
+    def looks(self) -> Looks:
+        found = styles([row.strategy for row in self.rows])
+        return {row.full_label: (index, look) for index, (row, look) in enumerate(zip(self.rows, found, strict=True))}
+
+
+@chart("tuning", order=10)
+def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
+    """A line per candidate that ends where it went out."""
+    study, looks = content.study, content.looks
+    if not study.rungs:
+        yield "No rung was completed, so nothing was decided."
+        return
+    figure = new_figure(height=380)
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for rung in study.rungs:
+        for row in _measured(rung):
+            lines.setdefault(row.label, []).append((rung.steps, (row.iteration_s or 0.0) * 1e3))
+    # Who went out early is drawn first, so that finalists lie on top.
+    for label, line in sorted(lines.items(), key=lambda item: item[0] in looks):
+        index, look = looks.get(label, (None, OUT))
+        shown = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plain(label)}
+        hover = f"<b>{plain(label)}</b><br>%{{x}} steps: %{{y:.3g}} ms<extra></extra>"
+        _add(figure, index, shown, look, hover, width=2 if label in looks else 1)
+    steps = [rung.steps for rung in study.rungs]
+    figure.x_axis("steps of the rung", type="log", tickvals=steps, ticktext=[str(number) for number in steps])
+    figure.y_axis("ms per step (less is better)", rangemode="tozero")
+    rows = [[label, *(_at(line, number) for number in steps)] for label, line in lines.items()]
+    table = Values(["Strategy", *(f"{number} steps, ms" for number in steps)], rows)
+    caption = (
+        "Time per step of the slowest worker at each rung; a line ends where its strategy went out. Grey: not last."
+    )
+    yield Chart("tuning-rungs", "Who went how far", caption, [figure], table)
+
+
+def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
+    return next((significant(value) for number, value in line if number == steps), DASH)
+
+
+@chart("tuning", order=20)
+def lost(content: TunedRows) -> Iterator[Chart]:
+    """Loss against exact over time per step, in the last rung that judged a candidate as the final one did."""
+    study, looks = content.study, content.looks
+    if not study.rungs:
+        return
+    final = study.rungs[-1]
+    by, figure = final.judged_by, new_figure(height=380)
+    latest: dict[str, tuple[Candidate, int]] = {}
+    for rung in study.rungs:
+        if rung.judged_by == by:
+            latest |= {row.label: (row, rung.steps) for row in _measured(rung)}
+    for label, (row, steps) in latest.items():
+        index, look = looks.get(label, (None, OUT))
+        shown = {"x": [row.versus_reference], "y": [row.lost], "mode": "markers", "name": plain(label)}
+        hover = (
+            f"<b>{plain(label)}</b><br>{times(row.versus_reference)} times the time of "
+            f"{plain(study.reference)}<br>lost {row.lost:.2f}, after {steps} steps<extra></extra>"
+            if row.lost is not None
+            else f"<b>{plain(label)}</b>: no finite figure<extra></extra>"
+        )
+        _add(figure, index, shown, look, hover, width=1)
+    unit = "points of test accuracy" if by == "accuracy" else "% of test loss"
+    margin = final.margin
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": margin, "y1": margin}
+    figure.layout["shapes"] = [{**line, "line": {"dash": "dash", "width": 1.5, "color": REFERENCES["one-worker"]}}]
+    figure.x_axis(f"time per step, times that of {plain(study.reference)} (less is better)")
+    figure.y_axis(f"lost, {unit} (less is better)")
+    rows = [
+        [label, times(row.versus_reference), significant(row.lost), str(steps)]
+        for label, (row, steps) in latest.items()
+    ]
+    table = Values(["Strategy", "Time, times the reference's", f"Lost, {unit}", "Steps"], rows)
+    caption = f"Below the dashed line ({margin:g}) is allowed at the end; down and to the left is better."
+    yield Chart("tuning-lost", "What was lost for the time", caption, [figure], table)
+
+
+def _add(figure: PlotlyFigure, index: int | None, shown: Json, look: Style, hover: str, *, width: int) -> None:
+    marker = {"color": look.colour, "symbol": look.symbol, "size": 8 if index is not None else 6}
+    line = {"color": look.colour, "dash": look.dash, "width": width}
+    trace = {"mode": "lines+markers", "marker": marker, "line": line, "hovertemplate": hover, **shown}
+    figure.add("scatter", **trace, **({} if index is None else {"meta": index}))
+
+
+def _measured(rung: RungResult) -> list[Candidate]:
+    return [row for row in rung.rows if row.end != "failed"]

@@ -1,0 +1,237 @@
+"""Findings of rows compared with each other: speed, speed-up, the cost of synchronising, learning, replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.present.model import Finding, Kind
+from paceline.present.numbers import (
+    bare_percent,
+    counted,
+    duration,
+    duration_interval,
+    few,
+    listed,
+    percent,
+    significant,
+    times,
+    times_interval,
+)
+from paceline.present.rows import fastest_row, rivals
+from paceline.results import Row, Versus
+
+MAX_ACCURACY_GROUPS = 4  # more are read better in the table
+ONE_REPEAT = "one repeat cannot tell"  # a verdict of study/run_results.py
+ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
+
+
+def headline(rows: Sequence[Row]) -> Finding:
+    """The fastest strategy, as far as the measurements can tell."""
+    fastest, racing = fastest_row(rows), rivals(rows)
+    if fastest is None:
+        return Finding(f"{counted(len(rows), 'result')} of different work: none is the fastest.", kind="headline")
+    where = _where(racing)
+    if len(racing) == 1:
+        return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
+    verdicts = {row.label: row.versus_fastest.verdict for row in racing if row is not fastest and row.versus_fastest}
+    # A rival whose median of ratios is below one while its median time is not is no clear order either.
+    ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
+    if len(ties) == len(verdicts):
+        same = listed([fastest.label, *ties])
+        text = f"No difference in time per iteration at 95 % confidence {where}: {same}."
+        return Finding(text, kind="headline")
+    once = " in one repeat" if ONE_REPEAT in verdicts.values() else ""
+    text = f"Fastest {_kind(fastest)} strategy{once}: {fastest.label}, {_time(fastest, where)}."
+    return Finding(text, kind="headline")
+
+
+def _kind(fastest: Row) -> str:
+    """What the fastest is the fastest of: exact strategies are preferred, so an inexact one had no exact rival."""
+    return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
+
+
+def speed(rows: Sequence[Row]) -> list[Finding]:
+    """The other strategies against the fastest."""
+    fastest = fastest_row(rows)
+    if fastest is None:
+        return []
+    others = sorted(
+        (row for row in rivals(rows) if row is not fastest and row.versus_fastest), key=lambda row: _versus(row).ratio
+    )
+    name = fastest.label
+    found = []
+    if slower := [row for row in others if _versus(row).verdict == "slower"]:
+        first, *rest = slower
+        parts = [f"{_less(first)} less time per iteration than {first.label}{_less_bounds(first, '95 % interval ')}"]
+        parts += [f"{_less(row)} less than {row.label}{_less_bounds(row)}" for row in rest]
+        found.append(Finding(f"{name} takes {few(parts)}.", "Speed", "detail"))
+    if ties := [row for row in others if _versus(row).verdict in ("no difference", "faster")]:
+        parts = [f"{row.label} ({times(_versus(row).ratio)} times as long{_bounds(row)})" for row in ties]
+        kind: Kind = "detail" if len(ties) == len(others) else "finding"  # the headline says it where all tie
+        found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed", kind))
+    if unknown := [row for row in others if _versus(row).verdict == ONE_REPEAT]:
+        parts = [f"{row.label} takes {times(_versus(row).ratio)} times as long" for row in unknown]
+        found.append(Finding(f"Against {name} in this one repeat: {few(parts)}.", "Speed", "detail"))
+    return found
+
+
+def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
+    """A caution where nothing tells a difference from noise."""
+    if repeats != 1 or len(rivals(rows)) < 2 or len(rows) < 2:
+        return []
+    return [Finding(ONE_REPEAT_TEXT, "Speed", "caution")]
+
+
+def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
+    """The speed-up over the same code with one worker; a problem where there is none."""
+    title = "Against one worker"
+    fastest = fastest_row(rows)
+    alone = next((row for row in rows if row.workers == 1), None)
+    if fastest is None or not any(row.workers > 1 for row in rows):
+        return []
+    if alone is None:
+        return [Finding("No speed-up can be given: one worker was not measured.", title, "detail")]
+    if fastest.workers == 1 or alone.versus_fastest is None:
+        return []
+    versus, name, where = alone.versus_fastest, fastest.label, _where([fastest])
+    if versus.verdict == "no difference":
+        text = f"Not distinguishable from one worker at 95 % confidence: {name} {where}."
+        return [Finding(text, title)]
+    once = " in this one repeat" if versus.verdict == ONE_REPEAT else ""
+    if versus.ratio < 1:
+        bounds = versus.interval95
+        interval = f" (95 % interval {times(1 / bounds[1])} to {times(1 / bounds[0])})" if bounds else ""
+        text = (
+            f"One worker is faster: {name} takes {times(1 / versus.ratio)} times as long per iteration {where} as one "
+            f"worker with the same global batch{once}{interval}."
+        )
+        return [Finding(text, title, "problem")]
+    text = (
+        f"Speed-up over one worker with the same global batch: {name} {times(versus.ratio)} times {where}{once}"
+        f"{_in_brackets(versus)}, an efficiency of {bare_percent(versus.ratio / fastest.workers)} %."
+    )
+    behind = [row for row in rivals(rows) if row.workers > 1 and row.speedup is not None and row.speedup < 1]
+    if behind:
+        parts = [f"{row.label} (speed-up {times(row.speedup)})" for row in behind]
+        text += f" Slower than one worker: {listed(parts)}."
+    return [Finding(text, title, "detail")]
+
+
+def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
+    """Every strategy against workers that never synchronise, where those were measured."""
+    title = "Cost of synchronising"
+    pairs = [(row, row.versus_none) for row in rows if row.versus_none is not None and row.guarantee != "NONE"]
+    if not pairs:
+        return []
+    ordered = sorted(pairs, key=lambda pair: pair[1].ratio)
+    parts = [f"{row.label} {times(versus.ratio)}x{_brackets(versus)}" for row, versus in ordered]
+    limit = ordered[0][1]
+    slowest = "" if limit.limit_s is None else f", slowest worker {duration(limit.limit_s)}"
+    text = f"Time per iteration over workers that never synchronise ({limit.label}{slowest}): {', '.join(parts)}."
+    found = [Finding(text, title)]
+    fastest = fastest_row(rows)
+    if fastest is None or fastest.versus_none is None or fastest.guarantee == "NONE":
+        return found
+    versus = fastest.versus_none
+    if versus.interval95 and versus.interval95[0] <= 1:
+        text = f"Synchronising costs {fastest.label} nothing measurable: not distinguishable from {versus.label}."
+        found.append(Finding(text, title, "detail"))
+    elif versus.ratio > 1 and versus.limit_s is not None:
+        more_s, part = versus.limit_s * (versus.ratio - 1), bare_percent(1 - 1 / versus.ratio)
+        once = "" if versus.interval95 else " (one repeat)"
+        text = f"Synchronising costs {fastest.label} {duration(more_s)} per iteration, {part} % of its time{once}."
+        found.append(Finding(text, title, "detail"))
+    return found
+
+
+def learning(rows: Sequence[Row]) -> list[Finding]:
+    """Test accuracy at the end, rows with the same figure together; a loss that is not finite is a problem."""
+    title = "Learning"
+    lost = [row.label for row in rows if row.final.train_loss is None]
+    found = []
+    if lost:
+        text = f"Training diverged: the loss of {listed(lost)} is not a finite number at the end."
+        found.append(Finding(text, title, "problem"))
+    groups: dict[str, list[str]] = {}
+    scored = [(row, row.final.test_accuracy) for row in rows if row.final.test_accuracy is not None]
+    for row, accuracy in sorted(scored, key=lambda pair: -pair[1]):
+        groups.setdefault(percent(accuracy), []).append(row.label)
+    if len(groups) == 1:
+        ((figure, labels),) = groups.items()
+        whose = f" for {listed(labels)}" if len(scored) < len(rows) else " for all" if len(scored) > 1 else ""
+        found.append(Finding(f"Test accuracy at the end: {figure}{whose}.", title, "detail"))
+    elif groups:
+        parts = [f"{figure} ({listed(labels)})" for figure, labels in groups.items()]
+        is_long = len(parts) > MAX_ACCURACY_GROUPS
+        text = f"from {parts[-1]} to {parts[0]}" if is_long else listed(parts)
+        found.append(Finding(f"Test accuracy at the end: {text}.", title, "detail"))
+    return found
+
+
+def replicas(rows: Sequence[Row]) -> list[Finding]:
+    """Whether the workers of each row ended with the same parameters; a problem where an exact strategy did not."""
+    title = "Replicas"
+    several = [row for row in rows if row.workers > 1]
+    apart = [row for row in several if not row.replicas_equal]
+    found = [
+        Finding(
+            f"{row.label} is exact, but its replicas ended different (drift {significant(row.replica_drift)}): do not "
+            "trust its figures.",
+            title,
+            "problem",
+        )
+        for row in apart
+        if row.guarantee == "EXACT"
+    ]
+    sentences = []
+    if same := [row.label for row in several if row.replicas_equal and not row.replica_drift]:
+        which = "every worker" if len(same) == len(several) else f"every worker of {few(same)}"
+        sentences.append(f"Replicas are equal: {which} ended with the same parameters, bit for bit.")
+    if joined := [row for row in several if row.replicas_equal and row.replica_drift]:
+        parts = [f"{row.label} (drift {significant(row.replica_drift)})" for row in joined]
+        sentences.append(f"Replicas differed while training and were averaged at the end: {listed(parts)}.")
+    if allowed := [row for row in apart if row.guarantee != "EXACT"]:
+        parts = [
+            f"{row.label} (drift {significant(row.replica_drift)}, guarantee {row.guarantee.lower()})"
+            for row in allowed
+        ]
+        sentences.append(f"Replicas ended different, as their guarantee allows: {listed(parts)}.")
+    return [*found, *([Finding(" ".join(sentences), title, "detail")] if sentences else [])]
+
+
+def _where(rows: Sequence[Row]) -> str:
+    counts = sorted({row.workers for row in rows})
+    return f"on {listed([str(count) for count in counts], 'or')} worker{'' if counts == [1] else 's'}"
+
+
+def _time(row: Row, where: str) -> str:
+    bounds = row.iteration_mean_s_interval95
+    text = f"{duration(row.iteration_s.mean)} per iteration {where}"
+    return f"{text} (95 % interval {duration_interval(bounds)})" if bounds else text
+
+
+def _versus(row: Row) -> Versus:
+    assert row.versus_fastest is not None
+    return row.versus_fastest
+
+
+def _less(row: Row) -> str:
+    return f"{bare_percent(1 - 1 / _versus(row).ratio)} %"
+
+
+def _less_bounds(row: Row, what: str = "") -> str:
+    bounds = _versus(row).interval95
+    return f" ({what}{bare_percent(1 - 1 / bounds[0])} to {bare_percent(1 - 1 / bounds[1])} %)" if bounds else ""
+
+
+def _bounds(row: Row) -> str:
+    bounds = _versus(row).interval95
+    return f", {times_interval(bounds)}" if bounds else ""
+
+
+def _in_brackets(versus: Versus) -> str:
+    return f" (95 % interval {times_interval(versus.interval95)})" if versus.interval95 else ""
+
+
+def _brackets(versus: Versus) -> str:
+    return f" ({times_interval(versus.interval95)})" if versus.interval95 else ""

@@ -1,0 +1,194 @@
+"""The page of rows that are compared with each other: runs, comparisons, sweeps, tunings and reproductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from paceline.present import comparison_findings, conditions, measurement_findings
+from paceline.present.columns import comparison_table, speed_table
+from paceline.present.model import Facts, Finding, KeyEntry, Page, PageSection, Table, Tile, Visibility
+from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, percent, share, times
+from paceline.present.page_content import PageContent, asked_repeats, notices
+from paceline.present.rows import ShownRow, fastest_row, names_to_explain
+from paceline.present.styles import styles
+from paceline.present.worker_table import worker_table
+from paceline.recipe import Recipe
+from paceline.results import StudyResult
+from paceline.results.value import Json
+from paceline.runs import Stored
+
+KIND = "Paceline report"
+
+S = TypeVar("S", bound=StudyResult)
+
+
+def comparison_page(
+    material: PageContent,
+    *,
+    first: Sequence[Finding] | None = None,
+    tables: Sequence[Table[Any]] | None = None,
+    tables_title: str = "Strategies",
+    facts: Sequence[Facts] = (),
+    sections: Callable[[], Sequence[PageSection]] = tuple,
+    also: Sequence[Finding] = (),
+    is_sweep: bool = False,
+) -> Page:
+    """A page of rows. A study gives its own findings to begin with, tables, sections and further findings.
+
+    Without `first`, the page begins with the fastest strategy. Sections of the study come before those of every page.
+    """
+    rows = material.rows
+    begin = [comparison_findings.headline(rows)] if first is None else list(first)
+    # A sweep has its own sentence about repeats.
+    repeats = 0 if is_sweep else max((asked_repeats(source) for source in material.sources), default=1)
+    findings = [*begin, *row_findings(rows, material.recipe, repeats), *also, *cautions(material)]
+    return Page(
+        **frame(material),
+        findings=[*notes(material), *findings],
+        tiles=tiles(rows),
+        tables=[comparison_table(rows)] if tables is None else tables,
+        tables_title=tables_title,
+        facts=[*facts, *condition_facts(material)],
+        key=[
+            KeyEntry(row.label if len(row.label) <= 40 else row.short_label, style, row.full_label)
+            for row, style in zip(rows, styles([row.strategy for row in rows]), strict=True)
+        ],
+        names=names_to_explain(rows),
+        make_sections=lambda: [*sections(), *_chart_sections(rows)],
+        appendix=[worker_table(row, title=row.label, places=Visibility.HTML) for row in rows],
+    )
+
+
+def frame(material: PageContent) -> Json:
+    """The fields of a page that say what it is about."""
+    recipes = material.recipes
+    names = list(dict.fromkeys(recipe.name for recipe in recipes))
+    first = material.sources[0]
+    is_one = len(material.sources) == 1
+    return {
+        "kind": KIND,
+        "title": ", ".join(names) or first.name,
+        "description": recipes[0].description if len(names) == 1 else "",
+        "intro": intro(first) if is_one else (),
+        "started": first.started if is_one else "",
+        "num_sources": len(material.sources),
+        "recipes": _recipe_texts(material),
+        "foot": f"{first.kind} {first.folder}" if is_one else "",
+    }
+
+
+def intro(source: Stored) -> list[str]:
+    """Lines that identify stored results: name, status, what ran, and the error."""
+    words = [", ".join(part for part in (source.name, source.kind, source.status, source.started) if part)]
+    recipe = source.recipe
+    if recipe is not None:
+        where = f", on emulated nodes ({recipe.cluster})" if recipe.cluster.nodes else ""
+        workers = counted(recipe.workers, "worker")
+        words.append(f"{recipe.model.name} on {recipe.data.name}, global batch {recipe.batch_size}, {workers}{where}")
+    return [*words, *([source.error] if source.error else [])]
+
+
+def notes(material: PageContent) -> list[Finding]:
+    """Notices that come before any figure."""
+    return [Finding(text, "Notice", "caution") for text in notices(material)]
+
+
+def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:
+    """Everything that follows from rows, but for the headline."""
+    return [
+        *comparison_findings.speed(rows),
+        *comparison_findings.one_repeat(rows, repeats),
+        *comparison_findings.against_one_worker(rows),
+        *measurement_findings.time_of_a_step(rows),
+        *measurement_findings.stragglers(rows, recipe),
+        *comparison_findings.synchronisation_cost(rows),
+        *comparison_findings.learning(rows),
+        *measurement_findings.target(rows),
+        *comparison_findings.replicas(rows),
+        *measurement_findings.traffic(rows),
+        *measurement_findings.overhead(rows),
+    ]
+
+
+def cautions(material: PageContent) -> list[Finding]:
+    """Cautions that limit what the figures say."""
+    settings = [source.recipe_values for source in material.sources]
+    found = [
+        Finding(f"{text[0].upper()}{text[1:].rstrip('.')}.", "Caution", "caution")
+        for source in material.sources
+        if isinstance(source.content, StudyResult)
+        for text in source.content.cautions or []
+    ]
+    found += conditions.interventions(settings, material.rows)
+    recipe = material.recipe
+    if recipe is not None and material.rows:
+        is_study = material.sources[0].kind == "study"
+        found += conditions.machine_cautions(recipe, material.environment, material.rows, is_study=is_study)
+    return found
+
+
+def condition_facts(material: PageContent) -> list[Facts]:
+    """The conditions, for the HTML page."""
+    recipe = material.recipe
+    found = []
+    if recipe is not None:
+        training = conditions.training_facts(recipe, material.rows)
+        found.append(
+            Facts([*training, *conditions.special_facts(material.recipes)], "Conditions", "conditions", Visibility.HTML)
+        )
+    machine = conditions.machine_facts(material.environment)
+    return [*found, Facts(machine, "Machine and versions", "machine", Visibility.HTML)]
+
+
+def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
+    """Figures of the fastest row; none where rows cannot be compared."""
+    row = fastest_row(rows)
+    if row is None:
+        return []
+    bounds = row.iteration_mean_s_interval95
+    interval = duration_interval(bounds) if bounds else "one repeat"
+    found = [Tile("Time per iteration", duration(row.iteration_s.mean), f"{row.label}, {interval}")]
+    found.append(Tile("Samples per second", f"{row.samples_per_s:,.0f}", f"on {counted(row.workers, 'worker')}"))
+    if row.speedup is not None and row.workers > 1:
+        note = f"over one worker, efficiency {share(row.efficiency)}"
+        found.append(Tile("Speed-up", f"{times(row.speedup)} {TIMES}", note))
+    if row.split is not None:
+        mean = row.split.mean
+        if mean.overlap_fraction is not None:
+            found.append(Tile("Communication hidden", share(mean.overlap_fraction), "under computing"))
+        if mean.step_s:
+            found.append(Tile("Waiting", share(mean.waiting_s / mean.step_s), "of a step, for a late worker"))
+    if row.final.test_accuracy is not None:
+        found.append(Tile("Test accuracy", percent(row.final.test_accuracy), "at the end"))
+    if row.workers > 1:
+        sent = max((worker.sent_bytes for worker in row.per_worker), default=None)
+        found.append(Tile("Sent per worker", amount(sent), "over the run, at most"))
+    return found
+
+
+def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
+    """The charts of every page; the table of speed stands with the charts of speed."""
+    from paceline.present.charts.registry import make_sections
+
+    sections = make_sections(rows)
+    for section in sections:
+        if section.id == "speed":
+            section.tables.insert(0, speed_table(rows))
+    return sections
+
+
+def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
+    """Every recipe once, with the name of the folder that it is from."""
+    texts: dict[str, str] = {}
+    for source in material.sources:
+        if source.recipe is not None:
+            texts.setdefault(source.recipe.to_toml(), source.name)
+    return [(name, text) for text, name in texts.items()]
+
+
+def study_of(material: PageContent, kind: type[S]) -> S:
+    """The result of the one study on a page, in its own type."""
+    content = material.sources[0].content
+    assert isinstance(content, kind)
+    return content

@@ -1,0 +1,207 @@
+"""How the numbers of a tensor are spread, counted batch by batch.
+
+Which range of a tensor's numbers its grid covers: what lies outside is clipped, what lies inside is rounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError, unknown
+from paceline.quantize.graph import Graph
+from paceline.quantize.grid import Grid, grid_for
+
+NUM_BINS = 2048
+Batches = Callable[[], Iterable[Tensor]]  # the same batches every time
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts of numbers in equal bins from the smallest to the largest."""
+
+    low: float
+    high: float
+    counts: Tensor  # float64
+
+    @property
+    def width(self) -> float:
+        return (self.high - self.low) / len(self.counts)
+
+    @property
+    def edges(self) -> Tensor:
+        return torch.linspace(self.low, self.high, len(self.counts) + 1, dtype=torch.float64)
+
+    @property
+    def centres(self) -> Tensor:
+        edges = self.edges
+        return (edges[1:] + edges[:-1]) / 2
+
+    def without_zero(self) -> Tensor:
+        """Counts, that of zero's bin brought down to its neighbours': zero is exact on every grid, however often."""
+        counts = self.counts.clone()
+        if self.low <= 0 <= self.high and self.width > 0:
+            place = min(int(-self.low / self.width), len(counts) - 1)
+            around = [float(counts[i]) for i in (place - 1, place + 1) if 0 <= i < len(counts)]
+            counts[place] = min(float(counts[place]), max(around))
+        return counts
+
+    def coarser(self, num_bins: int) -> Histogram:
+        """As many numbers in fewer bins."""
+        return Histogram(self.low, self.high, self.counts.view(num_bins, -1).sum(1))
+
+
+def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BINS) -> Tensor:
+    """Counts of a tensor's numbers; where all of them are the same, they stand in the first bin."""
+    if high <= low:
+        counts = torch.zeros(num_bins, dtype=torch.float64)
+        counts[0] = values.numel()
+        return counts
+    return torch.histc(values.detach().flatten().float(), num_bins, low, high).double()
+
+
+@torch.no_grad()
+def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
+    """Histograms of the input and of every tensor that gets a grid of its own, over all batches, in two passes."""
+    limits: dict[str, tuple[float, float]] = {}
+
+    def widen(name: str, values: Tensor) -> None:
+        if not graph.has_grid(name) or not values.is_floating_point():
+            return
+        low, high = (float(value) for value in torch.aminmax(values))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UsageError(f"tensor {name!r} is not finite on the calibration data, so that it has no range")
+        old = limits.get(name, (low, high))
+        limits[name] = (min(low, old[0]), max(high, old[1]))
+
+    num_batches = 0
+    for images in batches():
+        graph.run(images, widen)
+        num_batches += 1
+    if not num_batches:
+        raise UsageError("the calibration set is empty: activations have no range without at least one sample")
+    counts = {name: torch.zeros(NUM_BINS, dtype=torch.float64) for name in limits}
+
+    def count(name: str, values: Tensor) -> None:
+        if name in counts:
+            counts[name] += histogram_of(values, *limits[name])
+
+    for images in batches():
+        graph.run(images, count)
+    return {name: Histogram(*limits[name], counts[name]) for name in limits}
+
+
+Range = tuple[float, float]
+NUM_CANDIDATES = 128
+NUM_LEVELS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How ranges are chosen."""
+
+    method: str
+    symmetric: bool = False
+    percentile: float = 99.99
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("calibration", self.method, METHODS)
+        if not 50 < self.percentile <= 100:
+            raise UsageError(f"--percentile must be above 50 and at most 100, not {self.percentile:g}")
+
+    def grid(self, histogram: Histogram) -> Grid:
+        return grid_for(*self.range(histogram), symmetric=self.symmetric)
+
+    def range(self, histogram: Histogram) -> Range:
+        return METHODS[self.method](histogram, self)
+
+
+def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
+    """All numbers that were seen."""
+    del calibration
+    return histogram.low, histogram.high
+
+
+def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
+    """All but the few that are furthest out on each side."""
+    shares = histogram.counts.cumsum(0) / histogram.counts.sum()
+    inside = calibration.percentile / 100
+    above = int(torch.searchsorted(shares, torch.tensor(inside, dtype=torch.float64)))
+    below = int(torch.searchsorted(shares, torch.tensor(1 - inside, dtype=torch.float64), right=True))
+    edges = histogram.edges
+    low, high = float(edges[min(below, len(shares) - 1)]), float(edges[min(above + 1, len(shares))])
+    return (histogram.low if histogram.low >= 0 else low), (histogram.high if histogram.high <= 0 else high)
+
+
+def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
+    """The range within which the rounded distribution says most of the original one (Kullback and Leibler)."""
+    del calibration
+    counts, centres = histogram.without_zero(), histogram.centres
+    best, found = float("inf"), (histogram.low, histogram.high)
+    for low, high in _candidates(histogram):
+        inside = (centres >= low) & (centres <= high)
+        if int(inside.sum()) < NUM_LEVELS // 2:
+            continue
+        divergence = _divergence(counts, inside)
+        if divergence < best:
+            best, found = divergence, (low, high)
+    return found
+
+
+def _divergence(counts: Tensor, inside: Tensor) -> float:
+    """From the clipped distribution to the same in as many steps as a grid has."""
+    first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
+    kept = counts[first : last + 1]
+    clipped = kept.clone()
+    clipped[0] += counts[:first].sum()
+    clipped[-1] += counts[last + 1 :].sum()
+    num_levels = min(NUM_LEVELS, len(kept))
+    level = torch.arange(len(kept)) * num_levels // len(kept)
+    mass = torch.zeros(num_levels, dtype=torch.float64).index_add_(0, level, kept)
+    filled = torch.zeros(num_levels, dtype=torch.float64).index_add_(0, level, (kept > 0).double())
+    rounded = torch.where(kept > 0, (mass / filled.clamp(min=1))[level], 0.0)
+    if not clipped.sum() or not rounded.sum():
+        return float("inf")
+    original, approximate = clipped / clipped.sum(), rounded / rounded.sum()
+    some = original > 0
+    # A bin that only clipping filled is missing on the other side; it costs as if it held next to nothing there.
+    return float((original[some] * (original[some] / approximate[some].clamp(min=1e-12)).log()).sum())
+
+
+def _mse(histogram: Histogram, calibration: Calibration) -> Range:
+    """The range with the least squared error: rounding inside it, clipping outside."""
+    counts, centres = histogram.without_zero(), histogram.centres
+    best, found = float("inf"), (histogram.low, histogram.high)
+    for low, high in _candidates(histogram):
+        grid = grid_for(low, high, symmetric=calibration.symmetric)
+        bottom, top = grid.range
+        beyond = (centres - top).clamp(min=0) + (bottom - centres).clamp(min=0)
+        rounding = torch.where(beyond > 0, 0.0, grid.scale**2 / 12)
+        error = float((counts * (beyond.square() + rounding)).sum())
+        if error < best:
+            best, found = error, (low, high)
+    return found
+
+
+def _candidates(histogram: Histogram) -> list[Range]:
+    """All numbers up to a size, from a small one to the largest seen; the widest first, so that it wins a tie."""
+    largest = max(-histogram.low, histogram.high)
+    sizes = [largest * number / NUM_CANDIDATES for number in range(NUM_CANDIDATES, 0, -1)]
+    return [(max(histogram.low, -size), min(histogram.high, size)) for size in sizes]
+
+
+METHODS: dict[str, Callable[[Histogram, Calibration], Range]] = {
+    "minmax": _minmax,
+    "percentile": _percentile,
+    "entropy": _entropy,
+    "mse": _mse,
+}
+
+
+def grids_for(histograms: dict[str, Histogram], calibration: Calibration) -> dict[str, Grid]:
+    """A grid for every tensor."""
+    return {name: calibration.grid(histogram) for name, histogram in histograms.items()}

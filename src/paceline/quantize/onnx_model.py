@@ -1,0 +1,197 @@
+"""A network as an ONNX file: in float32, or with every tensor quantized and dequantized again (QDQ).
+
+Integers are as ONNX Runtime has them fastest: activations uint8 (ours, moved up by 128), weights int8, biases int32.
+
+
+ONNX Runtime, where it is installed: it is imported when a file is run, never by training."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from paceline.quantize.fake_quant import is_wide
+from paceline.quantize.graph import Graph
+from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, LinearOp, MaxPool, Op, Relu
+from paceline.quantize.quantized import Quantized
+
+OPSET = 17
+IR_VERSION = 8  # the one that came with that opset: runtimes of some years read it
+MOVED = 128  # what int8 is moved by to be uint8
+
+
+def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantized | None = None) -> Path:
+    """Write a graph in float32 or, with its quantized form, in integers; `shape` is that of one input."""
+    writer = _Writer(graph, model)
+    with torch.no_grad():
+        made_shape = graph.run(torch.zeros(1, *shape)).shape[1:]
+    nodes, weights = writer.nodes_and_weights()
+    made = helper.make_graph(
+        nodes,
+        "paceline",
+        [helper.make_tensor_value_info(graph.input, TensorProto.FLOAT, ["N", *shape])],
+        [helper.make_tensor_value_info(writer.output, TensorProto.FLOAT, ["N", *made_shape])],
+        weights,
+    )
+    file = helper.make_model(made, producer_name="paceline", opset_imports=[helper.make_opsetid("", OPSET)])
+    file.ir_version = IR_VERSION
+    onnx.checker.check_model(file)
+    onnx.save_model(file, str(path))
+    return path
+
+
+class _Writer:
+    """Adds nodes one by one; `_values` holds, for each tensor of the graph, the name under which floats have it."""
+
+    def __init__(self, graph: Graph, model: Quantized | None) -> None:
+        self._graph, self._model = graph, model
+        self._nodes: list[Any] = []
+        self._weights: list[Any] = []
+        self._values: dict[str, str] = {}
+        self.output = ""
+
+    def nodes_and_weights(self) -> tuple[list[Any], list[Any]]:
+        self._values[self._graph.input] = self._through_integers(self._graph.input, self._graph.input)
+        for op in self._graph.ops:
+            made = _MAKERS[type(op)](self, op)
+            wide = is_wide(self._graph, op)
+            self._values[op.name] = made if wide else self._through_integers(op.name, made)
+        self.output = self._values[self._graph.output]
+        return self._nodes, self._weights
+
+    def inputs_of(self, op: Op) -> list[str]:
+        return [self._values[name] for name in op.inputs]
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self._nodes.append(helper.make_node(kind, inputs, [output], name=f"{output}_{kind}", **attributes))
+        return output
+
+    def constant(self, name: str, values: Any) -> str:
+        self._weights.append(numpy_helper.from_array(np.asarray(values, order="C"), name))
+        return name
+
+    def layer(self, op: LinearOp) -> tuple[str, str]:
+        """The names of a layer's weight and bias."""
+        if self._model is None:
+            weight = self.constant(f"{op.name}_weight", op.weight.detach().numpy().astype(np.float32))
+            return weight, self.constant(f"{op.name}_bias", op.bias.detach().numpy().astype(np.float32))
+        integers = self._model.weights[op.name]
+        scales = integers.scales.numpy().astype(np.float32)
+        input_scale = np.float32(self._model.grid(op.inputs[0]).scale)
+        weight = self._dequantized(f"{op.name}_weight", integers.weight.numpy(), scales)
+        return weight, self._dequantized(f"{op.name}_bias", integers.bias.numpy(), scales * input_scale)
+
+    def finish(self, made: str, op: LinearOp | Add) -> str:
+        return made if op.clip is None else self.clipped(op.name, made, op.clip)
+
+    def clipped(self, name: str, made: str, clip: Clip) -> str:
+        if clip.most is None:
+            return self.node("Relu", [made], f"{name}_relu")
+        low = self.constant(f"{name}_least", np.array(0, dtype=np.float32))
+        high = self.constant(f"{name}_most", np.array(clip.most, dtype=np.float32))
+        return self.node("Clip", [made, low, high], f"{name}_clipped")
+
+    def _dequantized(self, name: str, integers: Any, scales: Any) -> str:
+        zeros = self.constant(f"{name}_zero", np.zeros(len(scales), dtype=integers.dtype))
+        inputs = [self.constant(f"{name}_integers", integers), self.constant(f"{name}_scale", scales), zeros]
+        return self.node("DequantizeLinear", inputs, name, axis=0)
+
+    def _through_integers(self, name: str, made: str) -> str:
+        """A tensor as uint8 and back: what runs it sees by this that it may stay in integers."""
+        if self._model is None:
+            return made
+        grid = self._model.grid(name)
+        scale = self.constant(f"{name}_scale", np.array(grid.scale, dtype=np.float32))
+        zero = self.constant(f"{name}_zero", np.array(grid.zero_point + MOVED, dtype=np.uint8))
+        integers = self.node("QuantizeLinear", [made, scale, zero], f"{name}_quantized")
+        return self.node("DequantizeLinear", [integers, scale, zero], f"{name}_dequantized")
+
+
+def _conv(writer: _Writer, op: Conv) -> str:
+    weight, bias = writer.layer(op)
+    (above, beside), kernel = op.padding, [int(size) for size in op.weight.shape[2:]]
+    facts = {"strides": list(op.stride), "dilations": list(op.dilation), "group": op.groups, "kernel_shape": kernel}
+    pads = [above, beside, above, beside]
+    made = writer.node("Conv", [*writer.inputs_of(op), weight, bias], f"{op.name}_sum", pads=pads, **facts)
+    return writer.finish(made, op)
+
+
+def _linear(writer: _Writer, op: Linear) -> str:
+    weight, bias = writer.layer(op)
+    made = writer.node("Gemm", [*writer.inputs_of(op), weight, bias], f"{op.name}_sum", transB=1)
+    return writer.finish(made, op)
+
+
+def _add(writer: _Writer, op: Add) -> str:
+    return writer.finish(writer.node("Add", writer.inputs_of(op), f"{op.name}_sum"), op)
+
+
+def _pool(kind: str, **more: Any) -> Callable[[_Writer, MaxPool | AveragePool], str]:
+    def make(writer: _Writer, op: MaxPool | AveragePool) -> str:
+        (above, beside), kernel = op.padding, list(op.kernel)
+        facts = {"kernel_shape": kernel, "strides": list(op.stride), "pads": [above, beside, above, beside], **more}
+        return writer.node(kind, writer.inputs_of(op), f"{op.name}_pooled", **facts)
+
+    return make
+
+
+def _relu(writer: _Writer, op: Relu) -> str:
+    return writer.clipped(op.name, writer.inputs_of(op)[0], op.clip)
+
+
+def _flatten(writer: _Writer, op: Flatten) -> str:
+    return writer.node("Flatten", writer.inputs_of(op), f"{op.name}_flat", axis=1)
+
+
+_MAKERS: dict[type[Op], Callable[[_Writer, Any], str]] = {
+    Conv: _conv,
+    Linear: _linear,
+    Add: _add,
+    MaxPool: _pool("MaxPool"),
+    AveragePool: _pool("AveragePool", count_include_pad=1),
+    Relu: _relu,
+    Flatten: _flatten,
+}
+
+
+PACKAGES = ("onnx", "onnxruntime")
+
+
+def missing_packages() -> list[str]:
+    """What has to be installed before files can be written and run."""
+    return [package for package in PACKAGES if importlib.util.find_spec(package) is None]
+
+
+class OnnxModel:
+    """A file as ONNX Runtime runs it on the processor."""
+
+    def __init__(self, path: Path, *, threads: int = 0) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads  # 0: as many as there are cores
+        options.log_severity_level = 3
+        # Threads that wait by spinning would take the cores from whoever is timed next.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session: Any = onnxruntime.InferenceSession(
+            str(path), sess_options=options, providers=["CPUExecutionProvider"]
+        )
+        self._input = self._session.get_inputs()[0].name
+
+    def scores(self, images: Tensor) -> Tensor:
+        (found,) = self._session.run(None, {self._input: images.contiguous().numpy()})
+        return torch.from_numpy(found)
+
+
+def version() -> str:
+    import onnxruntime
+
+    return str(onnxruntime.__version__)

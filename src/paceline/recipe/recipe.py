@@ -1,0 +1,266 @@
+"""A recipe as a whole: its sections, how they must agree, changed by dotted keys, TOML in and out.
+
+Recipes from files and from words of the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import UsageError, unknown
+from paceline.parsing import Table, read_toml, read_toml_value
+from paceline.recipe.cluster import ClusterConfig
+from paceline.recipe.fields import Changes, RecipeSection, hints_of, option
+from paceline.recipe.sections import (
+    DataConfig,
+    MeasureConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(RecipeSection):
+    """Everything needed to repeat a run."""
+
+    name: str = option("custom", "what the run is called")
+    description: str = option("", "one line for lists")
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    strategy: str = option(
+        "all-reduce", "how workers agree: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
+    )
+    strategies: tuple[str, ...] = option(
+        (), "what compare compares, separated by commas; one-worker is the reference without peers", flag="--strategies"
+    )
+    codec: str = option(
+        "fp32",
+        "what a tensor looks like on the wire, where a strategy names none: NAME[:option=value...]",
+        flag="--codec",
+    )
+    comm: str = option("torch", "how bytes move between workers; auto picks", flag="--comm")
+    workers: int = option(4, "processes that train", flag="--workers", least=1)
+    threads: int = option(1, "threads per worker", flag="--threads", least=1)
+    device: str = option("cpu", "where to compute", flag="--device", choices=("cpu", "cuda"))
+    seed: int = option(0, "what every random choice starts from", flag="--seed", least=0)
+    timeout_s: float = option(60.0, "longest wait for a peer, in seconds", flag="--timeout", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        train = self.train
+        if train.batch_size and train.worker_batch_size and train.batch_size != train.worker_batch_size * self.workers:
+            raise UsageError(
+                f"batch size {train.batch_size} conflicts with worker batch size {train.worker_batch_size} x "
+                f"{self.workers} workers = {train.worker_batch_size * self.workers}; give one of the two"
+            )
+        if self.batch_size < self.workers:
+            raise UsageError(
+                f"batch size {self.batch_size} is smaller than {self.workers} workers: some would have no samples; "
+                f"use at least {self.workers}, or fewer workers"
+            )
+        optimizer = self.optimizer
+        if optimizer.momentum >= 1:
+            raise UsageError(f"optimizer.momentum must be below 1, not {optimizer.momentum:g}")
+        if optimizer.momentum and optimizer.name not in ("sgd", "lars"):
+            raise UsageError(f"optimizer {optimizer.name} takes no momentum; leave it out, or use sgd or lars")
+        if optimizer.nesterov and (optimizer.name != "sgd" or optimizer.momentum == 0):
+            raise UsageError("nesterov needs optimizer sgd with a momentum above 0")
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per step over all workers."""
+        if self.train.batch_size:
+            return self.train.batch_size
+        return self.train.worker_batch_size * self.workers if self.train.worker_batch_size else 100
+
+    def num_steps(self, num_samples: int) -> int:
+        """Steps until the first of epochs and iterations is reached."""
+        per_epoch = -(-num_samples // self.batch_size)
+        epochs, iterations = self.train.epochs, self.train.iterations
+        if epochs is None:
+            return iterations if iterations is not None else per_epoch
+        return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
+
+    def to_dict(self) -> Table:
+        """Plain values, without those that are unset."""
+        return typing.cast(Table, _plain(dataclasses.asdict(self)))
+
+    def to_toml(self) -> str:
+        values = self.to_dict()
+        lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
+        for key, table in values.items():
+            if isinstance(table, dict):
+                lines += ["", f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
+        return typing.cast(Recipe, _build(Recipe, values, source, ""))
+
+    @staticmethod
+    def from_toml(text: str, source: str = "recipe") -> Recipe:
+        return Recipe.from_dict(read_toml(text, source), source)
+
+    def replace(self, changes: Mapping[str, Any]) -> Recipe:
+        """A copy with dotted keys changed; the other name of a changed quantity is dropped with it."""
+        values = self.to_dict()
+        for key, other in EXCLUSIVE.items():
+            if changes.get(key) is not None and changes.get(other) is None:
+                section, _, name = other.partition(".")
+                values[section].pop(name, None)
+        if changes.get("data.name", self.data.name) != self.data.name:
+            for name in ("train_samples", "test_samples", "dir"):  # said of the other data
+                values["data"].pop(name, None)
+        if changes.get("optimizer.name", self.optimizer.name) != self.optimizer.name:
+            for name in ("momentum", "nesterov"):  # said of the other optimiser
+                values["optimizer"].pop(name, None)
+        if any(key not in SAME_STORY and value is not None for key, value in changes.items()):
+            values["description"] = ""  # it told of other settings
+        if changes.keys() & {"model.name", "data.name"}:
+            model, data = (
+                changes.get(key, old) for key, old in (("model.name", self.model.name), ("data.name", self.data.name))
+            )
+            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # what is no string is refused below
+        for key, value in changes.items():
+            section, dot, name = key.partition(".")
+            known = dict(recipe_keys())
+            if key not in known:
+                raise unknown("recipe key", key, known)
+            table = values[section] if dot else values
+            if value is None:
+                table.pop(name if dot else section, None)
+            else:
+                table[name if dot else section] = value
+        return Recipe.from_dict(values)
+
+
+# Two names of one quantity: changing one drops the other, so that an override never conflicts with a recipe's file.
+EXCLUSIVE = {
+    "train.batch_size": "train.worker_batch_size",
+    "train.worker_batch_size": "train.batch_size",
+    "train.iterations": "train.epochs",
+    "train.epochs": "train.iterations",
+}
+
+# Keys that can change while a recipe's name and description stay true.
+SAME_STORY = {
+    "strategy",
+    "strategies",
+    "codec",
+    "comm",
+    "seed",
+    "timeout_s",
+    "data.dir",
+    "data.download",
+    "train.log_every",
+    "train.checkpoint_every",
+    "measure.spans",
+    "measure.sample_hz",
+    "measure.profile",
+}
+
+
+def _short(name: str) -> str:
+    """The name of a model or of data without what leads to it: `path/to/file.py:make` is `file`."""
+    module, _, rest = name.partition(":")
+    if module in ("folder", "synthetic"):
+        return module
+    return Path(module).stem if rest else name
+
+
+def recipe_keys(cls: type = Recipe, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Every dotted key of a recipe with its field."""
+    hints = hints_of(cls)
+    for item in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[item.name]):
+            yield from recipe_keys(hints[item.name], f"{item.name}.")
+        else:
+            yield f"{prefix}{item.name}", item
+
+
+def key_type(key: str) -> Any:
+    """The type of the value behind a dotted key."""
+    section, dot, name = key.partition(".")
+    return hints_of(hints_of(Recipe)[section])[name] if dot else hints_of(Recipe)[section]
+
+
+def _build(cls: type, values: Mapping[str, Any], source: str, prefix: str) -> Any:
+    hints = hints_of(cls)
+    names = [item.name for item in dataclasses.fields(cls)]
+    arguments = {}
+    for key, value in values.items():
+        if key not in names:
+            raise unknown(f"key in {source}", f"{prefix}{key}", [f"{prefix}{name}" for name in names])
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise UsageError(f"{source}: {key} is a table of keys, not {value!r}")
+            value = _build(typing.cast(type, hints[key]), value, source, f"{key}.")
+        arguments[key] = value
+    return cls(**arguments)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return repr(value)
+
+
+DEFAULT_RECIPE = "lenet5-mnist"
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """A built-in recipe by name, or a TOML file by path."""
+    known = builtin_recipes()
+    if name_or_path in known:
+        return known[name_or_path]
+    path = Path(name_or_path).expanduser()
+    if path.suffix == ".toml" or path.exists():
+        try:
+            return Recipe.from_toml(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"recipe {name_or_path!r} cannot be read: {error}") from None
+    raise unknown("recipe", name_or_path, known)
+
+
+def builtin_recipes() -> dict[str, Recipe]:
+    folder = resources.files("paceline") / "recipes"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
+    found = [Recipe.from_toml(entry.read_text(encoding="utf-8"), entry.name) for entry in files]
+    return {recipe.name: recipe for recipe in found}
+
+
+def parse_set(assignments: list[str]) -> Changes:
+    """`key=value` words as changes; a value is read as TOML reads it, or else as a string."""
+    changes: Changes = {}
+    for word in assignments:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"--set {word!r} is not key=value")
+        known = dict(recipe_keys())
+        if key not in known:
+            raise unknown("recipe key", key, known)
+        changes[key] = read_toml_value(text, f"--set {key}")
+    return changes

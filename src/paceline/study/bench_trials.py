@@ -1,0 +1,271 @@
+"""What one worker does to measure collectives: every comm open at once, taking turns, beside a plain copy of memory."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from paceline.comm import Comm, Reduction
+from paceline.results.value import Json
+from paceline.strategies.gather_scatter import gather_scatter
+from paceline.strategies.ring import Spare, ring_all_reduce
+from paceline.train.context import Context
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+COPY = "copy"
+# Numbers repeat after so many: a prime, so that no piece of a tensor looks like one that belongs elsewhere.
+PERIOD = 251
+LARGEST = 2  # of a worker's numbers; sums of them are exact in every number type, in any order
+TELL_EVERY_S = 0.25  # drawing a bar takes a core's time, too
+
+
+class Trial(ABC):
+    """One way to do an operation on one comm. Its input is filled again before every time."""
+
+    result: ClassVar[str] = "private"  # whose memory the result is in; see docs/commands.md
+
+    def __init__(self, comm: Comm, numel: int, dtype: torch.dtype) -> None:
+        self.comm = comm
+        self.numel = numel
+        self.dtype = dtype
+        self.input = self.make_input()
+
+    def make_input(self) -> Tensor:
+        return torch.zeros(self.numel, dtype=self.dtype)
+
+    def fill(self) -> None:
+        """For timing: any numbers that do not grow out of range."""
+        self.input.fill_(1)
+
+    def fill_to_check(self) -> None:
+        """Numbers that differ from place to place and from worker to worker."""
+        self.input.copy_(self.numbers_of(self.comm.rank, self.input.numel()))
+
+    @abstractmethod
+    def do(self) -> None:
+        """What is timed."""
+
+    @abstractmethod
+    def is_right(self) -> bool:
+        """Whether what was done to numbers that were filled in to check came out right on this worker."""
+
+    def numbers_of(self, rank: int, numel: int) -> Tensor:
+        return self._tiled(_one_period(rank), numel)
+
+    def sum_of_all(self) -> Tensor:
+        total = torch.stack([_one_period(rank) for rank in range(self.comm.world_size)]).sum(0)
+        return self._tiled(total, self.numel)
+
+    def _tiled(self, period: Tensor, numel: int) -> Tensor:
+        return period.to(self.dtype).repeat(-(-numel // PERIOD))[:numel]
+
+
+class CopyTrial(Trial):
+    """What a comm is held against: each worker copies a buffer to another, all at once."""
+
+    def make_input(self) -> Tensor:
+        self.output = torch.zeros(self.numel, dtype=self.dtype)
+        return super().make_input()
+
+    def do(self) -> None:
+        self.output.copy_(self.input)
+
+    def is_right(self) -> bool:
+        return torch.equal(self.output, self.input)
+
+
+class AllReduceTrial(Trial):
+    def do(self) -> None:
+        self.comm.all_reduce(self.input)
+
+    def is_right(self) -> bool:
+        return torch.equal(self.input, self.sum_of_all())
+
+
+class PlainAllReduce(AllReduceTrial):
+    """On ordinary memory, where the comm has memory that it likes better."""
+
+    result: ClassVar[str] = "plain"
+
+
+class ReductionTrial(Trial):
+    """From the comm's own memory, filled beforehand as backward would fill it, to a result of one's own."""
+
+    is_shared: ClassVar[bool] = False
+
+    def make_input(self) -> Tensor:
+        self.reduction: Reduction = self.comm.reduction(
+            self.numel, self.dtype, torch.device("cpu"), shared=self.is_shared
+        )
+        return self.reduction.own
+
+    def do(self) -> None:
+        self.reduction.start(0, self.numel).wait()
+
+    def is_right(self) -> bool:
+        return torch.equal(self.reduction.result, self.sum_of_all())
+
+
+class SharedReduction(ReductionTrial):
+    """The same to a result that all workers read in one place."""
+
+    result: ClassVar[str] = "shared"
+    is_shared: ClassVar[bool] = True
+
+    @property
+    def has_its_own_result(self) -> bool:
+        return self.reduction.result.data_ptr() != self.reduction.own.data_ptr()
+
+
+class RingTrial(AllReduceTrial):
+    """Our own ring, of messages on the comm."""
+
+    def make_input(self) -> Tensor:
+        self._spare = Spare()
+        return super().make_input()
+
+    def do(self) -> None:
+        ring_all_reduce(self.input, self.comm, self._spare)
+
+
+class GatherScatterTrial(AllReduceTrial):
+    def do(self) -> None:
+        gather_scatter(self.input, self.comm)
+
+
+class ReduceScatter(Trial):
+    def make_input(self) -> Tensor:
+        self.output = torch.zeros(self.numel // self.comm.world_size, dtype=self.dtype)
+        return super().make_input()
+
+    def do(self) -> None:
+        self.comm.reduce_scatter(self.output, self.input)
+
+    def is_right(self) -> bool:
+        return torch.equal(self.output, self.sum_of_all().view(self.comm.world_size, -1)[self.comm.rank])
+
+
+class AllGather(Trial):
+    """Everybody's piece to everybody; the size is that of all pieces together."""
+
+    def make_input(self) -> Tensor:
+        self.pieces: list[Tensor] = []
+        return torch.zeros(self.numel // self.comm.world_size, dtype=self.dtype)
+
+    def fill(self) -> None:
+        self.pieces = []  # memory goes back before the clock runs
+        super().fill()
+
+    def do(self) -> None:
+        self.pieces = self.comm.all_gather(self.input)
+
+    def is_right(self) -> bool:
+        expected = [self.numbers_of(rank, self.input.numel()) for rank in range(self.comm.world_size)]
+        return len(self.pieces) == len(expected) and all(map(torch.equal, self.pieces, expected))
+
+
+class Broadcast(Trial):
+    def do(self) -> None:
+        self.comm.broadcast(self.input, 0)
+
+    def is_right(self) -> bool:
+        return torch.equal(self.input, self.numbers_of(0, self.numel))
+
+
+OPS: dict[str, type[Trial]] = {
+    "all_reduce": AllReduceTrial,
+    "reduce_scatter": ReduceScatter,
+    "all_gather": AllGather,
+    "broadcast": Broadcast,
+    "gather-scatter": GatherScatterTrial,
+    "ring": RingTrial,
+}
+IN_PARTS = ("reduce_scatter", "all_gather")  # a tensor of theirs is N equal parts
+
+
+def make_trials(op: str, comm: Comm, numel: int, dtype: torch.dtype) -> list[Trial]:
+    """The ways to do an operation on a comm: several for an all-reduce where the comm lends memory for it."""
+    if op != "all_reduce" or type(comm).reduction is Comm.reduction:
+        return [OPS[op](comm, numel, dtype)]
+    shared = SharedReduction(comm, numel, dtype)
+    found: list[Trial] = [shared] if shared.has_its_own_result else []
+    return [*found, ReductionTrial(comm, numel, dtype), PlainAllReduce(comm, numel, dtype)]
+
+
+def trial_job(
+    context: Context, *, comms: list[str], cases: list[tuple[str, int]], dtype: str, warmup: int, iterations: int,
+    check: bool,
+) -> list[list[Json]]:  # fmt: skip
+    """For each case (an operation and a number of elements): this worker's times on every comm, as plain values.
+
+    In every round each comm has one turn, and the copy as well; who is first moves on by one. The context's own comm
+    does no more than keep the workers together: nobody's clock starts before all have filled their input.
+    """
+    opened = {name: context.connect(name) for name in comms}
+    found = []
+    num_rounds = 0
+    told = 0.0
+    for op, numel in cases:
+        trials: list[tuple[str, Trial]] = [("", CopyTrial(context.comm, numel, DTYPES[dtype]))]
+        for name, comm in opened.items():
+            trials += [(name, trial) for trial in make_trials(op, comm, numel, DTYPES[dtype])]
+        times: list[list[float]] = [[] for _ in trials]
+        for round_ in range(warmup + iterations):
+            for turn in range(len(trials)):
+                index = (round_ + turn) % len(trials)
+                elapsed = _time(trials[index][1], context.comm)
+                if round_ >= warmup:
+                    times[index].append(elapsed)
+            num_rounds += 1
+            if context.rank == 0 and time.monotonic() - told > TELL_EVERY_S:
+                told = time.monotonic()
+                context.emit({"kind": "progress", "rounds": num_rounds, "op": op})
+        found.append(
+            [
+                {
+                    "op": op if name else COPY,
+                    "comm": name,
+                    "result": trial.result,
+                    "times_s": times[index],
+                    "is_right": _is_right(trial, context.comm) if check else None,
+                }
+                for index, (name, trial) in enumerate(trials)
+            ]
+        )
+    context.comm.barrier()  # nobody closes what a slower peer still uses
+    for comm in opened.values():
+        comm.close()
+    return found
+
+
+def _time(trial: Trial, together: Comm) -> float:
+    trial.fill()
+    together.barrier()
+    started = time.perf_counter()
+    trial.do()
+    return time.perf_counter() - started
+
+
+def _is_right(trial: Trial, together: Comm) -> bool:
+    trial.fill_to_check()
+    together.barrier()
+    trial.do()
+    is_right = trial.is_right()
+    together.barrier()  # a shared result stays until all have looked at it
+    return is_right
+
+
+def _one_period(rank: int) -> Tensor:
+    """Numbers from 0 to LARGEST, different for every rank."""
+    return torch.arange(1, PERIOD + 1) * (rank + 1) % PERIOD % (LARGEST + 1)

@@ -1,0 +1,239 @@
+"""How much memory a run will need, before it starts: predicted from a few samples, judged by what there is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paceline.errors import WorkerError
+from paceline.launch.base import Task
+from paceline.launch.local import LocalPool
+from paceline.recipe import Recipe
+from paceline.strategies import StrategySpec
+from paceline.strategies.capabilities import buffer_bytes_of, micro_batches_of, optimizer_share_of
+from paceline.study.entries import Entry
+from paceline.train.allocator import LARGEST_BLOCK
+from paceline.train.context import ignore_event
+from paceline.train.evaluate import BATCH
+from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
+
+# Found by benchmarks/memory.py; docs/sweep.md says how well it holds. A heap in which pieces of all sizes come and go
+# keeps holes, and libraries take memory of their own for a moment.
+HOLES = 2.0
+TRAINING_BYTES = 10_000_000  # code and caches that come with the first steps
+# Folder, limit, use, and what of that use is files that give way.
+CONTROL_GROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+FootprintKey = tuple[Any, ...]  # model, data and arithmetic; see footprint_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The most memory that a worker of a run will have, and what it is made of."""
+
+    process_bytes: int  # interpreter, libraries, connections
+    data_bytes: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int  # with the batch itself and what layers need for a moment
+    buffers_bytes: int  # of the strategy
+    num_workers: int
+    num_servers: int
+
+    @property
+    def worker_bytes(self) -> int:
+        model = self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+        return self.process_bytes + self.data_bytes + model + self.activations_bytes + self.buffers_bytes
+
+    @property
+    def server_bytes(self) -> int:
+        """A server holds what a worker holds of the model, and everybody's gradients one at a time, but no batch."""
+        model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
+        return self.process_bytes + self.data_bytes + model
+
+    @property
+    def total_bytes(self) -> int:
+        return self.num_workers * self.worker_bytes + self.num_servers * self.server_bytes
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain values, the sums among them."""
+        sums = {"worker_bytes": self.worker_bytes, "total_bytes": self.total_bytes}
+        return {**dataclasses.asdict(self), **sums}
+
+
+def footprint_key(recipe: Recipe) -> FootprintKey:
+    """What a footprint depends on: runs that have this in common share one, whatever their batch and optimiser."""
+    train = recipe.train
+    return (
+        recipe.model,
+        recipe.data,
+        train.precision,
+        train.channels_last,
+        train.loss,
+        train.batchnorm,
+        recipe.device,
+        recipe.seed,
+    )
+
+
+def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[FootprintKey, Footprint], list[str]]:
+    """The footprint of every model and data set among the recipes, each in a process of its own.
+
+    A model that cannot be trained on two samples has none; why is said in sentences beside them.
+    """
+    groups: dict[FootprintKey, list[Recipe]] = {}
+    for recipe in recipes:
+        groups.setdefault(footprint_key(recipe), []).append(recipe)
+    found, reasons = {}, []
+    for key, group in groups.items():
+        try:
+            found[key] = _footprint(group)
+        except WorkerError as error:
+            reasons.append(f"memory of {group[0].model.name} on {group[0].data.name} cannot be predicted: {error}")
+    return found, reasons
+
+
+def _footprint(recipes: Sequence[Recipe]) -> Footprint:
+    recipe = recipes[0]
+    optimizers = list(dict.fromkeys(recipe.optimizer for recipe in recipes))
+    arguments = {"recipe": recipe, "optimizers": optimizers}
+    task = Task(footprint_job, arguments, num_workers=1, device=recipe.device, timeout_s=recipe.timeout_s)
+    found: Footprint
+    with LocalPool(1) as launcher:
+        [found] = launcher.run(task, ignore_event)
+    return found
+
+
+def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size: int | None = None) -> Prediction:
+    """The peak of a run's workers; a micro-batch size replaces the recipe's own.
+
+    A batch is loaded, a piece of it computed on, and at the end the replica is judged, and copied to be saved. What any
+    of these has had in the heap stays there; what is mapped by itself is gone when it is freed.
+    """
+    recipe = entry.recipe(recipe)
+    strategy = StrategySpec.parse(entry.spec, entry.codec).build()
+    samples = -(-recipe.batch_size // entry.num_workers)
+    micro = micro_batch_size or recipe.train.micro_batch_size or samples
+    num_pieces = min(max(-(-samples // micro), micro_batches_of(strategy)), samples)
+    piece = -(-samples // num_pieces)
+    gradients = footprint.gradient_bytes
+    batch = _placed(bytes_at(footprint.batch_line, samples))
+    step = replay(footprint.step_changes, piece)  # gradients of this piece among it
+    before = gradients if num_pieces > 1 else 0  # those of the pieces before
+    heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
+    peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
+    peaks = peaks.over(replay(footprint.load_changes, samples)).over(replay(footprint.judge_changes, BATCH))
+    copy = _placed(footprint.parameter_bytes)  # all at once as a file, and tensor by tensor
+    peaks = peaks.over(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
+    return Prediction(
+        process_bytes=footprint.process_bytes + TRAINING_BYTES,
+        data_bytes=footprint.data_bytes,
+        parameters_bytes=footprint.parameter_bytes,
+        gradients_bytes=gradients,
+        optimizer_bytes=round(
+            footprint.state_bytes[recipe.optimizer] * optimizer_share_of(strategy, entry.num_workers)
+        ),
+        activations_bytes=round(HOLES * peaks.heap_bytes) + peaks.mapped_bytes,
+        buffers_bytes=buffer_bytes_of(strategy, footprint.specs, rank=0, world_size=entry.num_workers),
+        num_workers=entry.num_workers,
+        num_servers=entry.num_servers,
+    )
+
+
+def _placed(nbytes: int) -> Peaks:
+    """A piece of memory where the allocator puts one of that size."""
+    return Peaks(mapped_bytes=nbytes) if nbytes >= LARGEST_BLOCK else Peaks(nbytes)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that there is, and for how many workers together."""
+
+    available_bytes: int
+    num_workers: int
+    is_a_nodes: bool = False  # an emulated node's, and its workers'
+
+    def __str__(self) -> str:
+        room = amount(self.available_bytes)
+        return f"a node has {room} (cluster.memory)" if self.is_a_nodes else f"{room} are available here"
+
+    def needed_bytes(self, prediction: Prediction) -> int:
+        if self.num_workers >= prediction.num_workers:
+            return prediction.total_bytes
+        return self.num_workers * prediction.worker_bytes
+
+
+def rooms(recipe: Recipe, entry: Entry) -> list[Room]:
+    """This machine's memory for all workers, and an emulated node's for those on it."""
+    found = [Room(available_bytes(), entry.num_processes)]
+    limit = recipe.cluster.memory_bytes if recipe.cluster.nodes else None
+    if limit is not None:
+        on_a_node = -(-entry.num_processes // recipe.cluster.nodes)
+        found.append(Room(limit, on_a_node, is_a_nodes=True))
+    return found
+
+
+def reason_against(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> str:
+    """Why a run would not fit, and what would; empty where it does."""
+    prediction = predict(footprint, recipe, entry)
+    for room in found:
+        needed = room.needed_bytes(prediction)
+        if needed <= room.available_bytes:
+            continue
+        workers = min(room.num_workers, prediction.num_workers)
+        each = f" ({workers} workers of {amount(prediction.worker_bytes)})" if workers > 1 else ""
+        what_fits = _what_fits(footprint, recipe, entry, found, room)
+        return f"needs {amount(needed)}{each}, but {room}; {what_fits}"
+    return ""
+
+
+def _what_fits(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room], room: Room) -> str:
+    if recipe.train.batchnorm == "sync":
+        return "use a smaller batch (batchnorm sync takes no micro-batches)"
+    size = fitting_micro_batch(footprint, recipe, entry, found)
+    needed = amount(room.needed_bytes(predict(footprint, recipe, entry, size or 1)))
+    if size is None:
+        return f"even one sample at a time would need {needed}"
+    return f"--micro-batch-size {size} would need {needed}"
+
+
+def fitting_micro_batch(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> int | None:
+    """The largest power of two that fits as a micro-batch; None where not even one sample does."""
+    size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
+    while size:
+        prediction = predict(footprint, recipe, entry, size)
+        if all(room.needed_bytes(prediction) <= room.available_bytes for room in found):
+            return size
+        size //= 2
+    return None
+
+
+def available_bytes(control_groups: Sequence[tuple[Path, str, str, str]] = CONTROL_GROUPS) -> int:
+    """What this machine can still give, or what is left of this process's control group where that is less."""
+    found = [int(psutil.virtual_memory().available)]
+    for folder, limit_file, used_file, files in control_groups:
+        limit, used = _words(folder / limit_file), _words(folder / used_file)
+        if limit and used and limit[0].isdecimal():
+            words = _words(folder / "memory.stat")
+            files_bytes = int(words[words.index(files) + 1]) if files in words else 0
+            found.append(max(int(limit[0]) - int(used[0]) + files_bytes, 0))
+    return min(found)
+
+
+def _words(file: Path) -> list[str]:
+    """What a file says; nothing where this system has none."""
+    return file.read_text(encoding="ascii").split() if file.is_file() else []
+
+
+def amount(num_bytes: float) -> str:
+    """Bytes as people read them."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

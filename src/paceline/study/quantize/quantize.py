@@ -1,0 +1,228 @@
+"""A quantization from beginning to end: stages, files, pictures, stored in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.codecs import TensorSpec
+from paceline.errors import PacelineError, UsageError
+from paceline.launch.base import WorkerPool
+from paceline.measure.environment import environment
+from paceline.quantize.calibration import observe
+from paceline.quantize.fake_quant import Rounding, Simulated
+from paceline.quantize.fx_trace import trace
+from paceline.quantize.graph import Graph, named
+from paceline.quantize.onnx_model import missing_packages
+from paceline.quantize.quantized import INTEGERS_FILE, Quantized, tensors_of
+from paceline.recipe import Recipe
+from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployed, Finetuned, LeftInFloat, Quantization, Sizes
+from paceline.results.study import DONE, SCHEMA
+from paceline.runs import Folder, stamped, store_study, unstamped
+from paceline.runs.store import disk_errors
+from paceline.study.entries import Entry, check_models
+from paceline.study.quantize.deploy import INT8_FILE, deploy
+from paceline.study.quantize.finetune import diverged, finetune
+from paceline.study.quantize.histograms import activation_pictures, weight_pictures
+from paceline.study.quantize.scoring import calibration_batches, confusion, floats_of
+from paceline.study.quantize.source import Loaded, QuantizeOptions
+from paceline.study.quantize.stages import (
+    Calibrated,
+    Judge,
+    StageListener,
+    activation_stages,
+    best_of,
+    integer_stages,
+    tuned_stage,
+    weight_stages,
+)
+from paceline.train.losses import build_objective
+from paceline.train.replicas import save_weights
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuning:
+    """Fine-tuning, where it is asked for: by whom, and how."""
+
+    recipe: Recipe
+    entry: Entry
+    launched: Callable[[], AbstractContextManager[WorkerPool]]
+
+
+def prepare(loaded: Loaded, request: QuantizeOptions) -> Graph:
+    """Trace the model, and refuse before anything is judged what cannot be had in integers."""
+    example, target = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
+    if not isinstance(example, Tensor):
+        raise UsageError(
+            f"data {loaded.recipe.data.name!r} has inputs of several tensors; only single tensors are quantized"
+        )
+    _try_once(loaded, example, target)
+    graph = trace(loaded.model, example)
+    if not graph.layers:
+        raise UsageError(
+            f"model {loaded.recipe.model.name!r} has no convolution or linear layer that could be quantized"
+        )
+    if graph.left_in_float and not request.keep_float:
+        raise UsageError(
+            f"model {loaded.recipe.model.name!r} has operations without an integer form: {named(graph.left_in_float)}; "
+            "--keep-float leaves them in float and runs nothing in integers alone"
+        )
+    return graph
+
+
+@torch.no_grad()
+def _try_once(loaded: Loaded, example: Tensor, target: Any) -> None:
+    """Model, loss and data together: what does not fit is said before anything is judged."""
+    recipe = loaded.recipe
+    try:
+        build_objective(recipe.train.loss).loss(loaded.model(example), target)
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a user's model or loss raises
+        raise UsageError(
+            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        ) from error
+
+
+def quantize(
+    loaded: Loaded,
+    request: QuantizeOptions,
+    *,
+    out: Path,
+    listener: StageListener,
+    output: Path | None = None,
+    tuning: FineTuning | None = None,
+) -> tuple[Quantization, Path]:
+    """Every stage in turn; the study and its folder. Nothing is left of one that fails."""
+    graph = prepare(loaded, request)
+    if request.onnx and graph.left_in_float:
+        left = named(graph.left_in_float)
+        raise UsageError(f"no ONNX file can be written with {left} left in float; leave out --onnx and -o")
+    if tuning is not None:
+        parameters = Simulated(graph, Rounding()).parameters()
+        check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
+    folder = Folder(out, stamped(f"quantize-{unstamped(loaded.source.name)}"))
+    try:
+        study = _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
+    except BaseException:
+        folder.discard()
+        raise
+    path = store_study(folder, study)
+    if output is not None:
+        _copy(path / INT8_FILE, output)
+    return study, path
+
+
+def _copy(file: Path, output: Path) -> None:
+    """Whole, or not at all."""
+    beside = output.with_name(f".{output.name}.part")
+    try:
+        with disk_errors(output):
+            shutil.copyfile(file, beside)
+            beside.replace(output)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+class _Work:
+    """One quantization under way: the judge of its stages, and the images that it calibrates on."""
+
+    def __init__(
+        self, loaded: Loaded, request: QuantizeOptions, graph: Graph, folder: Folder, listener: StageListener
+    ) -> None:
+        self._loaded, self._request, self._graph, self._folder = loaded, request, graph, folder
+        self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
+        self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
+        self._num_samples = min(request.samples, len(loaded.data.train))
+        self._images = torch.cat(list(self._batches()))[:200]  # for what is only compared, not judged
+
+    def all_of_it(self, tuning: FineTuning | None) -> Quantization:
+        started, stamp, facts = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
+        loaded, request, graph, judge = self._loaded, self._request, self._graph, self._judge
+        per_channel = request.per_channel
+        judge.stage(FLOAT, "float", loaded.model)
+        weight_stages(judge, graph)
+        histograms = observe(graph, self._batches)
+        calibrated = activation_stages(
+            judge, graph, histograms, request.calibrations(), per_channel=per_channel, images=self._images
+        )
+        chosen = best_of(calibrated)
+        model = integer_stages(judge, graph, chosen, per_channel=per_channel)
+        finetuned = None
+        if tuning is not None:
+            model, finetuned = self._tune(tuning, chosen)
+        deployed, deployed_reason = self._deploy(model)
+        save_weights(tensors_of(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
+        last = judge.scores.get(TUNED) or judge.scores.get(INTEGER) or next(reversed(judge.scores.values()))
+        return Quantization(
+            schema=SCHEMA,
+            kind="study",
+            study=Quantization.study_name,
+            name=loaded.recipe.name,
+            started=stamp,
+            status=DONE,
+            source=loaded.source.name,
+            recipe=loaded.recipe.to_dict(),
+            environment=facts,
+            request=request.stored(),
+            num_test_samples=len(loaded.data.test),
+            num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+            left_in_float=[LeftInFloat(name=op.name, what=op.what) for op in graph.left_in_float],
+            stages=judge.rows,
+            chosen_calibration=chosen.calibration.method,
+            distances={one.calibration.method: one.distance for one in calibrated},
+            num_calibration_samples=self._num_samples,
+            finetuned=finetuned,
+            weights=weight_pictures(model.graph, per_channel=per_channel),
+            activations=activation_pictures(
+                model.graph, histograms, calibrated, chosen, self._images, per_channel=per_channel
+            ),
+            deployed=deployed,
+            deployed_reason=deployed_reason,
+            confusion=confusion(judge.scores[FLOAT], last, loaded.data.num_classes),
+            sizes=Sizes(float_bytes=_float_bytes(graph), int8_bytes=model.weight_bytes),
+            wall_s=time.perf_counter() - started,
+        )
+
+    def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuned]:
+        """Fine-tuned weights on the grids that calibration chose."""
+        per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
+        with tuning.launched() as launcher:
+            graph, finetuned = finetune(
+                launcher,
+                self._loaded.source,
+                tuning.recipe,
+                tuning.entry,
+                self._graph,
+                chosen.grids,
+                per_channel=per_channel,
+                file=file,
+            )
+        try:
+            model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
+        except PacelineError as error:  # finite, and beyond what integers hold on these ranges
+            raise diverged(str(error), tuning.recipe) from error
+        return model, finetuned
+
+    def _deploy(self, model: Quantized) -> tuple[Deployed | None, str]:
+        """Files for ONNX Runtime, or the reason why there are none."""
+        if not self._request.writes_onnx:
+            missing = " and ".join(missing_packages())
+            return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not asked for"
+        if self._graph.left_in_float:
+            return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
+        images, _ = floats_of(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))
+        return deploy(self._judge, self._loaded.model, self._graph, model, images, self._folder.path), ""
+
+
+def _float_bytes(graph: Graph) -> int:
+    return sum(4 * (op.weight.numel() + op.bias.numel()) for op in graph.layers)

@@ -1,0 +1,256 @@
+"""From the reports of workers to results, and from results to comparisons. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from paceline.measure.resource_summary import network, resources
+from paceline.measure.stats import Ratio, interval95_of_times, of_all, paired_ratio, summary, timed
+from paceline.recipe import Recipe
+from paceline.results import Final, Interval, Row, RunResult, Staleness, TimeSummary, Versus, WorkerResult, changed
+from paceline.results.worker_report import WorkerReport
+from paceline.strategies.capabilities import STALENESS
+from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
+from paceline.study.entries import Entry
+from paceline.study.run_analysis import Measured, agreed_stragglers
+
+
+def run_result(
+    recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, measured: Measured | None = None
+) -> RunResult:
+    """The result of one run, over its workers and for each of them; `measured` comes from their files."""
+    train = recipe.train
+    measured = measured or Measured()
+
+    def counted(values: Sequence[float]) -> list[float]:
+        return timed(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
+
+    times = [counted(worker.iteration_s) for worker in workers]
+    busy_s = max(sum(values) for values in times)  # asynchronous: all samples are done when the last worker is
+    samples = sum(sum(counted(worker.num_samples)) for worker in workers)
+    epoch_s, epoch_without_data_s = _epoch_times(workers)
+    num_steps = len(workers[0].iteration_s)
+    return RunResult(
+        strategy=entry.name,
+        label=entry.label,
+        options=entry.options,
+        codec=entry.codec,
+        comm=recipe.comm,
+        workers=len(workers),
+        servers=entry.num_servers,
+        guarantee=entry.guarantee,
+        batchnorm=train.batchnorm,
+        steps=num_steps,
+        timed_steps=len(times[0]),
+        # Not dropped where nothing would have been left.
+        warmup_steps=min(num_steps, train.timed_iterations or num_steps) - len(times[0]),
+        iteration_s=TimeSummary(**summary([value for values in times for value in values])),
+        samples_per_s=samples / busy_s,
+        epoch_s=epoch_s,
+        epoch_without_data_s=epoch_without_data_s,
+        train_s=max(worker.train_s for worker in workers),
+        evaluation_s=max(worker.evaluation_s for worker in workers),
+        total_s=total_s,
+        final=_final(workers),
+        staleness_updates=_together([worker.strategy_metrics.get(STALENESS) for worker in workers]),
+        replica_drift=max(worker.replica_drift for worker in workers),
+        replicas_equal=len({worker.parameter_digest for worker in workers}) == 1,
+        num_parameters=workers[0].num_parameters,
+        per_worker=[_worker_result(worker, values) for worker, values in zip(workers, times, strict=True)],
+        curve=curve_of(workers),
+        evaluations=evaluations_of(workers),
+        target=target_of(recipe.measure.target_accuracy, workers),
+        resources=resources({worker.rank: worker.samples for worker in workers}),
+        network=network(workers),
+        split=measured.analysis.split,
+        stragglers=measured.analysis.stragglers,
+        timeline=measured.analysis.timeline,
+        links=measured.links,
+    )
+
+
+def combine(repeats: Sequence[RunResult]) -> Row:
+    """Several repeats of one entry as one row: medians, with an interval for the iteration time."""
+    middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
+    means = [repeat.iteration_s.mean for repeat in repeats]
+
+    def median(of: Callable[[RunResult], float]) -> float:
+        return statistics.median(of(repeat) for repeat in repeats)
+
+    fields = {name: getattr(middle, name) for name in RunResult.__struct_fields__}
+    fields |= {
+        "samples_per_s": median(lambda repeat: repeat.samples_per_s),
+        "train_s": median(lambda repeat: repeat.train_s),
+        "total_s": median(lambda repeat: repeat.total_s),
+        "iteration_s": _median_summary([repeat.iteration_s for repeat in repeats]),
+        "replica_drift": _largest(repeat.replica_drift for repeat in repeats),
+        "replicas_equal": all(repeat.replicas_equal for repeat in repeats),
+        "target": combined_targets([repeat.target for repeat in repeats]),
+        "stragglers": agreed_stragglers(repeats),
+    }
+    return Row(
+        **fields,
+        iteration_mean_s_repeats=means,
+        slowest_mean_s_repeats=[max(worker.iteration_s for worker in repeat.per_worker) for repeat in repeats],
+        iteration_mean_s_interval95=interval95_of_times(means),
+        repeats=len(repeats),
+    )
+
+
+def compared(rows: Sequence[Row]) -> list[Row]:
+    """Every row against the fastest synchronised one, against one worker, and against workers that never synchronise.
+
+    Ratios are those of the times shown; intervals and verdicts come from repeats taken side by side. The limit is the
+    slowest of the workers that never synchronise: a strategy that synchronises in every step waits for that one.
+    """
+    if not rows:
+        return []
+    fastest = fastest_of(rows)
+    alone = next((row for row in rows if row.workers == 1), None)
+    apart = [row for row in rows if row.workers > 1 and row.guarantee == "NONE"]
+    limit = min(apart, key=lambda row: row.label != "none", default=None)  # others may do more than `none` does
+    return [_compared(row, fastest, alone, limit) for row in rows]
+
+
+def _compared(row: Row, fastest: Row, alone: Row | None, limit: Row | None) -> Row:
+    ours = row.iteration_mean_s_repeats
+    ratio = paired_ratio(ours, fastest.iteration_mean_s_repeats)
+    row = changed(
+        row,
+        versus_fastest=Versus(
+            label=fastest.label,
+            ratio=row.iteration_s.mean / fastest.iteration_s.mean,
+            interval95=interval_of(ratio),
+            verdict="fastest" if row is fastest else _verdict(ratio.is_different, ratio.value),
+        ),
+    )
+    if alone is not None:
+        speedup = alone.iteration_s.mean / row.iteration_s.mean
+        row = changed(
+            row,
+            speedup=speedup,
+            speedup_interval95=interval_of(paired_ratio(alone.iteration_mean_s_repeats, ours)),
+            efficiency=speedup / row.workers,
+        )
+    if limit is not None and row.workers == limit.workers:
+        slowest, limits = _slowest_repeats(row), _slowest_repeats(limit)
+        limit_s = statistics.median(limits)
+        versus = Versus(
+            label=limit.label,
+            limit_s=limit_s,
+            ratio=statistics.median(slowest) / limit_s,
+            interval95=interval_of(paired_ratio(slowest, limits)),
+        )
+        row = changed(row, versus_none=versus)
+    return row
+
+
+def fastest_of(rows: Sequence[Row]) -> Row:
+    """The fastest strategy: one worker and workers that never synchronise are baselines, not rivals.
+
+    Strategies that keep every replica on the same step are preferred: stale or drifting ones train another model. So
+    are those that a study found accurate enough (`is_within`).
+    """
+    several = [row for row in rows if row.workers > 1 and row.guarantee != "NONE" and row.is_within is not False]
+    rivals = [row for row in several if row.guarantee in ("EXACT", "LOSSY")] or several or rows
+    return min(rivals, key=lambda row: row.iteration_s.mean)
+
+
+def interval_of(ratio: Ratio) -> Interval | None:
+    return None if ratio.low is None or ratio.high is None else (ratio.low, ratio.high)
+
+
+def _slowest_repeats(row: Row) -> list[float]:
+    """Mean iteration time of the slowest worker, in each of the repeats that are compared."""
+    means = row.iteration_mean_s_repeats
+    return (row.slowest_mean_s_repeats or means)[: len(means)]  # the first versions stored none
+
+
+def _verdict(is_different: bool | None, ratio: float) -> str:
+    if is_different is None:
+        return "one repeat cannot tell"
+    if not is_different:
+        return "no difference"
+    return "slower" if ratio > 1 else "faster"
+
+
+def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
+    """Medians of every figure that all repeats have: the first versions stored fewer percentiles."""
+    return TimeSummary(
+        mean=statistics.median(one.mean for one in summaries),
+        p50=statistics.median(one.p50 for one in summaries),
+        p95=statistics.median(one.p95 for one in summaries),
+        p90=of_all(statistics.median, [one.p90 for one in summaries]),
+    )
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    """None where one of them is not a number: a replica that diverged has no distance to the others."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _final(workers: Sequence[WorkerReport]) -> Final:
+    """Training figures weighted by samples; test figures are means over replicas, equal where those are."""
+    weights = [sum(worker.num_samples) for worker in workers]
+
+    def weighted(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return float(sum(v * w for v, w in zip(known, weights, strict=True)) / sum(weights))
+
+    return Final(
+        train_loss=weighted([worker.train_loss for worker in workers]),
+        train_accuracy=weighted([worker.train_accuracy for worker in workers]),
+        test_loss=of_all(statistics.fmean, [worker.test_loss for worker in workers]),
+        test_accuracy=of_all(statistics.fmean, [worker.test_accuracy for worker in workers]),
+    )
+
+
+def _worker_result(worker: WorkerReport, times: list[float]) -> WorkerResult:
+    figures = summary(times)
+    return WorkerResult(
+        rank=worker.rank,
+        sent_bytes=worker.sent_bytes,
+        received_bytes=worker.received_bytes,
+        num_operations=worker.num_operations,
+        train_loss=worker.train_loss,
+        train_accuracy=worker.train_accuracy,
+        test_loss=worker.test_loss,
+        test_accuracy=worker.test_accuracy,
+        test_loss_before_finish=worker.test_loss_before_finish,
+        test_accuracy_before_finish=worker.test_accuracy_before_finish,
+        train_s=worker.train_s,
+        parameter_digest=worker.parameter_digest,
+        strategy_metrics=worker.strategy_metrics,
+        iteration_s=figures["mean"],
+        iteration_p50_s=figures["p50"],
+        iteration_p90_s=figures["p90"],
+        iteration_p95_s=figures["p95"],
+    )
+
+
+def _together(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Staleness | None:
+    """The distributions of all workers as one; None where no worker measured one."""
+    counts: dict[int, int] = {}
+    for distribution in distributions:
+        for value, count in (distribution or {"counts": {}})["counts"].items():
+            counts[int(value)] = counts.get(int(value), 0) + count
+    if not counts:
+        return None
+    mean = sum(value * count for value, count in counts.items()) / sum(counts.values())
+    return Staleness(counts={str(value): counts[value] for value in sorted(counts)}, max=max(counts), mean=mean)
+
+
+def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
+    """Mean time of a complete epoch with and without loading data; None where no epoch was completed."""
+    length = workers[0].steps_per_epoch
+    num_epochs = len(workers[0].iteration_s) // length
+    if num_epochs == 0:
+        return None, None
+    whole = max(sum(worker.iteration_s[: num_epochs * length]) for worker in workers) / num_epochs
+    data = max(sum(worker.data_s[: num_epochs * length]) for worker in workers) / num_epochs
+    return whole, whole - data

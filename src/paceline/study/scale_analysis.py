@@ -1,0 +1,205 @@
+"""Analysis of a scaling study: speed-up, efficiency, gains, and where they end. Pure: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.measure.stats import interval95, paired_ratio
+from paceline.results import Gain, Interval, Row, Scaling, changed
+from paceline.results.study import Paying
+from paceline.study.entries import ONE_WORKER
+from paceline.study.run_results import compared
+
+STRONG, WEAK = "strong", "weak"
+MODES = (STRONG, WEAK)
+MORE, SAME, LESS, UNKNOWN = "more", "no difference", "less", "one repeat cannot tell"
+PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
+
+
+def modes_of(rows: Sequence[Row]) -> list[str]:
+    """The modes that were measured, strong scaling first."""
+    found = {mode_of(row) for row in rows}
+    return [mode for mode in MODES if mode in found]
+
+
+def mode_of(row: Row) -> str:
+    assert row.point is not None, "a row of a scaling study has a point"
+    return str(row.point["mode"])
+
+
+def reference_of(rows: Sequence[Row], mode: str) -> Row | None:
+    """The one worker that all points of a mode are measured by; None where it has no result."""
+    return next((row for row in rows if row.label == ONE_WORKER and mode_of(row) == mode), None)
+
+
+def lines_of(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
+    """The points of every strategy in one mode, by label, from few workers to many; the reference is not among them."""
+    found: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=_num_workers):
+        if mode_of(row) == mode and row.label != ONE_WORKER:
+            found.setdefault(row.label, []).append(row)
+    order = list(dict.fromkeys(row.label for row in rows))
+    return {label: found[label] for label in order if label in found}
+
+
+def with_scaling(rows: Sequence[Row]) -> list[Row]:
+    """The rows with their `scaling`, and strategies with equally many workers compared with each other."""
+    scaled: dict[tuple[str, str, int], Row] = {}
+    for mode in modes_of(rows):
+        reference = reference_of(rows, mode)
+        lines = lines_of(rows, mode)
+        found = [] if reference is None else [changed(reference, scaling=_scaling(reference, reference, None))]
+        by_workers: dict[int, list[Row]] = {}
+        for line in lines.values():
+            for row, before in zip(line, [reference, *line[:-1]], strict=True):
+                row = changed(row, scaling=_scaling(row, reference, before))
+                by_workers.setdefault(_num_workers(row), []).append(row)
+        found += [row for group in by_workers.values() for row in _compared(group)]
+        scaled |= {_place(row): row for row in found}
+    return [scaled[_place(row)] for row in rows]
+
+
+def _place(row: Row) -> tuple[str, str, int]:
+    return mode_of(row), row.label, _num_workers(row)
+
+
+def best_of(rows: Sequence[Row]) -> Row:
+    """The point with the most samples per second, of those whose workers synchronise where there are some."""
+    several = [row for row in rows if row.workers > 1]
+    rivals = [row for row in several if row.guarantee != "NONE"] or several or rows
+    return max(rivals, key=lambda row: row.samples_per_s)
+
+
+def paying(rows: Sequence[Row]) -> list[Paying]:
+    """For every mode and strategy: up to how many workers more of them pay.
+
+    From one worker on, a number pays when its throughput is above that of the last number that did, beyond noise.
+    `pays_until` is the last of them; 1 where none does, None where noise is not known (one repeat, or no reference).
+    """
+    found = []
+    for mode in modes_of(rows):
+        reference = reference_of(rows, mode)
+        for label, line in lines_of(rows, mode).items():
+            speedups = {1: 1.0, **{_num_workers(row): speedup_of(row) or 0.0 for row in line}}
+            best = max(line, key=lambda row: speedup_of(row) or 0.0).scaling or Scaling()
+            until, reached, next_gain = _climb(line, reference)
+            is_known = any(row.scaling is not None and row.scaling.speedup_interval95 for row in line)
+            found.append(
+                Paying(
+                    mode=mode,
+                    label=label,
+                    guarantee=line[0].guarantee,
+                    workers=[_num_workers(row) for row in line],
+                    pays_until=until if is_known else None,
+                    last_gain=reached,
+                    next_gain=next_gain,
+                    best_workers=max(speedups, key=lambda n: speedups[n]) if reference is not None else None,
+                    best_speedup=best.speedup,
+                    best_speedup_interval95=best.speedup_interval95,
+                )
+            )
+    return found
+
+
+def speedup_of(row: Row) -> float | None:
+    return None if row.scaling is None else row.scaling.speedup
+
+
+def _climb(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
+    """The last number of workers that pays, its gain over the one before that did, and that of the next over it."""
+    if reference is None:
+        return 1, None, None
+    last, reached, missed = reference, None, None
+    for row in line:
+        gain = _gain(row, last)
+        if gain.verdict == MORE:
+            last, reached, missed = row, gain, None
+        else:
+            missed = missed or gain
+    return _num_workers(last), reached, missed
+
+
+def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
+    """One point against one worker, and against the point with fewer workers before it."""
+    found = changed(_parts(row), gain=_gain(row, before) if before is not None else None)
+    if reference is None:
+        return found
+    num_workers, alone_s = _num_workers(row), reference.iteration_s.mean
+    speedup, bounds = _throughput(row, reference)
+    share = _work(row) / num_workers  # of one worker's step that is left to each
+    pairs = zip(row.iteration_mean_s_repeats, reference.iteration_mean_s_repeats, strict=False)
+    differences = interval95([ours - theirs * share for ours, theirs in pairs])
+    return changed(
+        found,
+        reference_s=alone_s,
+        ideal_s=alone_s * share,
+        speedup=speedup,
+        speedup_interval95=bounds,
+        efficiency=speedup / num_workers,
+        efficiency_interval95=(bounds[0] / num_workers, bounds[1] / num_workers) if bounds else None,
+        beyond_ideal_s=row.iteration_s.mean - alone_s * share,
+        beyond_ideal_s_interval95=differences if row is not reference else None,
+    )
+
+
+def _gain(row: Row, before: Row) -> Gain:
+    ratio, bounds = _throughput(row, before)
+    if bounds is None:
+        verdict = UNKNOWN
+    else:
+        verdict = SAME if bounds[0] <= 1 <= bounds[1] else MORE if bounds[0] > 1 else LESS
+    return Gain(
+        workers=_num_workers(row),
+        over_workers=_num_workers(before),
+        ratio=ratio,
+        interval95=bounds,
+        verdict=verdict,
+    )
+
+
+def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
+    """Samples per second over those of another point, with an interval from repeats taken side by side.
+
+    A point that failed in a later repeat has fewer of them: those that both have are compared.
+    """
+    work = _work(row) / _work(other)
+    ours, theirs = row.iteration_mean_s_repeats, other.iteration_mean_s_repeats
+    common = min(len(ours), len(theirs))
+    value = work * other.iteration_s.mean / row.iteration_s.mean
+    ratio = paired_ratio(theirs[:common], ours[:common])
+    if row is other or ratio.low is None or ratio.high is None:
+        return value, None
+    return value, (work * ratio.low, work * ratio.high)
+
+
+def _parts(row: Row) -> Scaling:
+    """Where the time of a step goes, in seconds; nothing where that was not measured."""
+    if row.split is None:
+        return Scaling()
+    mean = row.split.mean
+    return Scaling(
+        **{f"{part}_s": getattr(mean, f"{part}_s") for part in PARTS},
+        communication_share=mean.communication_s / mean.step_s if mean.step_s else None,
+    )
+
+
+def _compared(rows: Sequence[Row]) -> list[Row]:
+    """Strategies with equally many workers in one mode, by the repeats that all of them have."""
+    common = min(len(row.iteration_mean_s_repeats) for row in rows)
+    same = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
+    return [
+        changed(row, versus_fastest=other.versus_fastest, versus_none=other.versus_none)
+        for row, other in zip(rows, compared(same), strict=True)
+    ]
+
+
+def _work(row: Row) -> int:
+    """The samples of a step, in batches of the reference."""
+    return _num_workers(row) if mode_of(row) == WEAK else 1
+
+
+def _num_workers(row: Row) -> int:
+    assert row.point is not None, "a row of a scaling study has a point"
+    workers = row.point["workers"]
+    assert isinstance(workers, int), "points of a scaling study are numbers of workers"
+    return workers

@@ -1,0 +1,135 @@
+"""One worker that trains while its replica is inspected after every step: for certificates and proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from paceline.comm import Counter
+from paceline.recipe import Recipe
+from paceline.results.commands import ReplicaReport, ReplicaStep, Traffic
+from paceline.results.value import changed
+from paceline.strategies.capabilities import metrics_of
+from paceline.strategies.weights import new_vector, pack
+from paceline.study.judges import or_infinite
+from paceline.train.context import Context
+from paceline.train.job import make_trainer
+from paceline.train.replicas import parameter_digest
+from paceline.train.trainer import Trainer
+
+
+def replica_job(
+    context: Context,
+    recipe: Recipe,
+    strategy: str,
+    oracle: str = "",
+    has_digests: bool = True,
+    has_distances: bool = False,
+) -> ReplicaReport:
+    """Train, and note for every step the bytes sent and predicted, and what else is asked for.
+
+    `oracle` is a prefix of files: after a step the replica is compared with PREFIX-STEP.safetensors where that exists,
+    and after `finish` with PREFIX-final.safetensors. Digests of a large model take as long as a step of it. A distance
+    is that to the mean of all replicas.
+    """
+    trainer = make_trainer(context, recipe, strategy)
+    comm = context.comm
+    comm.counter.clear()
+    expected = _Expected(oracle, trainer) if oracle else None
+    drift = _Drift(trainer) if has_distances else None
+
+    def digest() -> str:
+        return parameter_digest(trainer.model) if has_digests else ""
+
+    start_digest = digest()
+    steps: list[ReplicaStep] = []
+    counted: list[Traffic] = []
+    predicted: list[Traffic] = []
+
+    def inspect(step: int) -> None:
+        counted.append(_plain(comm.counter))
+        operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
+        predicted.append(_plain(Counter.of(operations)))
+        comm.counter.clear()
+        row = ReplicaStep(step=step, digest=digest())
+        row = expected.compare(str(step), row) if expected is not None else row
+        steps.append(drift.measure(row) if drift is not None else row)
+
+    trainer.run(inspect)
+    trainer.strategy.finish()
+    final = ReplicaStep(step=len(steps), digest=digest())
+    final = expected.compare("final", final) if expected is not None else final
+    return ReplicaReport(
+        rank=context.rank,
+        steps=steps,
+        counted=counted,
+        predicted=predicted,
+        start_digest=start_digest,
+        final_digest=final.digest,
+        final_relative_error=final.relative_error,
+        metrics=metrics_of(trainer.strategy),
+    )
+
+
+class _Expected:
+    """The oracle's parameters, in files."""
+
+    def __init__(self, prefix: str, trainer: Trainer) -> None:
+        self._prefix = prefix
+        self._parameters = dict(trainer.model.named_parameters())
+        self._start = self._load("start")
+
+    def compare(self, name: str, row: ReplicaStep) -> ReplicaStep:
+        """Add the distance to the oracle over the oracle's length, and over its path, where there is a file."""
+        expected = self._load(name)
+        if not expected:
+            return row
+        off = {n: float((self._parameters[n].detach() - expected[n]).square().sum()) for n in expected}
+        length = {n: float(expected[n].square().sum()) for n in expected}
+        total = sum(off.values())
+        path = sum(float((expected[n] - start).square().sum()) for n, start in self._start.items())
+        return changed(
+            row,
+            relative_error=(total / sum(length.values())) ** 0.5,
+            tensor=max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
+            relative_to_path=(total / path) ** 0.5 if self._start else None,
+        )
+
+    def _load(self, name: str) -> Mapping[str, Tensor]:
+        file = Path(f"{self._prefix}-{name}.safetensors")
+        return load_file(file) if file.is_file() else {}
+
+
+class _Drift:
+    """How far a replica is from the mean of all, and how long the optimiser's updates are."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._comm, self._parameters = trainer.context.comm, trainer.worker.parameters
+        self._before, self._own = new_vector(self._parameters), new_vector(self._parameters)
+        self._longest = 0.0
+        trainer.worker.optimizer.register_step_pre_hook(self._remember)
+        trainer.worker.optimizer.register_step_post_hook(self._note_update)
+
+    def measure(self, row: ReplicaStep) -> ReplicaStep:
+        pack(self._parameters, self._own)
+        mean = self._own / self._comm.world_size
+        with self._comm.uncounted():
+            self._comm.all_reduce(mean)
+        distance = float(torch.linalg.vector_norm(self._own - mean))
+        return changed(row, distance=distance, longest_update=self._longest)
+
+    def _remember(self, *_: Any) -> None:
+        pack(self._parameters, self._before)
+
+    def _note_update(self, *_: Any) -> None:
+        pack(self._parameters, self._own)
+        self._longest = max(self._longest, float(torch.linalg.vector_norm(self._own - self._before)))
+
+
+def _plain(counter: Counter) -> Traffic:
+    return sorted((op, -1 if peer is None else peer, nbytes) for (op, peer), nbytes in counter.nbytes.items())
