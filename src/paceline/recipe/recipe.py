@@ -12,6 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from paceline.errors import UsageError, unknown
 from paceline.parsing import Table, read_toml, read_toml_value
 from paceline.recipe.cluster import ClusterConfig
@@ -98,12 +100,7 @@ class Recipe(RecipeSection):
         return typing.cast(Table, _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
-        values = self.to_dict()
-        lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, dict)]
-        for key, table in values.items():
-            if isinstance(table, dict):
-                lines += ["", f"[{key}]", *(f"{name} = {_toml_value(value)}" for name, value in table.items())]
-        return "\n".join(lines) + "\n"
+        return tomli_w.dumps(self.to_dict())
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], source: str = "recipe") -> Recipe:
@@ -215,17 +212,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None}
     return list(value) if isinstance(value, tuple) else value
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
-    return repr(value)
 
 
 DEFAULT_RECIPE = "lenet5-mnist"
