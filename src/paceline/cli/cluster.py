@@ -39,10 +39,10 @@ def up(
     """Build a cluster that stays until `down`."""
     from paceline.cli.options import console_for
     from paceline.cluster import keep_cluster
-    from paceline.cluster.discovery import read_config
     from paceline.present.studies.cluster import more_than_there_is
+    from paceline.recipe import cluster_of
 
-    kept = keep_cluster(read_config(words), name=name, without_cpu_shares=without_cpu_shares)
+    kept = keep_cluster(cluster_of(words), name=name, without_cpu_shares=without_cpu_shares)
     console = console_for("")
     addresses = f"{kept.nodes[0].address} to {kept.nodes[-1].address}" if len(kept.nodes) > 1 else kept.nodes[0].address
     console.print(f"Cluster {kept.name} is up: nodes 0 to {len(kept.nodes) - 1}, {addresses}.", markup=False)
@@ -76,7 +76,7 @@ def execute(
     command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="COMMAND...")],
 ) -> None:
     """Run a command in a node, with its network, CPU share and memory limit."""
-    from paceline.cluster.discovery import find_cluster
+    from paceline.cluster.opening import find_cluster
     from paceline.errors import UsageError
 
     words = command[1:] if command[0] == "--" else command
@@ -137,7 +137,7 @@ def check(
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
     from paceline.cli.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
-    from paceline.cluster.discovery import found_or_built
+    from paceline.cluster.opening import found_or_built
     from paceline.errors import RunError
     from paceline.present.studies.cluster import busy_machine, figure_line, missed, more_than_there_is
     from paceline.results.commands import ClusterCheck

@@ -19,8 +19,8 @@ from paceline.cluster.layout import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USE
 from paceline.cluster.removal import remove_cluster, take_down
 from paceline.cluster.support import Host, check_host, examine, no_group
 from paceline.cluster.tools import find_tool
-from paceline.errors import RunError, UsageError
-from paceline.recipe import ClusterConfig
+from paceline.errors import RunError, UsageError, unknown
+from paceline.recipe import ClusterConfig, cluster_of
 
 STOP_S = 20.0  # a keeper gives what runs inside a second, and the kernel time to bury it
 
@@ -98,6 +98,29 @@ def keep_cluster(
         raise
     finally:
         starter.communicate()
+
+
+def find_cluster(name: str) -> Cluster:
+    """A cluster that is there."""
+    found = {keeper.plan.name: keeper for keeper in living_keepers() if keeper.is_ready}
+    if not found:
+        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` makes one")
+    if name not in found:
+        raise unknown("cluster", name, found)
+    return Cluster(found[name].plan, found[name].pid)
+
+
+@contextlib.contextmanager
+def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
+    """A kept cluster by its name; or one by its words, which is gone afterwards."""
+    if "=" not in which:
+        yield find_cluster(which)
+        return
+    try:
+        with open_cluster(cluster_of(which), without_cpu_shares=without_cpu_shares) as cluster:
+            yield cluster
+    except KeyboardInterrupt:
+        raise RunError("interrupted: the cluster is down") from None
 
 
 def make_layout(
