@@ -65,18 +65,18 @@ def test_a_kernel_without_htb() -> None:
 
 
 def test_a_host_without_cpu_shares() -> None:
-    host = dataclasses.replace(WHOLE, controllers=(), no_controller={"cpu": "/x is not ours to write in"})
+    host = dataclasses.replace(WHOLE, controllers=(), no_controller={"cpu": "/x is not writable"})
     for asked in ({"cpus": 0.5}, {"slow": ("1:0.5",)}):
         said = refused(host, **asked)
-        assert "CPU shares (cpus, slow) need a cgroup that we may write to" in said
-        assert "(/x is not ours to write in)" in said
+        assert "CPU shares (cpus, slow) need a writable cgroup" in said
+        assert "(/x is not writable)" in said
         assert "shaped links still work: --without-cpu-shares, or leaving cpus and slow out, goes on" in said
     check_host(host, ClusterConfig(nodes=2, bandwidth="1gbit"))
 
 
 def test_a_host_without_memory_limits() -> None:
     said = refused(dataclasses.replace(WHOLE, controllers=WHOLE.controllers[:1]), memory="1g")
-    assert "memory limits (memory) need a cgroup" in said
+    assert "memory limits (memory) need a writable cgroup" in said
     assert "leave memory out" in said
 
 
@@ -169,7 +169,7 @@ def test_a_containers_cgroup_that_hands_nothing_down(tmp_path: Path) -> None:
     group(tmp_path / "c", cgroup__controllers="cpu memory", cgroup__subtree_control="", cgroup__type="domain")
     found, missing = version_2(tmp_path, "/")
     assert found == []
-    assert "hands the controller cpu down to us" in missing["cpu"]
+    assert "delegates the controller cpu" in missing["cpu"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -184,4 +184,4 @@ def test_a_host_without_cgroups(tmp_path: Path) -> None:
     found, missing = find_controllers(process(tmp_path / "p", "22 1 8:1 / / rw - ext4 /dev/x rw\n", "0::/\n"))
     assert found == []
     assert missing["cpu"] == "no cgroups with the controller cpu are mounted"
-    assert "cannot be looked at" in find_controllers(tmp_path / "nowhere")[1]["cpu"]
+    assert "cgroups cannot be read" in find_controllers(tmp_path / "nowhere")[1]["cpu"]

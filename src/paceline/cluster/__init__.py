@@ -1,7 +1,7 @@
 """Emulated nodes on one Linux machine: network namespaces on a bridge, shaped links, CPU shares, memory limits.
 
-Nothing here knows of training. One process per cluster, the keeper, holds its namespaces; what runs in a node is
-started with the command line that `Cluster.command` gives.
+Independent of training. One process per cluster, the keeper, holds its namespaces. `Cluster.command` returns the
+command line that runs a program inside a node.
 """
 
 from paceline.cluster.opening import Cluster, Node, keep_cluster, open_cluster

@@ -1,6 +1,7 @@
-"""Where clusters may have their cgroups: below the one that we are in, so that its limits still hold for us.
+"""CPU shares and memory limits: find usable cgroup controllers (version 1 or 2), create a cgroup per node, remove them.
 
-CPU shares and memory limits: a cgroup per node, of version 1 or 2, made and removed."""
+Clusters get their cgroups below the cgroup of this process, so that its limits still apply.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _NEEDED_IN_1 = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}
 
 @dataclass(frozen=True)
 class Mount:
-    """A hierarchy of cgroups: which part of it is visible, and where."""
+    """A mounted cgroup hierarchy: its visible root and its mount point."""
 
     version: int
     root: str
@@ -27,14 +28,14 @@ class Mount:
     options: tuple[str, ...]
 
     def folder_of(self, path: str) -> str:
-        """The folder of a cgroup, or the top one where it is outside of what is visible."""
+        """Return the folder of a cgroup, or the mount point if the cgroup is not visible."""
         inside = os.path.relpath(path, self.root)
         folder = os.path.normpath(os.path.join(self.point, inside))
         return folder if not inside.startswith("..") and os.path.isdir(folder) else self.point
 
 
 def read_mounts(text: str) -> list[Mount]:
-    """Hierarchies in a `/proc/PID/mountinfo`."""
+    """Return the cgroup hierarchies listed in a `/proc/PID/mountinfo`."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -47,14 +48,14 @@ def read_mounts(text: str) -> list[Mount]:
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
-    """Controllers that we may use, and for each that we may not the reason."""
+    """Return the usable controllers, and the reason for each controller that is not usable."""
     try:
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))
     except OSError as error:
-        return [], dict.fromkeys(CONTROLLERS, f"cgroups cannot be looked at: {error}")
+        return [], dict.fromkeys(CONTROLLERS, f"cgroups cannot be read: {error}")
     found, missing = [], {}
-    shared = ""  # a process is in one cgroup of version 2, whatever it is controlled by
+    shared = ""  # a process is in one cgroup of version 2, which all controllers share
     for name in CONTROLLERS:
         place = _in_version_1(name, mounts, own) or _in_version_2(name, mounts, own, shared)
         if isinstance(place, Controller):
@@ -66,7 +67,7 @@ def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controlle
 
 
 def _own_paths(text: str) -> dict[str, str]:
-    """The cgroup of a process by controller; version 2's is under the empty name."""
+    """Return the cgroup of a process by controller; the empty name stands for version 2."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -80,56 +81,56 @@ def _in_version_1(name: str, mounts: list[Mount], own: dict[str, str]) -> Contro
         return ""
     folder = mount.folder_of(own.get(name, "/"))
     if not os.access(folder, os.W_OK):
-        return f"{folder} is not ours to write in"
+        return f"{folder} is not writable"
     if not os.path.exists(os.path.join(folder, _NEEDED_IN_1[name])):
         return f"the kernel's controller {name} has no {_NEEDED_IN_1[name]}"
     return Controller(name, 1, folder)
 
 
 def _in_version_2(name: str, mounts: list[Mount], own: dict[str, str], shared: str) -> Controller | str:
-    """The nearest cgroup from ours upwards that hands the controller down and lets us add to it."""
+    """Return the nearest writable cgroup, from our own upwards, that delegates the controller to its children."""
     mount = next((one for one in mounts if one.version == 2), None)
     if mount is None:
         return f"no cgroups with the controller {name} are mounted"
     start = folder = shared or mount.folder_of(own.get("", "/"))
-    knows = False
+    is_offered = False
     while True:
-        knows = knows or name in _words(folder, "cgroup.controllers")
+        is_offered = is_offered or name in _words(folder, "cgroup.controllers")
         if name in _words(folder, "cgroup.subtree_control") and os.access(folder, os.W_OK):
             return Controller(name, 2, folder)
         is_top = folder == mount.point
-        # Only the whole machine's cgroup may hold processes and hand controllers down as well; it alone has no type.
-        is_machine = is_top and not os.path.exists(os.path.join(folder, "cgroup.type"))
-        if is_machine and name in _words(folder, "cgroup.controllers") and os.access(folder, os.W_OK):
+        # Only the root cgroup may both hold processes and delegate controllers; it alone has no cgroup.type.
+        is_root = is_top and not os.path.exists(os.path.join(folder, "cgroup.type"))
+        if is_root and name in _words(folder, "cgroup.controllers") and os.access(folder, os.W_OK):
             return Controller(name, 2, folder)
         if is_top or shared:
             break
         folder = os.path.dirname(folder)
-    if not knows:
+    if not is_offered:
         return f"the kernel offers no controller {name} below {mount.point}"
-    return f"no cgroup from {start} upwards hands the controller {name} down to us"
+    return f"no writable cgroup from {start} upwards delegates the controller {name}"
 
 
 def _words(folder: str, name: str) -> list[str]:
     try:
         return Path(folder, name).read_text(encoding="ascii").split()
     except OSError:
-        return []  # a folder that is not ours to read hands nothing down to us either
+        return []  # unreadable, so it delegates nothing to us
 
 
 def _unescaped(text: str) -> str:
-    """Spaces and the like are octal in a mountinfo."""
+    """Decode the octal escapes of a mountinfo, such as those of spaces."""
     return text.encode("latin-1").decode("unicode_escape") if "\\" in text else text
 
 
-PERIOD_US = 20_000  # a share is handed out this often: much shorter costs exactness, longer makes steps uneven
+PERIOD_US = 20_000  # of a CPU quota: much shorter costs precision, longer makes step times uneven
 LEAST_QUOTA_US = 1000  # the kernel's own limit
-MOST_WEIGHT = 10_000  # the kernel's own limit, too
-REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has buried all that ran in it
+MOST_WEIGHT = 10_000  # the kernel's own limit
+REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has reaped its processes
 
 
 class GroupError(OSError):
-    """The kernel refuses a CPU share or a memory limit; names the controller."""
+    """The kernel refused a CPU share or a memory limit; `controller` is the controller's name."""
 
     def __init__(self, controller: str, reason: str) -> None:
         super().__init__(reason)
@@ -137,13 +138,13 @@ class GroupError(OSError):
 
 
 def claim_groups(plan: ClusterLayout) -> None:
-    """Make the cluster's folders; one that is there already is somebody's, and nothing of it is touched."""
+    """Create the cluster's folders; raise OSError if one exists, and leave that one untouched."""
     made: list[Path] = []
     try:
         for controller in plan.controllers:
             folder = group_folder(controller, plan.name)
             if controller.version == 2:
-                hand_down(Path(controller.folder), controller.name)
+                delegate(Path(controller.folder), controller.name)
             if folder not in made:
                 folder.mkdir()
                 made.append(folder)
@@ -151,17 +152,17 @@ def claim_groups(plan: ClusterLayout) -> None:
         for folder in made:
             folder.rmdir()
         if isinstance(error, FileExistsError):
-            raise OSError(f"{folder} exists already; `paceline cluster prune` removes what is left over") from None
+            raise OSError(f"{folder} exists already; `paceline cluster prune` removes leftovers") from None
         raise GroupError(controller.name, str(error)) from None
 
 
 def limit_groups(plan: ClusterLayout) -> None:
-    """Make a folder for every node and write its limits."""
+    """Create a folder for every node and write its limits."""
     for controller in plan.controllers:
         top = group_folder(controller, plan.name)
         try:
             if controller.version == 2:
-                hand_down(top, controller.name)
+                delegate(top, controller.name)
             for name, value in weight_files(controller, plan):
                 _write(top / name, value)
             for index, node in enumerate(plan.nodes):
@@ -174,7 +175,7 @@ def limit_groups(plan: ClusterLayout) -> None:
 
 
 def weight_files(controller: Controller, plan: ClusterLayout) -> Iterator[tuple[str, str]]:
-    """Files of the cluster's folder: by default all nodes together would count as one process towards others."""
+    """Return files and values for the cluster's folder: by default the kernel would weigh all nodes as one process."""
     if controller.name == "cpu":
         num_cores = sum(math.ceil(node.cpus or 1) for node in plan.nodes)
         if controller.version == 2:
@@ -184,7 +185,7 @@ def weight_files(controller: Controller, plan: ClusterLayout) -> Iterator[tuple[
 
 
 def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str, str]]:
-    """Files of a node's folder with what belongs into them, in the order in which they must be written."""
+    """Return files and values for a node's folder, in the order in which they must be written."""
     if controller.name == "cpu" and node.cpus is not None:
         period_us = max(PERIOD_US, int(LEAST_QUOTA_US / node.cpus) + 1)
         quota_us = round(period_us * node.cpus)
@@ -197,15 +198,15 @@ def limit_files(controller: Controller, node: NodeLayout) -> Iterator[tuple[str,
         yield ("memory.max" if controller.version == 2 else "memory.limit_in_bytes"), str(node.memory_bytes)
 
 
-def hand_down(folder: Path, name: str) -> None:
-    """Let the cgroups below a folder of version 2 use a controller."""
+def delegate(folder: Path, name: str) -> None:
+    """Delegate a controller to the cgroups below a folder of version 2."""
     file = folder / "cgroup.subtree_control"
     if not file.exists() or name not in file.read_text(encoding="ascii").split():
         _write(file, f"+{name}")
 
 
 def try_to_join(plan: ClusterLayout) -> None:
-    """Prove that processes can join, before anybody relies on it: one of ours does, and ends."""
+    """Check that processes can join: a short-lived child process joins the first node's cgroup."""
     for controller in plan.controllers:
         folder = group_folder(controller, plan.name) / "node-0"
         child = os.fork()
@@ -222,18 +223,18 @@ def try_to_join(plan: ClusterLayout) -> None:
 
 
 def members(folder: Path) -> set[int]:
-    """Processes in a cgroup and in those below it."""
+    """Return the ids of the processes in a cgroup and in those below it."""
     found: set[int] = set()
     for group in _groups_in(folder):
         try:
             found |= {int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()}
         except FileNotFoundError:
-            continue  # removed while we looked
+            continue  # removed in the meantime
     return found
 
 
 def remove_group(top: Path) -> None:
-    """Remove a cluster's cgroup and those below it, once nothing runs in them."""
+    """Remove a cluster's cgroup and those below it; wait until their processes are gone."""
     deadline = time.monotonic() + REMOVE_S
     for folder in _groups_in(top):
         while True:
@@ -250,12 +251,12 @@ def remove_group(top: Path) -> None:
 
 
 def _groups_in(top: Path) -> list[Path]:
-    """A cgroup and those below it, the innermost first; what is removed meanwhile is not among them."""
+    """Return a cgroup and those below it, the innermost first."""
     return [Path(parent) for parent, _, _ in os.walk(top, topdown=False)]
 
 
 def labelled_groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str, list[Path]]:
-    """Every cgroup folder with our label, by the cluster's name, wherever it is."""
+    """Return all cgroup folders of clusters on this machine, by the cluster's name."""
     found: dict[str, list[Path]] = {}
     for point in dict.fromkeys(mount.point for mount in read_mounts(mountinfo.read_text(encoding="utf-8"))):
         for parent, names, _ in os.walk(point):

@@ -1,4 +1,4 @@
-"""What was really built, measured from inside the nodes and held against what was asked for."""
+"""Measure a cluster from inside its nodes and compare with the requested bandwidth, latency, CPU and memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from paceline.results.commands import ClusterFigure
 
 TOLERANCE = 0.05  # of bandwidth and CPU
 LATENCY_TOLERANCE = 0.1
-LATENCY_SLACK_S = 0.0002  # what a round trip through two busy network stacks takes on top
-ALL_PAIRS_UP_TO = 6  # nodes; beyond that each is measured with its neighbour, and links with rates of their own
-ATTEMPTS = 3  # a busy machine can only make things slower, so a figure that is too low is measured again
+LATENCY_SLACK_S = 0.0002  # added by two busy network stacks
+ALL_PAIRS_UP_TO = 6  # nodes; larger clusters measure neighbours and links with rates of their own
+ATTEMPTS = 3  # a busy machine only lowers a figure, so one that is too low is measured again
 PINGS = 100
 JOB_S = 60.0
 
@@ -27,7 +27,7 @@ BANDWIDTH, LATENCY, CPU, MEMORY = "bandwidth", "latency", "cpus", "memory"
 
 
 def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATTEMPTS) -> Iterator[ClusterFigure]:
-    """Every figure as soon as it is measured; one after another, so that none disturbs another."""
+    """Yield each figure when it is measured; measurements run one at a time so that they do not disturb each other."""
     for source, target in pairs(cluster):
         expected = cluster.plan.expected_bits_per_s(source, target)
         rate = _best(lambda a=source, b=target: bandwidth(cluster, a, b, seconds), expected, attempts)  # type: ignore[misc]
@@ -45,7 +45,7 @@ def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATT
 
 
 def pairs(cluster: Cluster) -> list[tuple[int, int]]:
-    """Both directions of every link that is measured."""
+    """Return the pairs of nodes to measure, in both directions."""
     count = len(cluster.plan.nodes)
     if count <= ALL_PAIRS_UP_TO:
         return list(itertools.permutations(range(count), 2))
@@ -57,7 +57,7 @@ def pairs(cluster: Cluster) -> list[tuple[int, int]]:
 
 
 def bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> float:
-    """Payload of one TCP connection in bits per second. Not within the CPU share: this is about the link."""
+    """Return the payload rate of one TCP connection in bits per second, measured outside the CPU share."""
     with _listening(cluster, target) as (listener, port):
         _measure(cluster, source, ["send", cluster.nodes[target].address, port, str(seconds)], with_shares=False)
         received = json.loads(_finish(listener))
@@ -65,7 +65,7 @@ def bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> flo
 
 
 def latency(cluster: Cluster, source: int, target: int) -> float:
-    """Seconds for one way: half a round trip of one byte, the median of many."""
+    """Return the one-way latency in seconds: half the median round trip of one byte."""
     with _listening(cluster, target) as (listener, port):
         words = ["ping", cluster.nodes[target].address, port, str(PINGS)]
         trips = json.loads(_measure(cluster, source, words, with_shares=False))
@@ -74,14 +74,14 @@ def latency(cluster: Cluster, source: int, target: int) -> float:
 
 
 def cpu_share(cluster: Cluster, index: int, seconds: float) -> float:
-    """Cores that a node gets when it wants all it can have."""
+    """Return the number of cores that a fully busy node gets."""
     processes = math.ceil(cluster.plan.nodes[index].cpus or 1)
     spun = json.loads(_measure(cluster, index, ["spin", str(seconds), str(processes)], with_shares=True))
     return float(spun["cpus"])
 
 
 def memory_limit(cluster: Cluster, index: int) -> float:
-    """The limit as the kernel has it: a whole number of pages."""
+    """Return the limit that the kernel applies, in bytes: a whole number of pages."""
     controller = next(one for one in cluster.plan.controllers if one.name == "memory")
     name = "memory.max" if controller.version == 2 else "memory.limit_in_bytes"
     found = [Path(folder, name) for folder in cluster.plan.node_folders(index) if Path(folder, name).exists()]
@@ -106,7 +106,7 @@ def _is_near(measured: float, asked: float | None) -> bool:
 
 
 def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> float:
-    """The highest of a few attempts, of which the first that is not too low is the last."""
+    """Measure until a value is not too low, at most `attempts` times; return the highest."""
     best = measure()
     for _ in range(attempts - 1):
         if asked is None or best >= asked * (1 - TOLERANCE):
@@ -117,7 +117,7 @@ def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> f
 
 @contextmanager
 def _listening(cluster: Cluster, index: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A meter that listens in a node, with its port; ended with the block."""
+    """Run a listening meter in a node for the duration of the block; yield it and its port."""
     popen = _start(cluster, index, ["listen", cluster.nodes[index].address], with_shares=False)
     assert popen.stdout is not None
     try:

@@ -1,9 +1,7 @@
-"""Finding clusters by name, and building them from words such as `nodes=4,bandwidth=1gbit`.
+"""Find running clusters and the processes inside their nodes, and end those processes by id.
 
-Who is there: keepers of clusters, and processes inside nodes, found by their labels; and their end, by id.
-
-No list is kept in a file that could be lost or lie: a keeper's command line says what it keeps, and a process is inside
-a cluster when its network has the cluster's interface, or its cgroup the cluster's name.
+There is no registry file that could be lost or outdated. The layout of a cluster is on its keeper's command line. A
+process is inside a cluster if its network namespace has the cluster's interface or its cgroup has the cluster's name.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from paceline.results.commands import ListedCluster
 
 
 def describe(keeper: Keeper) -> ListedCluster:
-    """A cluster as `list` shows it."""
+    """Return a cluster as `paceline cluster list` shows it."""
     plan = keeper.plan
     return ListedCluster(
         name=plan.name,
@@ -39,13 +37,13 @@ def describe(keeper: Keeper) -> ListedCluster:
 
 
 MODULE = "paceline.cluster.keeper"
-GRACE_S = 1.0  # between asking a process to end and making it
+GRACE_S = 1.0  # between SIGTERM and SIGKILL
 END_S = 10.0
 
 
 @dataclass(frozen=True)
 class Keeper:
-    """A process that holds a cluster."""
+    """A process that holds the namespaces of a cluster."""
 
     pid: int
     plan: ClusterLayout
@@ -53,39 +51,39 @@ class Keeper:
 
 
 def living_keepers() -> list[Keeper]:
-    """Keepers of all clusters that this user can see, by name."""
+    """Return the running keepers that are visible to this user, sorted by cluster name."""
     found: dict[int, Keeper] = {}
     for pid in _pids():
         plan = _kept_by(pid)
         if plan is not None:
             found[pid] = Keeper(pid, plan, _read(f"/proc/{pid}/comm").strip() == ready_name(plan))
-    # What a keeper starts looks like itself for a moment.
+    # Between fork and exec, a child of a keeper has the keeper's command line.
     alone = [keeper for keeper in found.values() if _parent_of(keeper.pid) not in found]
     return sorted(alone, key=lambda keeper: (keeper.plan.name, keeper.pid))
 
 
 def ready_name(plan: ClusterLayout) -> str:
-    """What a keeper calls itself when everything is built."""
+    """Return the process name of a keeper whose cluster is built."""
     return f"{INTERFACE}{plan.name}"
 
 
 def processes_inside(name: str, *, but: int = 0) -> set[int]:
-    """Processes in the cluster's networks and cgroups, without its keeper."""
+    """Return the processes in the cluster's networks and cgroups, except `but` and this process."""
     found = {pid for folder in labelled_groups().get(name, []) for pid in members(folder)}
     found |= {pid for pid, owner in clusters_by_process().items() if owner == name}
     return found - {but, os.getpid()}
 
 
 def names_inside() -> set[str]:
-    """Clusters that some process is inside of, whether or not their keeper lives."""
+    """Return the names of clusters with a process inside, whether or not their keeper runs."""
     return set(clusters_by_process().values())
 
 
 def end_processes(name: str, *, but: int = 0) -> int:
-    """End what runs inside a cluster, one by one; how many there were. OSError names those that do not end."""
+    """End all processes inside a cluster and return their number; raise OSError if some do not end."""
     ended: set[int] = set()
     asked: set[int] = set()
-    started = math.inf  # counts from when they were found: looking takes its time on a busy machine
+    started = math.inf  # the time of the first search: a search is slow on a busy machine
     while inside := processes_inside(name, but=but):
         started = min(started, time.monotonic())
         is_polite = time.monotonic() < started + GRACE_S
@@ -100,7 +98,7 @@ def end_processes(name: str, *, but: int = 0) -> int:
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:
-    """Whether a process has ended in time."""
+    """Wait for a process to end; return whether it ended within `timeout_s`."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -112,7 +110,7 @@ def wait_for_end(pid: int, timeout_s: float) -> bool:
 
 
 def _end(pid: int, name: str, number: signal.Signals) -> None:
-    """Signal the process that has this id and still is inside; a process that took the id over is left alone."""
+    """Signal a process if it is still inside the cluster; its id may have been reused."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -123,7 +121,7 @@ def _end(pid: int, name: str, number: signal.Signals) -> None:
 
 
 def clusters_by_process() -> dict[int, str]:
-    """The cluster that each process is in the network of."""
+    """Return the cluster of every process that is in a node's network."""
     own = _network_of(os.getpid())
     by_network: dict[str, str] = {own: ""}
     found = {}
@@ -137,7 +135,7 @@ def clusters_by_process() -> dict[int, str]:
 
 
 def _label_in(interfaces: str) -> str:
-    """The cluster whose interface a `/proc/PID/net/dev` lists."""
+    """Return the cluster whose interface a `/proc/PID/net/dev` lists, or an empty string."""
     for line in interfaces.splitlines()[2:]:
         device = line.partition(":")[0].strip()
         if device.startswith(INTERFACE) and device.count("-") == 2:
@@ -149,14 +147,14 @@ def _network_of(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
-        return ""  # gone, or somebody else's
+        return ""  # ended, or another user's
 
 
 def _kept_by(pid: int) -> ClusterLayout | None:
     words = _read(f"/proc/{pid}/cmdline").split("\0")
     if MODULE not in words[1:4]:
         return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # not a line that we wrote
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # not a layout
         return ClusterLayout.from_json(words[words.index(MODULE) + 1])
     return None
 

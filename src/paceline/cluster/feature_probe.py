@@ -1,4 +1,4 @@
-"""A short-lived process that builds the pieces of a cluster once and says which of them work; they end with it.
+"""Probe the kernel: a short-lived process builds each part of a cluster and prints which parts work.
 
 python -m paceline.cluster.feature_probe direct|user
 """
@@ -26,14 +26,14 @@ SHAPERS = {
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Which pieces of a cluster work here."""
+    """The parts of a cluster that work on this machine."""
 
-    error: str  # empty where namespaces and links can be made
+    error: str  # empty if namespaces and links can be created
     shapers: list[str]
 
 
 def trial(entry: str) -> ProbeResult:
-    """Build the pieces once."""
+    """Build each part once, in a new network namespace that ends with this process."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         leave_network(entry)
@@ -48,7 +48,7 @@ def _takes(lines: list[str]) -> bool:
         run_lines("tc", lines)
         run_lines("tc", ["qdisc del dev try-0 root"])
     except OSError:
-        return False  # that is the answer of a kernel without it, and of a system without tc
+        return False  # the kernel lacks it, or tc is not installed
     return True
 
 

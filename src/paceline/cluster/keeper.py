@@ -1,10 +1,10 @@
-"""The process that a cluster is: it holds the namespaces, and takes everything down when its time has come.
+"""The keeper: the process that builds a cluster, holds its namespaces and takes it down.
 
     python -m paceline.cluster.keeper PLAN
 
-It ends when the process that opened the cluster ends, however that ends, or, where the cluster is kept, when it is told
-to (SIGTERM). Namespaces, bridge and links go with it by themselves: only it holds them. Whatever runs inside is ended
-before, one by one, and cgroups are removed. Its one line of output says that the cluster is ready, or why it cannot be.
+It ends with the process that opened the cluster, or, for a kept cluster, on SIGTERM. Before that it ends all processes
+inside the nodes and removes the cgroups. The kernel removes namespaces, bridge and links when the keeper ends, because
+nothing else holds them. It prints one line of JSON: the cluster is ready, or the reason why it cannot be built.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from paceline.cluster.tools import run_lines
 def main() -> None:
     plan = ClusterLayout.from_json(sys.argv[1])
     if not plan.parent and os.fork():
-        os._exit(0)  # a kept cluster is nobody's child
-    told_to_end = _listen_for_signals()
+        os._exit(0)  # a kept cluster outlives the process that starts it
+    signalled = _listen_for_signals()
     os.chdir("/")
     try:
         claim_groups(plan)
@@ -41,7 +41,7 @@ def main() -> None:
         build(plan)
         Path("/proc/self/comm").write_text(ready_name(plan), encoding="ascii")
         _report("")
-        _wait(plan.parent, told_to_end)
+        _wait(plan.parent, signalled)
     except OSError as error:
         _report(_reason(error), _part(error))
     finally:
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def _listen_for_signals() -> int:
-    """Being told to end interrupts nothing, so that nothing is left half made: it makes a file descriptor readable."""
-    told, teller = os.pipe()
-    os.set_blocking(teller, False)
+    """Return a file descriptor that becomes readable on a signal, so that a signal never interrupts building."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore)
-    signal.set_wakeup_fd(teller)
-    return told
+    signal.set_wakeup_fd(writable)
+    return readable
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -63,7 +63,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def build(plan: ClusterLayout) -> None:
-    """Cgroups first: they are what a host refuses most often."""
+    """Build the cluster; cgroups first, because hosts refuse them most often."""
     limit_groups(plan)
     try_to_join(plan)
     leave_network(plan.entry)
@@ -82,21 +82,21 @@ def build(plan: ClusterLayout) -> None:
 
 
 def take_down(plan: ClusterLayout) -> None:
-    """End what runs inside and remove the cgroups; the networks go with this process.
+    """End all processes inside and remove the cgroups; the kernel removes the networks with this process.
 
-    Nobody can enter any more before anybody is ended: who is on the way in finds no door, and ends by itself.
+    The namespaces are closed first, so that no process can enter while others are ended.
     """
     for number in (SWITCH_FD, *(FIRST_NODE_FD + index for index in range(len(plan.nodes)))):
-        with contextlib.suppress(OSError):  # building had not come as far
+        with contextlib.suppress(OSError):  # not built yet
             os.close(number)
     end_processes(plan.name, but=os.getpid())
     for folder in plan.group_folders():
         remove_group(Path(folder))
 
 
-def _wait(parent: int, told_to_end: int) -> None:
-    """Return when somebody tells us to end, or when the parent has ended or let go of our standard input."""
-    watched = [told_to_end]
+def _wait(parent: int, signalled: int) -> None:
+    """Wait for a signal, for the parent's end, or until the parent closes our standard input."""
+    watched = [signalled]
     if parent:
         try:
             watched += [sys.stdin.fileno(), os.pidfd_open(parent)]
@@ -111,18 +111,18 @@ def _reason(error: OSError) -> str:
 
 
 def _part(error: OSError) -> str:
-    """The controller that was refused, or nothing."""
+    """Return the name of the refused controller, or an empty string."""
     return error.controller if isinstance(error, GroupError) else ""
 
 
 def _report(error: str, part: str = "") -> None:
-    """Say once how it went, and then let go of whoever listens."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    """Print the result once, then close standard output and error so that the reader continues."""
+    devnull = os.open(os.devnull, os.O_RDWR)
     with contextlib.suppress(BrokenPipeError):
         os.write(1, (json.dumps({"error": error, "part": part, "pid": os.getpid()}) + "\n").encode())
     for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+        os.dup2(devnull, descriptor)
+    os.close(devnull)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is to be built, in numbers: everything that the keeper of a cluster needs, as one line of JSON."""
+"""The layout of a cluster: all settings that its keeper needs, passed as one line of JSON."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 
 import msgspec
 
-LABEL = "paceline-"  # starts the name of every cgroup folder of ours
-INTERFACE = "pl-"  # starts the name of a bridge, and of a node's interface
-NAME_PATTERN = "[a-z0-9]{1,8}"  # an interface's name has room for 15 characters
-MOST_NODES = 250  # addresses of one range
+LABEL = "paceline-"  # prefix of the cgroup folders of clusters
+INTERFACE = "pl-"  # prefix of a bridge's and of a node's interface name
+NAME_PATTERN = "[a-z0-9]{1,8}"  # an interface name has at most 15 characters
+MOST_NODES = 250  # addresses of one /24 subnet
 
-DIRECT, USER = "direct", "user"  # namespaces made with our own rights, or inside a user namespace
+DIRECT, USER = "direct", "user"  # namespaces created with our own privileges, or inside a user namespace
 
-SWITCH_FD = 99  # where the keeper holds the bridge's namespace open, and from the next number on the nodes'
+SWITCH_FD = 99  # the keeper's descriptor of the bridge's namespace; those of the nodes follow
 FIRST_NODE_FD = SWITCH_FD + 1
 
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """One node. What is None is not limited."""
+    """Limits of one node; None means unlimited."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
     bits_per_s: float | None = None
     latency_s: float | None = None
     loss_fraction: float | None = None
-    peers_bits_per_s: dict[int, float] = field(default_factory=dict)  # nodes that it has a slower link to
+    peers_bits_per_s: dict[int, float] = field(default_factory=dict)  # rates of links to particular nodes
 
 
 @dataclass(frozen=True)
 class Controller:
-    """A cgroup controller: its version, and the folder that clusters get theirs in."""
+    """A cgroup controller: its version, and the folder in which clusters create their cgroups."""
 
     name: str
     version: int
@@ -43,43 +43,43 @@ class Controller:
 
 
 def group_folder(controller: Controller, name: str) -> Path:
-    """The folder of the cluster of that name."""
+    """Return the cgroup folder of a cluster."""
     return Path(controller.folder, f"{LABEL}{name}")
 
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """A cluster before it is built. Its name is the label that everything of it carries."""
+    """A cluster before it is built; its name is part of the names of its interfaces and cgroups."""
 
     name: str
     nodes: tuple[NodeLayout, ...]
-    asked: str = ""  # as a user would write it
+    asked: str = ""  # as the user would write it for --cluster
     subnet: str = "10.77.0"
     entry: str = DIRECT
     controllers: tuple[Controller, ...] = ()
-    parent: int = 0  # process that the cluster ends with; 0: it is kept
+    parent: int = 0  # process that the cluster ends with; 0: the cluster is kept
 
     @property
     def bridge(self) -> str:
         return f"{INTERFACE}{self.name}-br"
 
     def interface(self, index: int) -> str:
-        """The name of a node's interface, inside the node."""
+        """Return the name of a node's interface inside the node."""
         return f"{INTERFACE}{self.name}-{index}"
 
     def address(self, index: int) -> str:
         return f"{self.subnet}.{index + 1}"
 
     def group_folders(self) -> list[str]:
-        """The cluster's cgroup folders; controllers of version 2 share one."""
+        """Return the cluster's cgroup folders; controllers of version 2 share one."""
         return list(dict.fromkeys(str(group_folder(one, self.name)) for one in self.controllers))
 
     def node_folders(self, index: int) -> list[str]:
-        """The cgroup folders that a process of a node joins."""
+        """Return the cgroup folders that a process of a node joins."""
         return [os.path.join(folder, f"node-{index}") for folder in self.group_folders()]
 
     def expected_bits_per_s(self, source: int, target: int) -> float | None:
-        """What a connection from one node to another can reach, or None where nothing limits it."""
+        """Return the highest rate of a connection between two nodes, or None if it is unlimited."""
         limits = (
             self.nodes[source].bits_per_s,
             self.nodes[target].bits_per_s,

@@ -1,9 +1,9 @@
-"""A small program that runs inside nodes and measures: the rate of a TCP connection, round trips, the share of a CPU.
+"""Meter that runs inside nodes: measures TCP throughput, round-trip time and CPU share.
 
-python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then what it received of one peer
+python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then the bytes received from one peer
 python -m paceline.cluster.link_meter send ADDRESS PORT SECONDS
-python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints the seconds of round trips
-python -m paceline.cluster.link_meter spin SECONDS PROCESSES    prints the seconds of CPU per second that it got
+python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints round-trip times in seconds
+python -m paceline.cluster.link_meter spin SECONDS PROCESSES    prints the CPU seconds used per second
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import sys
 import time
 
 PIECE_BYTES = 1 << 18
-START_SHARE = 0.3  # of the time, for TCP to find the rate; not counted
+START_SHARE = 0.3  # of the time, not counted: TCP is still finding the rate
 ECHO, STREAM = b"e", b"s"
 
 
 def listen(address: str) -> None:
-    """Serve one peer: take all that it sends, or echo it."""
+    """Serve one peer: receive all that it sends, or echo it."""
     with socket.create_server((address, 0)) as server:
         print(server.getsockname()[1], flush=True)
         connection, _ = server.accept()
@@ -36,7 +36,7 @@ def listen(address: str) -> None:
 
 
 def _receive(connection: socket.socket) -> dict[str, float]:
-    """Bytes by the time of their arrival, so that the start can be left out once the end is known."""
+    """Return the bytes received and the seconds taken, without the start of the transfer."""
     buffer = bytearray(PIECE_BYTES)
     arrivals: list[tuple[float, int]] = [(time.monotonic(), 0)]
     total = 0
@@ -72,7 +72,7 @@ def ping(address: str, port: int, times: int) -> None:
 
 
 def spin(seconds: float, processes: int) -> None:
-    """Use as much CPU as there is, with that many processes; all count."""
+    """Use as much CPU as possible with that many processes, and print their total."""
     begin_s, before_s = time.monotonic(), time.process_time()
     children = []
     for _ in range(processes - 1):

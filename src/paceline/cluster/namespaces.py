@@ -1,4 +1,4 @@
-"""The few system calls behind namespaces, which Python 3.11 does not name."""
+"""System calls for network namespaces, which Python 3.11 does not provide."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEW_USER = 0x10000000
 
 
 def leave_network(entry: str) -> None:
-    """Move this process into a network of its own; as a mere user, with the rights of root inside it alone."""
+    """Move this process into a new network namespace; with `USER`, as root of a new user namespace."""
     if entry != USER:
         new_network()
         return
@@ -32,7 +32,7 @@ def enter_network(descriptor: int) -> None:
 
 
 def hold_network(number: int) -> None:
-    """Keep the network that this process is in, as the file descriptor of that number."""
+    """Hold the current network namespace open as the file descriptor `number`."""
     descriptor = os.open("/proc/self/ns/net", os.O_RDONLY)
     os.dup2(descriptor, number, inheritable=False)
     os.close(descriptor)

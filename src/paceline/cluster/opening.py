@@ -1,4 +1,4 @@
-"""Open a cluster for as long as a block lasts, or keep one; the command line that runs something inside a node."""
+"""Open a cluster for a `with` block, keep one until it is taken down, or find a kept one by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.cluster.tools import find_tool
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, cluster_of
 
-STOP_S = 20.0  # a keeper gives what runs inside a second, and the kernel time to bury it
+STOP_S = 20.0  # for the keeper to end the processes inside and remove the cgroups
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is there, held by its keeper."""
+    """A running cluster and the process id of its keeper."""
 
     plan: ClusterLayout
     keeper: int
@@ -49,9 +49,9 @@ class Cluster:
         return [Node(index, self.plan.address(index)) for index in range(len(self.plan.nodes))]
 
     def command(self, index: int, command: list[str], *, with_shares: bool = True) -> list[str]:
-        """The command line that runs a command inside a node, as the same process, with the same file descriptors.
+        """Return the command line that runs a command inside a node, with the same process id and file descriptors.
 
-        It joins the node's CPU share and memory limit first, unless told not to, and then the node's network.
+        It joins the node's cgroups first (unless `with_shares` is false), then the node's network.
         """
         if not 0 <= index < len(self.plan.nodes):
             raise UsageError(f"node {index} is not one of 0 to {len(self.plan.nodes) - 1} of cluster {self.name}")
@@ -75,7 +75,7 @@ class Cluster:
 def open_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Iterator[Cluster]:
-    """A cluster that is gone when the block is left, when this process is killed, and after Ctrl-C."""
+    """Open a cluster that ends with the block, or with this process however it ends."""
     plan = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
     keeper = _start(plan)
     try:
@@ -87,13 +87,13 @@ def open_cluster(
 def keep_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Cluster:
-    """A cluster that stays until `prune.take_down`, whatever happens to this process."""
+    """Build a cluster that stays until `removal.take_down`, even after this process ends."""
     plan = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
     starter = _start(plan)
     try:
         return Cluster(plan, _await_ready(plan, starter))
     except KeyboardInterrupt:
-        starter.communicate()  # until it is ready: only then there is something to take down
+        starter.communicate()  # until it is ready and can be taken down
         take_down(plan.name)
         raise
     finally:
@@ -101,10 +101,10 @@ def keep_cluster(
 
 
 def find_cluster(name: str) -> Cluster:
-    """A cluster that is there."""
+    """Return the running cluster of that name."""
     found = {keeper.plan.name: keeper for keeper in living_keepers() if keeper.is_ready}
     if not found:
-        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` makes one")
+        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` builds one")
     if name not in found:
         raise unknown("cluster", name, found)
     return Cluster(found[name].plan, found[name].pid)
@@ -112,7 +112,7 @@ def find_cluster(name: str) -> Cluster:
 
 @contextlib.contextmanager
 def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
-    """A kept cluster by its name; or one by its words, which is gone afterwards."""
+    """Yield a kept cluster by its name, or build one from words such as `nodes=4` for the block."""
     if "=" not in which:
         yield find_cluster(which)
         return
@@ -126,7 +126,7 @@ def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]
 def make_layout(
     config: ClusterConfig, *, name: str, without_cpu_shares: bool, host: Host | None, parent: int
 ) -> ClusterLayout:
-    """Everything that is decided before anything is started."""
+    """Check the request and return the layout; nothing is started."""
     if without_cpu_shares:
         config = dataclasses.replace(config, cpus=None, slow=())
     if not 1 <= config.nodes <= MOST_NODES:
@@ -151,7 +151,7 @@ def make_layout(
 
 
 def in_words(config: ClusterConfig) -> str:
-    """A cluster as `--cluster` takes it."""
+    """Return the configuration in the form that `--cluster` takes."""
     words = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -164,7 +164,7 @@ def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodeLayout:
     part = config.slowness.get(index)
     cpus = config.cpus
     if part is not None:
-        # Without a share to take a part of, it is one core, or a fair share of those that there are.
+        # If cpus is unset, slow applies to one core, or to a fair share of the machine if that is less.
         cpus = part * (cpus or min(1.0, num_cores / config.nodes))
     pairs = config.link_bits_per_s.items()
     return NodeLayout(
@@ -178,12 +178,12 @@ def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodeLayout:
 
 
 def _free_subnet(taken: set[str]) -> str:
-    """A range that no living cluster has; their networks are apart anyway, so a race for one does no harm."""
+    """Return a subnet that no running cluster uses; a race is harmless, since the networks are isolated."""
     return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in taken), "10.78.0")
 
 
 def _start(plan: ClusterLayout) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C reaches this process alone, which then ends in order.
+    # A new session: Ctrl-C reaches only this process, which then stops the keeper in order.
     return subprocess.Popen(
         [sys.executable, "-m", MODULE, plan.to_json()],
         stdin=subprocess.PIPE if plan.parent else subprocess.DEVNULL,
@@ -194,14 +194,14 @@ def _start(plan: ClusterLayout) -> subprocess.Popen[bytes]:
 
 
 def _await_ready(plan: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
-    """The keeper's process id, once everything is built; an error says why it is not."""
+    """Wait until the cluster is built and return the keeper's process id; raise with the keeper's reason."""
     assert starter.stdout is not None
-    last = "its keeper ended without a word"
+    last = "its keeper ended without a message"
     for line in starter.stdout:
         try:
             answer = json.loads(line)
             error, part, pid = str(answer["error"]), str(answer["part"]), int(answer["pid"])
-        except (ValueError, KeyError, TypeError):  # a warning of Python's, or its last words
+        except (ValueError, KeyError, TypeError):  # a warning or a traceback of Python's
             last = line.decode(errors="replace").strip() or last
             continue
         if error and part:
@@ -213,7 +213,7 @@ def _await_ready(plan: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
 
 
 def _stop(plan: ClusterLayout, keeper: subprocess.Popen[bytes]) -> None:
-    """Let the keeper take everything down; what a killed one left behind is removed here."""
+    """Stop the keeper, which takes the cluster down; clean up after one that was killed or hangs."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     keeper.stdin.close()

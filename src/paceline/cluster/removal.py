@@ -1,4 +1,4 @@
-"""Take clusters down by name, and remove what is left of those whose keeper is gone: by its label, and nothing else."""
+"""Take clusters down by name, and remove the leftovers of clusters whose keeper is gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOWN_S = 20.0
 
 @dataclass(frozen=True)
 class Removed:
-    """What was left of a cluster, and is gone now. Its networks went with the last process inside."""
+    """The removed leftovers of a cluster; the kernel removes its networks with the last process inside."""
 
     name: str
     processes: int
@@ -23,7 +23,7 @@ class Removed:
 
 
 def take_down(name: str) -> None:
-    """End a kept cluster, and wait until nothing of it is left."""
+    """End a kept cluster and wait until its keeper has ended."""
     keepers = {keeper.plan.name: keeper for keeper in living_keepers()}
     if name not in keepers:
         raise (
@@ -41,12 +41,11 @@ def take_down(name: str) -> None:
 
 
 def prune() -> list[Removed]:
-    """Remove what is left of every cluster that nobody keeps any more."""
+    """Remove the leftovers of every cluster without a running keeper."""
     found = sorted({*labelled_groups(), *names_inside()})
-    living = {
-        keeper.plan.name for keeper in living_keepers()
-    }  # read after: a cluster never has a group before a keeper
-    return [remove_cluster(name) for name in found if name not in living]
+    # Keepers are listed second: a cluster has a keeper before it has a cgroup.
+    kept = {keeper.plan.name for keeper in living_keepers()}
+    return [remove_cluster(name) for name in found if name not in kept]
 
 
 def remove_cluster(name: str) -> Removed:
@@ -57,5 +56,5 @@ def remove_cluster(name: str) -> Removed:
         for folder in folders:
             remove_group(folder)
     except OSError as error:
-        raise RunError(f"what is left of cluster {name} cannot be removed: {error}") from None
+        raise RunError(f"the leftovers of cluster {name} cannot be removed: {error}") from None
     return Removed(name, processes, tuple(map(str, folders)))

@@ -1,23 +1,23 @@
-"""Links in the words of `ip` and `tc`: a bridge, a pair of interfaces per node, and what shapes both directions.
+"""Commands of `ip` and `tc` that build the links: a bridge, a veth pair per node, and shaping in both directions.
 
-A node's interface shapes what the node sends, its port on the bridge what the node receives. Latency and loss are added
-once on the way, where a node sends, so that one way from any node to any other takes the latency that was asked for.
+A node's interface shapes its outgoing traffic, its port on the bridge the incoming. Latency and loss are added only to
+outgoing traffic, so that the one-way latency between any two nodes is the requested one.
 """
 
 from __future__ import annotations
 
 from paceline.cluster.layout import FIRST_NODE_FD, ClusterLayout, NodeLayout
 
-MTU = 9000  # jumbo frames, as clusters use them: payload is 99 % of what travels
-BURST_S = 0.001  # what may pass at once after a pause, so that short messages take their time too
-QUEUE_S = 0.05  # as much as a switch would buffer before it drops
-UNSHAPED = 100e9  # the rate of a link that only some peers are slower on
+MTU = 9000  # jumbo frames, as in clusters: payload is 99 % of the bytes
+BURST_S = 0.001  # traffic that may pass at once after a pause; small, so that short messages are shaped too
+QUEUE_S = 0.05  # traffic that is buffered before packets are dropped, as in a switch
+UNSHAPED = 100e9  # rate of a link without a limit of its own but with slower peers
 LEAST_SHARE = 0.01  # of a link, for traffic to peers without a rate of their own
-DELAYED_PACKETS = 100_000  # on their way at once: more than any link here holds
+DELAYED_PACKETS = 100_000  # in flight at once: more than any emulated link holds
 
 
 def switch_lines(plan: ClusterLayout, keeper: int) -> list[str]:
-    """For `ip`, in the namespace of the bridge."""
+    """Return the `ip` commands for the namespace of the bridge."""
     lines = [f"link add {plan.bridge} mtu {MTU} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"]
     for index in range(len(plan.nodes)):
         there = f"name {plan.interface(index)} mtu {MTU} netns /proc/{keeper}/fd/{FIRST_NODE_FD + index}"
@@ -29,18 +29,18 @@ def switch_lines(plan: ClusterLayout, keeper: int) -> list[str]:
 
 
 def node_lines(plan: ClusterLayout, index: int) -> list[str]:
-    """For `ip`, inside a node."""
+    """Return the `ip` commands for the namespace of a node."""
     device = plan.interface(index)
     return ["link set lo up", f"addr add {plan.address(index)}/24 dev {device}", f"link set {device} up"]
 
 
 def port(index: int) -> str:
-    """The node's end on the bridge."""
+    """Return the name of the node's interface on the bridge."""
     return f"port-{index}"
 
 
 def sending_lines(plan: ClusterLayout, index: int) -> list[str]:
-    """For `tc`, inside a node: what shapes all that it sends."""
+    """Return the `tc` commands inside a node that shape its outgoing traffic."""
     node, device = plan.nodes[index], plan.interface(index)
     lines, parent = [], "root"
     if node.latency_s or node.loss_fraction:
@@ -54,7 +54,7 @@ def sending_lines(plan: ClusterLayout, index: int) -> list[str]:
 
 
 def receiving_lines(plan: ClusterLayout, index: int) -> list[str]:
-    """For `tc`, in the namespace of the bridge: what shapes all that a node receives."""
+    """Return the `tc` commands in the namespace of the bridge that shape a node's incoming traffic."""
     rate = plan.nodes[index].bits_per_s
     return [f"qdisc add dev {port(index)} root handle 2: {_tbf(rate)}"] if rate else []
 
@@ -70,11 +70,11 @@ def _tbf(rate: float) -> str:
 
 
 def _by_peer(plan: ClusterLayout, index: int, parent: str) -> list[str]:
-    """The whole link as one class, with a class below it for every peer that has a rate of its own."""
+    """Return commands for a class of the whole link, with a child class for every peer with a rate of its own."""
     node, device = plan.nodes[index], plan.interface(index)
     whole = node.bits_per_s or UNSHAPED
     most = {peer: min(rate, whole) for peer, rate in sorted(node.peers_bits_per_s.items())}
-    # What classes are promised must not be more than there is, or together they would exceed the link.
+    # The guaranteed rates must not add up to more than the link, or the classes would exceed it together.
     scale = min(1.0, (1 - LEAST_SHARE) * whole / sum(most.values()))
     rest = whole - scale * sum(most.values())
     add = f"class add dev {device} parent"
@@ -99,7 +99,7 @@ def _htb(rate: float, most: float) -> str:
 
 
 def _burst_bytes(rate: float) -> int:
-    """Room for one frame at least, or nothing would ever pass."""
+    """Return the burst size; it holds at least one frame, or nothing would pass."""
     return max(int(rate * BURST_S / 8), MTU + 100)
 
 

@@ -1,4 +1,4 @@
-"""What this machine offers for emulated nodes, found by trying; and one sentence for each thing that is missing."""
+"""Probe which parts of emulated nodes this machine supports, and refuse requests that need a missing part."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from paceline.recipe import ClusterConfig
 
 WITHOUT = "everything without emulated nodes still works, on real hosts too (--hosts)"
 WITHOUT_SHARES = "--without-cpu-shares"
-TRIAL_S = 30.0
+PROBE_S = 30.0
 
 
 @dataclass(frozen=True)
 class Host:
-    """What there is. A reason is empty where nothing is missing."""
+    """The parts of emulated nodes that this machine supports."""
 
-    entry: str = ""  # how namespaces are made: with our own rights, or in a user namespace
-    no_network: str = ""  # why there can be no nodes at all
-    shapers: frozenset[str] = frozenset()  # of tbf, htb and netem, those that work
+    entry: str = ""  # DIRECT or USER
+    no_network: str = ""  # why nodes are not possible; empty if they are
+    shapers: frozenset[str] = frozenset()  # those of tbf, htb and netem that work
     controllers: tuple[Controller, ...] = ()
-    no_controller: dict[str, str] = field(default_factory=dict)  # why, by the controller's name
+    no_controller: dict[str, str] = field(default_factory=dict)  # reasons, by the controller's name
     num_cores: int = 1
 
 
 def examine() -> Host:
-    """Look at this machine: a short-lived process tries every piece in a network of its own."""
+    """Probe this machine in a short-lived process with its own network namespace."""
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
-        return Host(no_network=f"network namespaces exist on Linux alone, and this is {sys.platform}", num_cores=cores)
+        return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)
     missing = [name for name in ("ip", "nsenter") if find_tool(name) is None]
     if missing:
         packages = dict.fromkeys(PACKAGES[name] for name in missing)
@@ -58,7 +58,7 @@ def examine() -> Host:
 
 
 def check_host(host: Host, config: ClusterConfig) -> None:
-    """Raise UsageError for the first thing that is asked for and cannot be had, and say what still works."""
+    """Raise UsageError for the first requested part that this host lacks."""
     if host.no_network:
         raise UsageError(f"emulated nodes are not possible here: {host.no_network}; {WITHOUT}")
     shaping = {
@@ -76,14 +76,17 @@ def check_host(host: Host, config: ClusterConfig) -> None:
 
 
 def no_group(name: str, reason: str) -> str:
-    """The sentence for CPU shares or memory limits that cannot be had."""
+    """Return the error message for CPU shares or memory limits that are not available."""
     if name == "cpu":
-        what, way = "CPU shares (cpus, slow)", f"{WITHOUT_SHARES}, or leaving cpus and slow out, goes on without them"
+        what, remedy = (
+            "CPU shares (cpus, slow)",
+            f"{WITHOUT_SHARES}, or leaving cpus and slow out, goes on without them",
+        )
     else:
-        what, way = "memory limits (memory)", "leave memory out to go on without them"
+        what, remedy = "memory limits (memory)", "leave memory out to go on without them"
     rest = "nodes, addresses and shaped links still work"
     why = f" ({reason})" if reason else ""
-    return f"{what} need a cgroup that we may write to, and there is none{why}; {rest}: {way}"
+    return f"{what} need a writable cgroup, and there is none{why}; {rest}: {remedy}"
 
 
 def _no_shaper(host: Host, words: str, shaper: str) -> str:
@@ -99,9 +102,9 @@ def _no_shaper(host: Host, words: str, shaper: str) -> str:
 def _try(entry: str) -> ProbeResult:
     command = [sys.executable, "-m", "paceline.cluster.feature_probe", entry]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
         return ProbeResult(**json.loads(done.stdout))
     except subprocess.TimeoutExpired:
-        return ProbeResult(f"a trial took more than {TRIAL_S:g} s", [])
+        return ProbeResult(f"the probe took more than {PROBE_S:g} s", [])
     except ValueError:
-        return ProbeResult((done.stderr.strip().splitlines() or ["a trial ended without a word"])[-1], [])
+        return ProbeResult((done.stderr.strip().splitlines() or ["the probe ended without a message"])[-1], [])

@@ -1,4 +1,4 @@
-"""The programs of the system that build links and enter nodes."""
+"""The system programs that build links (`ip`, `tc`) and enter nodes (`nsenter`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def find_tool(name: str) -> str | None:
 
 
 def run_lines(name: str, lines: Iterable[str]) -> None:
-    """Give `ip` or `tc` all lines at once; an OSError says which line it refused, and why."""
-    given = list(lines)
-    if not given:
+    """Run all lines in one batch of `ip` or `tc`; raise OSError with the refused line and the reason."""
+    batch = list(lines)
+    if not batch:
         return
     command = [find_tool(name) or name, "-batch", "-"]
-    done = subprocess.run(command, input="\n".join(given) + "\n", capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input="\n".join(batch) + "\n", capture_output=True, text=True, check=False)
     if done.returncode:
         reason, _, rest = done.stderr.strip().partition("\n")
         number = rest.rpartition(":")[2].strip()
-        line = f" in {name} {given[int(number) - 1]}" if number.isdecimal() and 0 < int(number) <= len(given) else ""
+        line = f" in {name} {batch[int(number) - 1]}" if number.isdecimal() and 0 < int(number) <= len(batch) else ""
         raise OSError(f"{reason.removeprefix('Error: ')}{line}")
