@@ -1,4 +1,4 @@
-"""Every error that a user can meet.
+"""Exceptions that Paceline raises for users.
 
 PacelineError
 ├── UsageError      the request was wrong; nothing was started   (exit code 2; also a ValueError)
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 
 class PacelineError(Exception):
-    """The message is one clear sentence, fit to be shown as it is."""
+    """Base class; the message is one sentence that can be shown as it is."""
 
 
 class UsageError(PacelineError, ValueError):
-    """What was asked for cannot be done; says what was given, what conflicts and what to do."""
+    """An invalid request; the message says what was given, what conflicts and what to do."""
 
 
 class RunError(PacelineError):
@@ -34,7 +34,7 @@ class WorkerError(RunError):
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UsageError:
-    """An error for a name that nobody has, with the nearest one that somebody has."""
+    """Return an error for an unknown name that suggests the nearest known one."""
     names = sorted(known)
     near = difflib.get_close_matches(given[:100], names, n=1, cutoff=0.51)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"

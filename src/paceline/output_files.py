@@ -1,4 +1,4 @@
-"""Files that a user asked for by name: whole or not at all, and never in place of what is no file."""
+"""Output files named by the user: written atomically; pipes and devices are written to, never replaced."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-SYSTEM = {"dev", "proc"}  # what is there stands for something else, even where it looks like a plain file
+SYSTEM = {"dev", "proc"}  # entries there are never plain files, even if they look like it
 
 
 @contextmanager
 def whole_file(target: str | Path) -> Iterator[TextIO]:
-    """A file to write text to: beside its place first, then moved there, so that a reader never sees half of it.
+    """Open a text file that replaces `target` when the block succeeds, so that readers never see a partial file.
 
-    A link keeps pointing where it does, and what it points at is replaced. Pipes and devices are written to.
+    A symbolic link stays, and its target is replaced. Pipes and devices are written to directly.
     """
     if is_stream(target):
         with open(target, "w", encoding="utf-8", newline="") as file:
@@ -28,12 +28,12 @@ def whole_file(target: str | Path) -> Iterator[TextIO]:
             yield file
         beside.replace(path)
     except BaseException:
-        with suppress(OSError):  # on a read-only disk there is nothing to take away
+        with suppress(OSError):  # on a read-only disk there is nothing to remove
             beside.unlink(missing_ok=True)
         raise
 
 
 def is_stream(target: str | Path) -> bool:
-    """Whether a name is one of a pipe, a device or the like."""
+    """Whether a path exists and is not a plain file: a pipe, a device or similar."""
     path = Path(target)
     return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM)

@@ -1,4 +1,4 @@
-"""Numbers, TOML and JSON as users write them: whatever they hold, the result is a value or one sentence."""
+"""Parse numbers, lists, TOML and JSON from users; invalid input raises UsageError with one sentence."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, TypeVar
 from paceline.errors import UsageError
 
 T = TypeVar("T")
-Table = dict[str, Any]  # of TOML: plain values, lists and further tables
+Table = dict[str, Any]  # a TOML table: plain values, lists and nested tables
 
 LARGEST_WHOLE = 2**64  # what TOML, numpy and torch's seeds can hold; Python itself cannot print 5,000 digits
-MOST_LEVELS = 32  # of tables and lists within each other
+MOST_LEVELS = 32  # of nested tables and lists
 
 
 def whole_number(text: str) -> int | None:
-    """A number of plain digits; None for anything else, such as `²`, and for more digits than 64 bits can hold."""
+    """Parse ASCII digits; return None for anything else, such as `²`, and for numbers of more than 18 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def words_in(text: str) -> tuple[str, ...]:
-    """The words of a list that is separated by commas."""
+    """Split a comma-separated list; empty items are dropped."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def numbers_in(option: str, text: str, *, whole: bool = False) -> tuple[float, ...]:
-    """The numbers of a list that is separated by commas."""
+    """Parse a comma-separated list of numbers; `option` names it in errors."""
     try:
         return tuple(int(word) if whole else float(word) for word in words_in(text))
     except ValueError:
@@ -36,12 +36,12 @@ def numbers_in(option: str, text: str, *, whole: bool = False) -> tuple[float, .
 
 
 def first_repeated(words: Sequence[T]) -> T | None:
-    """The first word that occurs more than once."""
+    """Return the first item that occurs more than once, or None."""
     return next((word for word in words if words.count(word) > 1), None)
 
 
 def read_toml(text: str, what: str) -> Table:
-    """The table that TOML stands for; `what` names it in errors."""
+    """Parse a TOML document; `what` names it in errors."""
     try:
         return _bounded_toml(text, what)
     except tomllib.TOMLDecodeError as error:
@@ -49,7 +49,7 @@ def read_toml(text: str, what: str) -> Table:
 
 
 def read_toml_value(text: str, what: str) -> Any:
-    """A word's value as TOML reads it, or else the word itself."""
+    """Parse a TOML value; return the text itself if it is not one."""
     try:
         found = _bounded_toml(f"value = {text}", what)
     except tomllib.TOMLDecodeError:
@@ -71,7 +71,7 @@ def _bounded_toml(text: str, what: str) -> Table:
 
 
 def read_json(text: str, what: str) -> Any:
-    """The value that JSON stands for; `what` names it in errors."""
+    """Parse JSON; `what` names it in errors."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Finding things by name: classes in our own packages, and the user's own `file.py:name`."""
+"""Look up classes by name in our packages, and users' objects by `file.py:name`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def is_reference(text: str) -> bool:
 
 
 def digests_of_files(texts: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of the files that texts refer to as `file.py:name`, by path; files that are not there are left out."""
+    """Return the SHA-256 of files that texts refer to as `file.py:name`, by path; missing files are left out."""
     paths = {path for path, colon, _ in (text.partition(":") for text in texts) if colon and path.endswith(".py")}
     files = {path: Path(path).expanduser() for path in sorted(paths)}
     return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files.items() if file.is_file()}
 
 
 def load_reference(text: str, kind: str) -> Any:
-    """The object behind `file.py:name` or `package.module:name`."""
+    """Import the object that `file.py:name` or `package.module:name` refers to."""
     module_name, _, attribute = text.partition(":")
     module = _load_file(module_name, kind) if module_name.endswith(".py") else _load_module(module_name, kind)
     try:
@@ -48,10 +48,10 @@ def load_reference(text: str, kind: str) -> Any:
 
 
 def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
-    """Call the user's factory; an exception in it becomes one sentence that names it."""
+    """Call the user's factory; an exception in it is raised as a UsageError that names it."""
     factory = load_reference(text, kind)
     if not callable(factory):
-        raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}, not something that can be called")
+        raise UsageError(f"{kind} {text!r} is a {type(factory).__name__}, not callable")
     try:
         return factory(*args, **kwargs)
     except Exception as error:
@@ -59,7 +59,7 @@ def call_factory(text: str, kind: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[str, object]:
-    """Those of the offered keyword arguments that a factory has parameters for."""
+    """Return the offered keyword arguments that a factory accepts."""
     parameters = inspect.signature(factory).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return offered
@@ -67,7 +67,7 @@ def accepted_arguments(factory: Any, offered: Mapping[str, object]) -> Mapping[s
 
 
 def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """`NAME[:option=value...]` as the name and its options; a name may be the user's `file.py:Class`."""
+    """Split `NAME[:option=value...]` into name and options; a name may be the user's `file.py:Class`."""
     name, *words = text.split(":")
     if words and is_reference(f"{name}:{words[0]}"):
         name, *words = f"{name}:{words[0]}", *words[1:]
@@ -79,7 +79,7 @@ def split_words(kind: str, text: str) -> tuple[str, tuple[tuple[str, str], ...]]
 
 
 def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs: Sequence[tuple[str, str]]) -> Options:
-    """Options as the user wrote them, in the types of a class's fields."""
+    """Convert option texts to the types of a class's fields."""
     known, hints = list(known), typing.get_type_hints(cls)
     values: Options = {}
     for key, text in pairs:
@@ -92,7 +92,7 @@ def convert_options(kind: str, name: str, cls: type, known: Iterable[str], pairs
 
 
 def _convert(what: str, hint: Any, text: str) -> Any:
-    if isinstance(hint, types.UnionType):  # with None, for what was not given
+    if isinstance(hint, types.UnionType):  # with None, for an option that is not set
         hint = next(part for part in hint.__args__ if part is not type(None))
     if hint is bool:
         if text.lower() not in ("true", "false"):
@@ -119,7 +119,7 @@ def _load_file(path_text: str, kind: str) -> ModuleType:
     path = Path(path_text).expanduser().resolve()
     if not path.is_file():
         raise UsageError(f"{kind} file {path_text!r} does not exist")
-    # A stable name, so that a class defined there is the same class however often it is asked for.
+    # A stable name, so that loading a file twice returns the same classes.
     name = f"paceline_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -147,7 +147,7 @@ class Registry(Generic[T]):
     """The concrete classes of one kind, found by walking their package: one file, one class."""
 
     def __init__(self, kind: str, package: str, base: type[T], *, also: tuple[str, ...] = ()) -> None:
-        """`also`: words that users may say instead of a name; whoever asks here has understood them before."""
+        """`also`: further valid words, handled by the caller; only listed in errors."""
         self.kind = kind
         self._also = also
         self._package = package
@@ -170,13 +170,13 @@ class Registry(Generic[T]):
         return (
             inspect.isclass(value)
             and issubclass(value, self._base)
-            and f"{value.__module__}.".startswith(f"{module.__name__}.")  # of the file, or of the folder's files
+            and f"{value.__module__}.".startswith(f"{module.__name__}.")  # defined in this module or below it
             and not inspect.isabstract(value)
             and bool(getattr(value, "name", ""))
         )
 
     def get(self, name: str) -> type[T]:
-        """The class of that name, ours or the user's `file.py:Class`."""
+        """Return the class of that name, built-in or the user's `file.py:Class`."""
         if name in self.classes:
             return self.classes[name]
         if is_reference(name):

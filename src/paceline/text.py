@@ -1,4 +1,4 @@
-"""Text from users, files and workers, made safe for a terminal and for file names."""
+"""Make text from users, files and workers safe for terminals and file names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_NAME_BYTES = 180  # file systems allow 255; callers add a stamp, a number o
 def plain_text(text: str, *, keep_lines: bool = False) -> str:
     """Remove everything that a terminal would act on instead of showing it.
 
-    Line breaks and tabs become one space each run, unless `keep_lines` is set.
+    Each run of line breaks and tabs becomes one space, unless `keep_lines` is set.
     """
     if _UNPRINTABLE.search(text):
         text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", _INVISIBLE.sub("", _SEQUENCE.sub("", text)))
@@ -31,21 +31,21 @@ def plain_text(text: str, *, keep_lines: bool = False) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text with the middle of very long words left out: a sentence stays readable that quotes 5,000 digits."""
+    """Cut the middle of very long words, so that a message that quotes 5,000 digits stays readable."""
     return _LONG_WORD.sub("\\1\N{HORIZONTAL ELLIPSIS}\\2", text)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of a sentence, broken between words, but never between a number and its percent sign."""
+    """Wrap text between words, but never between a number and its percent sign."""
     tied = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
     lines = textwrap.wrap(tied, width, break_long_words=False, break_on_hyphens=False) or [""]
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def file_name_of(text: str, *, allowed: str = "-_.=+", other: str = "_") -> str:
-    """Text as part of a file name: letters, digits and `allowed` stay, any other character becomes `other`.
+    """Convert text to part of a file name: letters, digits and `allowed` stay, other characters become `other`.
 
-    A very long name is cut and ends in a digest of the whole text, so that two of them stay different.
+    A very long name is cut and ends in a digest of the whole text, so that names stay distinct.
     """
     name = "".join(c if c.isalnum() or c in allowed else other for c in text)
     data = name.encode()

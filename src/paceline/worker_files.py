@@ -1,4 +1,4 @@
-"""The files that workers write while they train, `workers/RANK.jsonl`: one JSON object a line, read one at a time."""
+"""Read `workers/RANK.jsonl`, the JSON-lines files that workers write during training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from paceline.errors import UsageError
 
 Line = dict[str, Any]  # its `kind` says which keys it has
 
-MOST_LINE_BYTES = 16 * 2**20  # the longest line that a worker writes is some kilobytes; more is another file
-_DECODE = json.JSONDecoder().raw_decode  # json.loads looks for white space and encodings first: a fifth more time
+MOST_LINE_BYTES = 16 * 2**20  # workers write lines of some kilobytes; a longer one is from another program
+_DECODE = json.JSONDecoder().raw_decode  # a fifth faster than json.loads
 _WHOLE, _NUMBER, _TEXT = (int,), (int, float), (str,)
 _SPAN = {"step": _WHOLE, "begin_s": _NUMBER, "end_s": _NUMBER}
 _OPERATION = {**_SPAN, "op": _TEXT, "number": _WHOLE, "peer": (int, type(None)), "tag": _WHOLE}
-# By the kind of a line, what its readers compute with. Old lines of steps have no begin_s.
+# Keys that readers need, with their types, by kind of line. Step lines of old runs have no begin_s.
 _TYPES: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
     "step": (("step", _WHOLE), ("iteration_s", _NUMBER)),
     "span": tuple({**_SPAN, "phase": _TEXT}.items()),
@@ -28,22 +28,22 @@ _TYPES: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
 
 
 def worker_files(run: Path) -> dict[int, Path]:
-    """The file of every worker of a run, by rank."""
+    """Return the file of every worker of a run, by rank."""
     found = {rank: file for file in (run / "workers").glob("*.jsonl") if (rank := _rank_of(file)) is not None}
     return dict(sorted(found.items()))
 
 
 def _rank_of(file: Path) -> int | None:
-    """The rank in a file's name; None for files of other names, such as `²`, which is a digit but not a number."""
+    """Return the rank in a file's name, or None for other names, such as `²`."""
     name = file.stem
     is_rank = name.isascii() and name.isdigit() and (name == "0" or name[0] != "0")
     return int(name) if is_rank and file.is_file() else None
 
 
 def worker_lines(file: Path) -> Iterator[Line]:
-    """Every line with its `kind`.
+    """Yield every line, with its `kind`.
 
-    A last line without its line break is left out where it cannot be read: the worker was killed while it wrote.
+    An unreadable last line without a line break is skipped: the worker was killed while writing it.
     """
     try:
         with file.open("rb") as stream:
@@ -69,7 +69,7 @@ def _parsed(data: bytes) -> Line:
         raise ValueError("something follows its JSON object")
     if type(line) is not dict:
         raise ValueError("it is not a JSON object")
-    kind = line.setdefault("kind", "step")  # old runs have lines of steps alone, which do not name their kind
+    kind = line.setdefault("kind", "step")  # old runs have only step lines, without a kind
     if type(kind) is not str:
         raise ValueError(f"its kind is {kind!r}")
     for key, types in _TYPES.get(kind, ()):

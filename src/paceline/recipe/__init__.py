@@ -1,4 +1,4 @@
-"""What to run: a recipe is everything needed to repeat a run. Frozen, validated, TOML in and out."""
+"""Recipes: the validated, immutable settings needed to repeat a run, read from and written to TOML."""
 
 from paceline.recipe.cluster import ClusterConfig, cluster_of, parse_cluster
 from paceline.recipe.fields import Changes, RecipeSection, option

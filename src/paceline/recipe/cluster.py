@@ -1,4 +1,4 @@
-"""The cluster section of a recipe: nodes that are emulated on this machine, and the words of `--cluster`."""
+"""The cluster section of a recipe (emulated nodes), and parsing of `--cluster`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = "nodes=4,cpus=0.5,bandwidth=1gbit"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig(RecipeSection):
-    """Emulated nodes, each with a network of its own: what the link and the processor of each are like."""
+    """Emulated nodes: their number, and the link, CPU share and memory of each."""
 
     section: typing.ClassVar[str] = "cluster"
     nodes: int = option(0, "nodes to emulate on this machine (0: none, workers are plain processes)", least=0)
@@ -34,13 +34,13 @@ class ClusterConfig(RecipeSection):
         given = [item.name for item in dataclasses.fields(self) if getattr(self, item.name) != _default(item)]
         if given and not self.nodes:
             raise UsageError(
-                f"cluster.{given[0]} is set, but cluster.nodes is 0: how many are there? (--cluster nodes=N)"
+                f"cluster.{given[0]} is set, but cluster.nodes is 0; set the number of nodes (--cluster nodes=N)"
             )
         # Reading each quantity checks it.
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness
 
     def __str__(self) -> str:
-        """As `--cluster` takes it; empty where there is none."""
+        """Return the form that `--cluster` takes; empty if there are no nodes."""
         words = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -51,7 +51,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def bits_per_s(self) -> float | None:
-        """Rate of each node's link, or None where it is not shaped."""
+        """Rate of each node's link, or None if it is not shaped."""
         return bits_per_s("cluster.bandwidth", self.bandwidth) if self.bandwidth else None
 
     @property
@@ -84,7 +84,7 @@ class ClusterConfig(RecipeSection):
 
     @property
     def slowness(self) -> dict[int, float]:
-        """Nodes that have a part of the others' cores only, each with that part."""
+        """Fraction of the other nodes' cores that each slow node has."""
         found: dict[int, float] = {}
         for word in self.slow:
             node, _, text = word.partition(":")
@@ -108,7 +108,7 @@ class ClusterConfig(RecipeSection):
 
 
 def parse_cluster(text: str) -> Changes:
-    """`nodes=4,cpus=0.5,links=0-2:100mbit` as changes of the whole section; what is not named takes its default."""
+    """Parse `nodes=4,cpus=0.5,links=0-2:100mbit` into changes of the whole section; other keys get their defaults."""
     fields = {item.name: item for item in dataclasses.fields(ClusterConfig)}
     words: dict[str, list[str]] = {}
     for word in (piece.strip() for piece in text.split(",")):
@@ -126,7 +126,7 @@ def parse_cluster(text: str) -> Changes:
 
 
 def cluster_of(text: str | None) -> ClusterConfig:
-    """The section alone, for what has no recipe; without words, no cluster."""
+    """Parse `--cluster` into a section without a recipe; None means no cluster."""
     changes = parse_cluster(text) if text is not None else {}
     return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
 

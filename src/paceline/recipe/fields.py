@@ -1,4 +1,4 @@
-"""The fields of a recipe: what each allows, checked at construction."""
+"""Fields of a recipe: defaults, help texts and bounds, checked at construction."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def option(
     most: float | None = None,
     is_repeated: bool = False,
 ) -> Any:
-    """A recipe field: its default, and what the command line and the documentation say of it.
+    """Declare a recipe field with its default, help text and bounds.
 
-    A list whose items hold commas themselves is repeated on the command line instead of being written as one word.
+    `is_repeated`: a list whose items contain commas; its option is repeated on the command line.
     """
     metadata = {
         "help": help,
@@ -43,7 +43,7 @@ def option(
 
 
 class RecipeSection:
-    """A group of recipe keys that checks each value against what its field allows."""
+    """A group of recipe keys; checks the type and bounds of each value at construction."""
 
     def __post_init__(self) -> None:
         prefix = f"{self.section}." if self.section else ""
@@ -68,7 +68,7 @@ def hints_of(cls: Any) -> dict[str, Any]:
     return _resolved_hints(cls)
 
 
-@functools.cache  # resolving the hints of all sections takes longer than the rest of making a recipe
+@functools.cache  # resolving hints takes longer than the rest of building a recipe
 def _resolved_hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
@@ -79,7 +79,7 @@ def _coerce(key: str, hint: Any, value: Any) -> Any:
             return None
         hint = next(part for part in hint.__args__ if part is not type(None))
     if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
-        raise UsageError(f"{key} must be a number within 64 bits; what was given is larger")
+        raise UsageError(f"{key} must be a number within 64 bits; the given number is larger")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if typing.get_origin(hint) is tuple:

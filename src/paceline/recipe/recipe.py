@@ -1,6 +1,4 @@
-"""A recipe as a whole: its sections, how they must agree, changed by dotted keys, TOML in and out.
-
-Recipes from files and from words of the command line."""
+"""Recipe: all sections with checks across them, changes by dotted key, TOML input and output, built-in recipes."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ class Recipe(RecipeSection):
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     strategy: str = option(
-        "all-reduce", "how workers agree: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
+        "all-reduce", "how workers synchronise: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
     )
     strategies: tuple[str, ...] = option(
         (), "what compare compares, separated by commas; one-worker is the reference without peers", flag="--strategies"
@@ -96,7 +94,7 @@ class Recipe(RecipeSection):
         return min(per_epoch * epochs, iterations) if iterations is not None else per_epoch * epochs
 
     def to_dict(self) -> Table:
-        """Plain values, without those that are unset."""
+        """Return plain values, without unset ones."""
         return typing.cast(Table, _plain(dataclasses.asdict(self)))
 
     def to_toml(self) -> str:
@@ -111,25 +109,27 @@ class Recipe(RecipeSection):
         return Recipe.from_dict(read_toml(text, source), source)
 
     def replace(self, changes: Mapping[str, Any]) -> Recipe:
-        """A copy with dotted keys changed; the other name of a changed quantity is dropped with it."""
+        """Return a copy with dotted keys changed; a changed key drops its counterpart in EXCLUSIVE."""
         values = self.to_dict()
         for key, other in EXCLUSIVE.items():
             if changes.get(key) is not None and changes.get(other) is None:
                 section, _, name = other.partition(".")
                 values[section].pop(name, None)
         if changes.get("data.name", self.data.name) != self.data.name:
-            for name in ("train_samples", "test_samples", "dir"):  # said of the other data
+            for name in ("train_samples", "test_samples", "dir"):  # they apply to the previous data
                 values["data"].pop(name, None)
         if changes.get("optimizer.name", self.optimizer.name) != self.optimizer.name:
-            for name in ("momentum", "nesterov"):  # said of the other optimiser
+            for name in ("momentum", "nesterov"):  # they apply to the previous optimiser
                 values["optimizer"].pop(name, None)
         if any(key not in SAME_STORY and value is not None for key, value in changes.items()):
-            values["description"] = ""  # it told of other settings
+            values["description"] = ""  # it describes the previous settings
         if changes.keys() & {"model.name", "data.name"}:
             model, data = (
                 changes.get(key, old) for key, old in (("model.name", self.model.name), ("data.name", self.data.name))
             )
-            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # what is no string is refused below
+            values["name"] = (
+                f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values that are not strings
+            )
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())
@@ -143,7 +143,7 @@ class Recipe(RecipeSection):
         return Recipe.from_dict(values)
 
 
-# Two names of one quantity: changing one drops the other, so that an override never conflicts with a recipe's file.
+# Pairs of keys for one quantity: changing one drops the other, so that an override never conflicts with the file.
 EXCLUSIVE = {
     "train.batch_size": "train.worker_batch_size",
     "train.worker_batch_size": "train.batch_size",
@@ -170,7 +170,7 @@ SAME_STORY = {
 
 
 def _short(name: str) -> str:
-    """The name of a model or of data without what leads to it: `path/to/file.py:make` is `file`."""
+    """Shorten the name of a model or dataset: `path/to/file.py:make` becomes `file`."""
     module, _, rest = name.partition(":")
     if module in ("folder", "synthetic"):
         return module
@@ -178,7 +178,7 @@ def _short(name: str) -> str:
 
 
 def recipe_keys(cls: type = Recipe, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    """Every dotted key of a recipe with its field."""
+    """Yield every dotted key of a recipe with its field."""
     hints = hints_of(cls)
     for item in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[item.name]):
@@ -188,7 +188,7 @@ def recipe_keys(cls: type = Recipe, prefix: str = "") -> Iterator[tuple[str, dat
 
 
 def key_type(key: str) -> Any:
-    """The type of the value behind a dotted key."""
+    """Return the type of a dotted key's value."""
     section, dot, name = key.partition(".")
     return hints_of(hints_of(Recipe)[section])[name] if dot else hints_of(Recipe)[section]
 
@@ -218,7 +218,7 @@ DEFAULT_RECIPE = "lenet5-mnist"
 
 
 def load_recipe(name_or_path: str) -> Recipe:
-    """A built-in recipe by name, or a TOML file by path."""
+    """Load a built-in recipe by name, or a TOML file by path."""
     known = builtin_recipes()
     if name_or_path in known:
         return known[name_or_path]
@@ -239,7 +239,7 @@ def builtin_recipes() -> dict[str, Recipe]:
 
 
 def parse_set(assignments: list[str]) -> Changes:
-    """`key=value` words as changes; a value is read as TOML reads it, or else as a string."""
+    """Parse `key=value` words into changes; a value that is not valid TOML is a string."""
     changes: Changes = {}
     for word in assignments:
         key, equals, text = word.partition("=")

@@ -1,4 +1,4 @@
-"""The sections of a recipe: model, data, training, optimiser, schedule, measuring."""
+"""Sections of a recipe: model, data, training, optimiser, schedule, measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities as people write them: rates, times, sizes, shares."""
+"""Parse quantities with units: rates, times, sizes, percentages."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 def bits_per_s(key: str, text: str) -> float:
-    """`100mbit` as 1e8, as tc writes rates: decimal bits per second."""
+    """Parse a rate in decimal bits per second, as tc does: `100mbit` is 1e8."""
     return _quantity(key, text, RATES, "a rate such as 100mbit or 1gbit")
 
 
 def seconds(key: str, text: str) -> float:
-    """`1ms` as 0.001."""
+    """Parse a time: `1ms` is 0.001."""
     return _quantity(key, text, TIMES, "a time such as 500us or 1ms")
 
 
 def num_bytes(key: str, text: str) -> int:
-    """`2g` as 2 GiB."""
+    """Parse a size: `2g` is 2 GiB."""
     return int(_quantity(key, text, SIZES, "a size such as 512m or 2g"))
 
 
 def fraction(key: str, text: str) -> float:
-    """`0.1%` as 0.001; without the sign it would not be clear whether 0.05 is a share."""
+    """Parse a percentage: `0.1%` is 0.001. The sign is required, since a bare 0.05 is ambiguous."""
     value = _quantity(key, text, {"%": 0.01}, "a percentage such as 0.1%")
     if value >= 1:
-        raise UsageError(f"{key} {text!r} is all or more: give a percentage below 100%")
+        raise UsageError(f"{key} {text!r} is too large; give a percentage below 100%")
     return value
 
 
