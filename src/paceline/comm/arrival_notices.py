@@ -1,4 +1,4 @@
-"""Who has sent something from afar: a word goes ahead of every message between nodes.
+"""Who has sent something from afar: a notice goes ahead of every message between nodes.
 
 Gloo can wait for a message from anybody, but not look whether there is one, and a wait cannot be taken back. So each
 message between nodes is announced, a thread takes announcements, and a receive from anybody knows whom to ask.
@@ -18,8 +18,8 @@ import torch
 from paceline.comm.base import CommError
 from paceline.comm.torch import TorchComm
 
-BYE = -1  # no tag: the last announcement of a peer
-WORDS = 64
+CLOSED = -1  # no tag: the last announcement of a peer
+MAX_PENDING = 64
 FOREVER = timedelta(days=365)
 CLOSE_S = 5.0  # for peers' last words; a thread that still waits then ends with the process
 
@@ -35,17 +35,17 @@ class ArrivalListener:
         self._claimed: Counter[tuple[int, int]] = Counter()  # receives by name whose announcement has not come yet
         self._lock = threading.Lock()
         self._error = ""
-        self._words: deque[Any] = deque()  # announcements that were sent, and hold their tensors
+        self._sent: deque[Any] = deque()  # announcements that were sent, and hold their tensors
         self._limit = timedelta(seconds=comm._timeout_s)
         self._thread = threading.Thread(target=self._listen, daemon=True, name="paceline-listener")
         self._thread.start()
 
     def announce(self, peer: int, tag: int) -> None:
         """Tell a peer that a message with this tag follows."""
-        word = torch.tensor([tag])
-        self._words.append(self._gloo.send([word], peer, 0))
-        if len(self._words) > WORDS:
-            self._words.popleft().wait(self._limit)  # long done: peers do nothing else in that thread
+        notice = torch.tensor([tag])
+        self._sent.append(self._gloo.send([notice], peer, 0))
+        if len(self._sent) > MAX_PENDING:
+            self._sent.popleft().wait(self._limit)  # long done: peers do nothing else in that thread
 
     def claim(self, peer: int, tag: int) -> None:
         """Reserve the next message of a peer with this tag for a receive that names the peer."""
@@ -73,11 +73,11 @@ class ArrivalListener:
     def close(self) -> None:
         for peer in self._peers:
             with suppress(RuntimeError):  # one that is gone needs no goodbye
-                self.announce(peer, BYE)
+                self.announce(peer, CLOSED)
         self._thread.join(CLOSE_S)
-        for word in self._words:
+        for notice in self._sent:
             with suppress(RuntimeError):
-                word.wait(timedelta(seconds=CLOSE_S))
+                notice.wait(timedelta(seconds=CLOSE_S))
         self._comm.close()
 
     def _note(self, peer: int, tag: int) -> None:
@@ -92,13 +92,13 @@ class ArrivalListener:
 
     def _listen(self) -> None:
         present = set(self._peers)
-        word = torch.zeros(1, dtype=torch.int64)
+        notice = torch.zeros(1, dtype=torch.int64)
         try:
             while present:
-                work = self._gloo.recv_anysource([word], 0)
+                work = self._gloo.recv_anysource([notice], 0)
                 work.wait(FOREVER)
-                peer, tag = int(work._source_rank()), int(word)
-                if tag == BYE:
+                peer, tag = int(work._source_rank()), int(notice)
+                if tag == CLOSED:
                     present.discard(peer)
                     continue
                 self._note(peer, tag)

@@ -106,9 +106,9 @@ class Comm(ABC):
         return ""
 
     @classmethod
-    def connect(cls, place: CommConfig) -> Comm:
+    def connect(cls, config: CommConfig) -> Comm:
         """A fresh connection; every worker of the world calls it at about the same time."""
-        raise NotImplementedError(f"comm {cls.name} does not connect processes ({place})")
+        raise NotImplementedError(f"comm {cls.name} does not connect processes ({config})")
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
@@ -151,7 +151,7 @@ class Comm(ABC):
     # Collectives. Every worker calls them in the same order.
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum over workers, in place."""
+        """Sum over workers, in config."""
         span = self._begin("all_reduce", tensor)
         self._all_reduce(tensor)
         if span is not None:
@@ -230,7 +230,7 @@ class Comm(ABC):
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
 
-    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
+    def shared_vector(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
         """A vector of zeros of which every worker writes its own parts and reads all."""
         return SharedVector(self, torch.zeros(numel, dtype=dtype, device=device))
 

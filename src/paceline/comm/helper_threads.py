@@ -27,10 +27,10 @@ class HelperThreads:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._orders: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._shared_jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=_obey, args=(self._orders if index == 0 else self._calls,), daemon=True)
+            threading.Thread(target=_run_jobs, args=(self._jobs if index == 0 else self._shared_jobs,), daemon=True)
             for index in range(size)
         ]
         for thread in self._threads:
@@ -38,17 +38,17 @@ class HelperThreads:
 
     def submit(self, job: Job) -> None:
         """Have the first mate do a job, after all that were submitted before it."""
-        self._orders.put(job)
+        self._jobs.put(job)
 
-    def call(self, job: Job, count: int) -> None:
+    def share(self, job: Job, count: int) -> None:
         """Have so many of the other mates do the same job at once: what it divides, they share."""
         for _ in range(min(count, self.size - 1)):
-            self._calls.put(job)
+            self._shared_jobs.put(job)
 
     def close(self) -> None:
-        self._orders.put(None)
+        self._jobs.put(None)
         for _ in self._threads[1:]:
-            self._calls.put(None)
+            self._shared_jobs.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -70,7 +70,7 @@ class SharedJob(Generic[Block]):
     def num_left(self) -> int:
         return self._left
 
-    def lend_a_hand(self) -> None:
+    def run(self) -> None:
         for block in self._rest:
             try:
                 self._do(block)
@@ -83,6 +83,6 @@ class SharedJob(Generic[Block]):
                 self._when_done(self._error)
 
 
-def _obey(orders: queue.SimpleQueue[Job | None]) -> None:
+def _run_jobs(orders: queue.SimpleQueue[Job | None]) -> None:
     while (job := orders.get()) is not None:
         job()

@@ -57,40 +57,40 @@ class ShmWaiter:
         """`names` are the workers' ranks in a larger world, for errors."""
         self.names = names or range(world_size)
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
-        self._seat = rank + world_size * is_helper
-        # For each seat a line with the word that says it sleeps and its process, and a line with its semaphore.
+        self._slot = rank + world_size * is_helper
+        # For each slot a line with the word that says it sleeps and its process, and a line with its semaphore.
         self._words = segment.words(offset, self.num_bytes(world_size) // 8)
         base = segment.tensor(offset, self.num_bytes(world_size), torch.uint8).data_ptr()
         self._semaphores = [ctypes.c_void_p(base + LINE_BYTES * (2 * peer + 1)) for peer in range(2 * world_size)]
-        self._sleeps = [2 * WORDS_PER_LINE * seat for seat in range(2 * world_size)]
+        self._sleep_words = [2 * WORDS_PER_LINE * slot for slot in range(2 * world_size)]
         self._fence = threading.Lock()
         self._pidfds: dict[int, int] = {}
         # A spin takes the core from whoever is waited for when there are fewer cores than workers.
         self.can_spin = len(os.sched_getaffinity(0)) >= world_size and not is_helper
         self.meanwhile: Callable[[], object] = _nothing  # what a peer may need of this worker before it comes
         self.num_expired = 0  # slices of sleep that nobody ended
-        _libc().sem_init(self._semaphores[self._seat], 1, 0)
-        self._words[self._sleeps[self._seat] + 1] = os.getpid()
+        _libc().sem_init(self._semaphores[self._slot], 1, 0)
+        self._words[self._sleep_words[self._slot] + 1] = os.getpid()
 
     @staticmethod
     def num_bytes(world_size: int) -> int:
         return 4 * LINE_BYTES * world_size
 
-    def ring(self, peer: int) -> None:
+    def wake(self, peer: int) -> None:
         """Wake a peer's own thread if it sleeps: something that it may wait for has just been written."""
         with self._fence:  # its lock instruction is the fence
             pass
-        if self._words[self._sleeps[peer]]:
+        if self._words[self._sleep_words[peer]]:
             _libc().sem_post(self._semaphores[peer])
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         """Wake everybody who sleeps."""
         with self._fence:
             pass
         words = self._words
-        for seat, word in enumerate(self._sleeps):
+        for slot, word in enumerate(self._sleep_words):
             if words[word]:
-                _libc().sem_post(self._semaphores[seat])
+                _libc().sem_post(self._semaphores[slot])
 
     def wait(self, missing: Callable[[], int], *, whom: str = "") -> None:
         """Return when `missing` says -1; until then it names who is waited for, and `whom` where it cannot."""
@@ -126,10 +126,10 @@ class ShmWaiter:
                 raise CommError(f"worker {me} lost worker {self.names[gone]}: its process is gone")
             if now > deadline:
                 whom = whom or f"worker {self.names[peer]}"
-                raise CommError(f"worker {me} heard nothing from {whom} in {self.timeout_s:g} s (the time limit)")
+                raise CommError(f"worker {me} received nothing from {whom} in {self.timeout_s:g} s (the time limit)")
 
     def _is_missing_after_a_slice(self, missing: Callable[[], int]) -> bool:
-        own = self._sleeps[self._seat]
+        own = self._sleep_words[self._slot]
         self._words[own] = 1
         try:
             with self._fence:
@@ -137,7 +137,7 @@ class ShmWaiter:
             self.meanwhile()
             if missing() < 0:
                 return False
-            self.num_expired += not _wait_semaphore(self._semaphores[self._seat], SLICE_S)
+            self.num_expired += not _wait_semaphore(self._semaphores[self._slot], SLICE_S)
         finally:
             self._words[own] = 0
         return True
@@ -152,7 +152,7 @@ class ShmWaiter:
 
     def _is_gone(self, peer: int) -> bool:
         if peer not in self._pidfds:
-            pid = int(self._words[self._sleeps[peer] + 1])
+            pid = int(self._words[self._sleep_words[peer] + 1])
             if pid == 0:
                 return False  # it has not come yet
             try:

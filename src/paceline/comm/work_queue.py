@@ -25,7 +25,7 @@ class WorkQueue:
     """
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[QueuedWork | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[QueuedWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -44,9 +44,9 @@ class WorkQueue:
             if not (at_once and self._num_waiting == 0):
                 self._num_waiting += 1
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._obey, daemon=True, name="paceline-line")
+                    self._thread = threading.Thread(target=self._run_jobs, daemon=True, name="paceline-work-queue")
                     self._thread.start()
-                self._orders.put(work)
+                self._jobs.put(work)
                 return work
         self._run(work)
         return work
@@ -54,17 +54,17 @@ class WorkQueue:
     def close(self) -> None:
         """Finish what was begun."""
         if self._thread is not None:
-            self._orders.put(None)
+            self._jobs.put(None)
             self._thread.join()
             self._thread = None
 
     def abort(self) -> None:
         """Begin nothing more; what is under way is left to its time limit."""
         self._failure = CommError("the process group was aborted")
-        self._orders.put(None)
+        self._jobs.put(None)
 
-    def _obey(self) -> None:
-        while (work := self._orders.get()) is not None:
+    def _run_jobs(self) -> None:
+        while (work := self._jobs.get()) is not None:
             self._run(work)
             with self._lock:
                 self._num_waiting -= 1
