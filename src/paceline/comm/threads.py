@@ -1,4 +1,4 @@
-"""Workers as threads of one process: messages are copies in queues. For tests and for small experiments."""
+"""Comm `threads`: workers are threads of one process, messages are copies in queues. For tests and experiments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ThreadsComm(Comm):
 
     @staticmethod
     def world(world_size: int, timeout_s: float = 20.0) -> list[ThreadsComm]:
-        """Connected comms for all workers of one world."""
+        """Return connected comms for all workers of one world."""
         queues = ThreadQueues(timeout_s)
         return [ThreadsComm(rank, world_size, queues) for rank in range(world_size)]
 
@@ -55,7 +55,7 @@ class ThreadsComm(Comm):
         return receive
 
     def _complete(self, receive: _Receive) -> None:
-        """Messages go to receives in the order in which those were posted, whichever is waited for first."""
+        """Complete receives in the order in which they were posted, whichever is waited for first."""
         posted = self._posted[receive.peer, receive.tag]
         while receive in posted:
             self._take([receive.peer], posted[0].tensor, receive.tag)
