@@ -89,7 +89,7 @@ def on_shm_threads(
 
     def work(rank: int) -> Any:
         comm = ShmComm(rank, world_size, store, timeout_s=PATIENCE_S)
-        comm._bells.timeout_s = comm._helper_bells.timeout_s = timeout_s  # of what is waited for, not of the meeting
+        comm._waiter.timeout_s = comm._helper_waiter.timeout_s = timeout_s  # of what is waited for, not of the meeting
         result = function(Context(comm), **arguments)
         if meet_at_end:
             comm.barrier()

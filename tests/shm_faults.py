@@ -97,19 +97,19 @@ def in_reduction(comm: ShmComm, number: int, *, has_started: bool = True) -> Non
     work.wait()
 
 
-def with_a_crew(comm: ShmComm, number: int) -> None:
-    assert comm._crew is not None
+def with_helpers(comm: ShmComm, number: int) -> None:
+    assert comm._helpers is not None
     in_reduction(comm, number, has_started=False)
 
 
-def force_crew() -> None:
+def force_helpers() -> None:
     shm.spare_cores = lambda num_workers: 2  # type: ignore[assignment]  # noqa: ARG005
-    shm_reduction.CREW_BYTES = 1
+    shm_reduction.HELPER_BYTES = 1
 
 
 def look_around(comm: ShmComm, number: int) -> Any:  # noqa: ARG001
     """What is open and visible once everybody is connected."""
-    kept = [comm.reduction(1000, torch.float32, CPU), comm.common(1000, torch.float32, CPU)]
+    kept = [comm.reduction(1000, torch.float32, CPU), comm.shared_vector(1000, torch.float32, CPU)]
     links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     mapped = Path("/proc/self/maps").read_text().count("memfd:paceline")
     comm.barrier()
@@ -143,9 +143,9 @@ SCENES: dict[str, tuple[Scene, int, float, Callable[[], None] | None]] = {
     "killed in recv_any": (in_recv_any, DIE, 20.0, None),
     "killed in a long send": (in_long_send, DIE, 20.0, None),
     "killed in a reduction": (in_reduction, DIE, 20.0, None),
-    "killed in a reduction with a crew": (with_a_crew, DIE, 20.0, force_crew),
+    "killed in a reduction with helper threads": (with_helpers, DIE, 20.0, force_helpers),
     "stopped in all_reduce": (in_all_reduce, STOP, 2.0, None),
-    "stopped in a reduction with a crew": (with_a_crew, STOP, 2.0, force_crew),
+    "stopped in a reduction with helper threads": (with_helpers, STOP, 2.0, force_helpers),
     "look around": (look_around, STAY, 20.0, None),
     "leave early": (leave_early, STAY, 20.0, None),
 }

@@ -168,9 +168,9 @@ def test_sharded_goes_on_after_a_restart_to_the_same_bits(run: Any) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_training_with_a_crew(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+def test_training_with_helpers(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr(shm, "spare_cores", lambda num_workers: 2)  # noqa: ARG005
-    monkeypatch.setattr(shm_reduction, "CREW_BYTES", 1)
+    monkeypatch.setattr(shm_reduction, "HELPER_BYTES", 1)
     monkeypatch.setattr(shm_reduction, "BLOCK_BYTES", 64)
     changes = {} if shared else {"optimizer.nesterov": True}
     for strategy in ("overlap:bucket_mb=0.001:first_bucket_mb=0.0001", "sharded"):

@@ -141,7 +141,7 @@ def test_stock_ddp(pool: LocalPool, options: dict[str, Any]) -> None:
 def test_one_that_does_not_come_is_named(pool: LocalPool) -> None:
     heard = run(pool, 3, "paceline", "wait_in_vain", timeout_s=5.0, silent=2)
     for rank in (0, 1):
-        expected = f"all_reduce failed: worker {rank} heard nothing from worker 2 in 5 s (the time limit)"
+        expected = f"all_reduce failed: worker {rank} received nothing from worker 2 in 5 s (the time limit)"
         assert heard[rank] == expected
 
 

@@ -103,8 +103,8 @@ def receive_nothing(context: Context) -> str:
 
 def test_silence_becomes_an_error_that_names_the_peer() -> None:
     comm = ThreadsComm.world(2, timeout_s=0.05)[0]
-    assert receive_nothing(Context(comm)) == "worker 0 heard nothing from [1] in 0.05 s"
-    with pytest.raises(CommError, match="heard nothing"):
+    assert receive_nothing(Context(comm)) == "worker 0 received nothing from [1] in 0.05 s"
+    with pytest.raises(CommError, match="received nothing"):
         comm.recv_any(torch.zeros(1))
 
 

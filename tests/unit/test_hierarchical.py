@@ -155,7 +155,7 @@ def test_announcements_that_were_claimed_are_not_kept(pool: LocalPool) -> None:
 
 def limit_waits(comm: HierarchicalComm, timeout_s: float) -> None:
     """Of what is waited for from here on: workers may take their time to find each other."""
-    comm._local._bells.timeout_s = timeout_s
+    comm._local._waiter.timeout_s = timeout_s
     if comm._world is not None:
         comm._world._timeout_s = timeout_s
 
@@ -181,9 +181,9 @@ def test_silence_names_ranks_of_the_world(pool: LocalPool) -> None:
     def hear(how: str, layout: str = "abba") -> str:
         return on_pool(pool, 4, wait_in_vain, layout=layout, port=free_port(), how=how)[0]
 
-    assert hear("any") == "worker 0 heard nothing from any worker in 1 s (the time limit)"
-    assert hear("any", "abcd") == "worker 0 heard nothing from any worker in 1 s (the time limit)"
-    assert hear("3") == "worker 0 heard nothing from worker 3 in 1 s (the time limit)"  # of the same node
+    assert hear("any") == "worker 0 received nothing from any worker in 1 s (the time limit)"
+    assert hear("any", "abcd") == "worker 0 received nothing from any worker in 1 s (the time limit)"
+    assert hear("3") == "worker 0 received nothing from worker 3 in 1 s (the time limit)"  # of the same node
     assert hear("2").startswith("worker 0: receive from worker 2 failed (time limit 1 s)")
 
 

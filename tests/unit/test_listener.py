@@ -52,7 +52,7 @@ def every_operation(context: Context) -> Ear:
     comm.barrier()
     reduction = comm.reduction(4, torch.float32, torch.device("cpu"))
     reduction.start(0, 4).wait()
-    common = comm.common(4 * comm.world_size, torch.float32, torch.device("cpu"))
+    common = comm.shared_vector(4 * comm.world_size, torch.float32, torch.device("cpu"))
     common.gather([(0, 4 * comm.world_size)])
     if comm.rank == 0:
         for _ in range(2):

@@ -37,9 +37,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shm_kernels, "MOVE_BYTES", 512)
 
 
-def force_crew(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def force_helpers(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(shm, "spare_cores", lambda num_workers: size)  # noqa: ARG005
-    monkeypatch.setattr(shm_reduction, "CREW_BYTES", 1)
+    monkeypatch.setattr(shm_reduction, "HELPER_BYTES", 1)
     monkeypatch.setattr(shm_reduction, "BLOCK_BYTES", 256)
 
 
@@ -215,12 +215,14 @@ def reduce_often(context: Context, shared: bool, steps: int, seed: int) -> int:
     return num_right
 
 
-@pytest.mark.parametrize("crew", [0, 1, 3])
+@pytest.mark.parametrize("helpers", [0, 1, 3])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.usefixtures("small_pieces")
-def test_reductions_are_plain_sums(monkeypatch: pytest.MonkeyPatch, world_size: int, shared: bool, crew: int) -> None:
-    force_crew(monkeypatch, crew)
+def test_reductions_are_plain_sums(
+    monkeypatch: pytest.MonkeyPatch, world_size: int, shared: bool, helpers: int
+) -> None:
+    force_helpers(monkeypatch, helpers)
     found = on_shm_threads(world_size, reduce_often, shared=shared, steps=12, seed=world_size)
     assert found == [12 * NUM_RANGES] * world_size
 
@@ -231,10 +233,10 @@ def test_reductions_of_processes(pool: LocalPool) -> None:
         assert found == [60 * NUM_RANGES] * 4
 
 
-def in_its_own_order(context: Context, crew: int) -> list[float]:
+def in_its_own_order(context: Context, helpers: int) -> list[float]:
     """What worker 1 needs, worker 0 has begun, but waits elsewhere for what worker 1 does afterwards."""
     comm = context.comm
-    assert (comm._crew is not None) == bool(crew)
+    assert (comm._helpers is not None) == bool(helpers)
     first, second = (comm.reduction(8, torch.float32, CPU) for _ in range(2))
     big = torch.full((1 << 16,), 3, dtype=torch.uint8)
     first.own.fill_(1)
@@ -259,16 +261,16 @@ def in_its_own_order(context: Context, crew: int) -> list[float]:
     return [float(tensor), float(first.result[7]), float(second.result[0])]
 
 
-@pytest.mark.parametrize("crew", [0, 2])
+@pytest.mark.parametrize("helpers", [0, 2])
 @pytest.mark.usefixtures("small_channels")
-def test_whoever_waits_does_what_its_peer_waits_for(monkeypatch: pytest.MonkeyPatch, crew: int) -> None:
-    force_crew(monkeypatch, crew)
-    results = on_shm_threads(2, in_its_own_order, crew=crew, timeout_s=8)
+def test_whoever_waits_does_what_its_peer_waits_for(monkeypatch: pytest.MonkeyPatch, helpers: int) -> None:
+    force_helpers(monkeypatch, helpers)
+    results = on_shm_threads(2, in_its_own_order, helpers=helpers, timeout_s=8)
     assert results == [[1.0, 2.0, 4.0], [0.0, 2.0, 4.0]]
 
 
 def fill_late_then_none(context: Context) -> list[float]:
-    """A range that the crew is slow to fill, and one that was ready when it started."""
+    """A range that the helpers is slow to fill, and one that was ready when it started."""
     comm = context.comm
     reduction = comm.reduction(64, torch.float32, CPU)
     reduction.own[32:].fill_(5)
@@ -284,12 +286,12 @@ def fill_late_then_none(context: Context) -> list[float]:
 
 
 def test_a_range_is_not_ready_before_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    force_crew(monkeypatch, 2)
+    force_helpers(monkeypatch, 2)
     assert on_shm_threads(3, fill_late_then_none) == [[3.0, 15.0]] * 3
 
 
 def fail_to_fill(context: Context, what: str) -> str:
-    """What goes wrong in a thread of the crew is raised by the worker that waits, and peers get no sum."""
+    """What goes wrong in a thread of the helpers is raised by the worker that waits, and peers get no sum."""
     comm = context.comm
     reduction: Any = comm.reduction(4096, torch.float32, CPU)
 
@@ -312,17 +314,17 @@ def fail_to_fill(context: Context, what: str) -> str:
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("crew", [0, 1, 3])
+@pytest.mark.parametrize("helpers", [0, 1, 3])
 @pytest.mark.parametrize("what", ["fill", "add"])
-def test_an_error_in_a_thread_is_raised_by_its_worker(monkeypatch: pytest.MonkeyPatch, what: str, crew: int) -> None:
-    force_crew(monkeypatch, crew)
-    if what == "fill" and not crew:
+def test_an_error_in_a_thread_is_raised_by_its_worker(monkeypatch: pytest.MonkeyPatch, what: str, helpers: int) -> None:
+    force_helpers(monkeypatch, helpers)
+    if what == "fill" and not helpers:
         with pytest.raises(LookupError, match="no such number"):
             on_shm_threads(2, fail_to_fill, what=what, timeout_s=3)
         return
     peer, culprit = on_shm_threads_without_end(2, fail_to_fill, what=what)
     assert culprit == {"fill": "LookupError: no such number", "add": "LookupError: no such sum of 2"}[what]
-    assert peer.startswith("CommError: worker 0 heard nothing from worker 1 in 3 s")
+    assert peer.startswith("CommError: worker 0 received nothing from worker 1 in 3 s")
 
 
 def on_shm_threads_without_end(world_size: int, function: Any, **arguments: Any) -> list[str]:
@@ -344,7 +346,7 @@ def test_parts_cover_a_vector_in_whole_lines() -> None:
 
 def write_own_parts(context: Context) -> list[list[float]]:
     comm, ws = context.comm, context.world_size
-    common = comm.common(10 * ws, torch.float64, CPU)
+    common = comm.shared_vector(10 * ws, torch.float64, CPU)
     assert common.is_one_memory == (ws > 1)
     seen = []
     for step in range(20):
@@ -373,9 +375,9 @@ def test_pieces_are_long_where_workers_share_cores(
 ) -> None:
     store = Meeting()
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    assert shm._agree_on_pieces(store, 0, world_size) == expected
+    assert shm._choose_piece_bytes(store, 0, world_size) == expected
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
-    assert shm._agree_on_pieces(store, 1, world_size) == expected, "what rank 0 says, whatever this one may use"
+    assert shm._choose_piece_bytes(store, 1, world_size) == expected, "what rank 0 says, whatever this one may use"
 
 
 def _out_of_step(context: Context, way: str) -> str:

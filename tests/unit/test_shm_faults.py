@@ -51,7 +51,7 @@ def test_a_worker_that_stops_is_named_at_the_time_limit_by_peers_that_slept(said
     assert said[name][VICTIM] is None
     for rank in (0, 1):
         worker = said[name][rank]
-        assert worker["error"] == f"worker {rank} heard nothing from worker {VICTIM} in 2 s (the time limit)"
+        assert worker["error"] == f"worker {rank} received nothing from worker {VICTIM} in 2 s (the time limit)"
         assert worker["waited_s"] >= 2.0
         assert worker["cpu_share"] < 0.5
 

@@ -182,11 +182,11 @@ def silence(context: Context, what: str) -> str:
     comm = context.comm
     if comm.rank:
         while what == "noise" and not getattr(silence, "is_over", False):  # worker 1 rings all the time
-            comm._bells.ring(0)
+            comm._waiter.wake(0)
             time.sleep(0.001)
         return ""
     receive = comm.recv_any if what == "any" else lambda tensor: comm.recv(tensor, 1)
-    with pytest.raises(CommError, match="heard nothing") as caught:
+    with pytest.raises(CommError, match="received nothing") as caught:
         receive(torch.zeros(1))
     silence.is_over = True  # type: ignore[attr-defined]
     return str(caught.value)
@@ -196,7 +196,7 @@ def silence(context: Context, what: str) -> str:
 def test_silence_becomes_an_error_that_names_the_peer(what: str) -> None:
     silence.is_over = False  # type: ignore[attr-defined]
     results = on_shm_threads(2, silence, what=what, timeout_s=0.3, meet_at_end=False)
-    assert results[0] == "worker 0 heard nothing from worker 1 in 0.3 s (the time limit)"
+    assert results[0] == "worker 0 received nothing from worker 1 in 0.3 s (the time limit)"
 
 
 # Wake-ups.
@@ -205,19 +205,19 @@ def test_silence_becomes_an_error_that_names_the_peer(what: str) -> None:
 def ping_pong(context: Context, rounds: int) -> int:
     """Each waits for the other's word, asleep, so that every round needs a wake-up in each direction."""
     comm: Any = context.comm
-    bells, words = comm._bells, comm._counters._words
-    assert not bells.can_spin
+    waiter, words = comm._waiter, comm._counters._words
+    assert not waiter.can_spin
     mine, theirs = 8 * comm.rank + 3, 8 * (1 - comm.rank) + 3  # words of the counters' lines that nothing else uses
-    bells.num_expired = 0
+    waiter.num_expired = 0
     for number in range(1, rounds + 1):
         if comm.rank == 0:
             words[mine] = number
-            bells.ring(1)
-        bells.wait(lambda number=number: 1 - comm.rank if words[theirs] < number else -1)
+            waiter.wake(1)
+        waiter.wait(lambda number=number: 1 - comm.rank if words[theirs] < number else -1)
         if comm.rank == 1:
             words[mine] = number
-            bells.ring(0)
-    return bells.num_expired
+            waiter.wake(0)
+    return waiter.num_expired
 
 
 def never_spin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How bytes move between workers."""
+"""Communication backends: point-to-point messages and collectives between workers."""
 
 from paceline.comm.base import Comm, CommConfig, CommError, CompletedWork, Counter, Operation, Wire, Work
 from paceline.comm.reduction import Reduction, SharedVector

@@ -1,7 +1,8 @@
-"""Who has sent something from afar: a word goes ahead of every message between nodes.
+"""Arrival notices: a short message that precedes every message between nodes.
 
-Gloo can wait for a message from anybody, but not look whether there is one, and a wait cannot be taken back. So each
-message between nodes is announced, a thread takes announcements, and a receive from anybody knows whom to ask.
+Gloo can block on a receive from any source, but can neither poll for a message nor cancel the receive. So the sender
+announces each message between nodes, a thread receives the notices, and `recv_any` learns from them which peer to
+receive from.
 """
 
 from __future__ import annotations
@@ -18,37 +19,37 @@ import torch
 from paceline.comm.base import CommError
 from paceline.comm.torch import TorchComm
 
-BYE = -1  # no tag: the last announcement of a peer
-WORDS = 64
+CLOSED = -1  # in place of a tag: the last notice of a peer
+MAX_PENDING = 64
 FOREVER = timedelta(days=365)
-CLOSE_S = 5.0  # for peers' last words; a thread that still waits then ends with the process
+CLOSE_S = 5.0  # wait for the peers' last notices; a thread that still waits after it ends with the process
 
 
 class ArrivalListener:
-    """Takes announcements of peers on other nodes until each of them has said goodbye."""
+    """Receives the notices of peers on other nodes until each of them has closed."""
 
     def __init__(self, comm: TorchComm, peers: Sequence[int], wake: Callable[[], None]) -> None:
         self._comm, self._wake = comm, wake
         self._peers = list(peers)
         self._gloo: Any = comm._gloo
-        self._arrived: list[tuple[int, int]] = []  # (peer, tag) of messages that nobody has claimed, in order
-        self._claimed: Counter[tuple[int, int]] = Counter()  # receives by name whose announcement has not come yet
+        self._arrived: list[tuple[int, int]] = []  # (peer, tag) of unclaimed messages, in order of arrival
+        self._claimed: Counter[tuple[int, int]] = Counter()  # receives from a named peer that precede their notice
         self._lock = threading.Lock()
         self._error = ""
-        self._words: deque[Any] = deque()  # announcements that were sent, and hold their tensors
+        self._sent: deque[Any] = deque()  # pending sends; they keep the tensors alive
         self._limit = timedelta(seconds=comm._timeout_s)
         self._thread = threading.Thread(target=self._listen, daemon=True, name="paceline-listener")
         self._thread.start()
 
     def announce(self, peer: int, tag: int) -> None:
-        """Tell a peer that a message with this tag follows."""
-        word = torch.tensor([tag])
-        self._words.append(self._gloo.send([word], peer, 0))
-        if len(self._words) > WORDS:
-            self._words.popleft().wait(self._limit)  # long done: peers do nothing else in that thread
+        """Send a peer the notice that a message with this tag follows."""
+        notice = torch.tensor([tag])
+        self._sent.append(self._gloo.send([notice], peer, 0))
+        if len(self._sent) > MAX_PENDING:
+            self._sent.popleft().wait(self._limit)  # usually complete: the peer's thread only receives notices
 
     def claim(self, peer: int, tag: int) -> None:
-        """Reserve the next message of a peer with this tag for a receive that names the peer."""
+        """Reserve the peer's next message with this tag for a receive that names the peer."""
         with self._lock:
             if (peer, tag) in self._arrived:
                 self._arrived.remove((peer, tag))
@@ -56,7 +57,7 @@ class ArrivalListener:
                 self._claimed[peer, tag] += 1
 
     def has(self, tag: int) -> bool:
-        """Whether somebody has sent a message with this tag that nobody claimed."""
+        """Whether an unclaimed message with this tag has been announced."""
         with self._lock:
             if any(other == tag for _, other in self._arrived):
                 return True
@@ -65,23 +66,23 @@ class ArrivalListener:
         return False
 
     def take(self, tag: int) -> int:
-        """Whose message it is."""
+        """Claim the first announced message with this tag; return its sender."""
         with self._lock:
             index = next(index for index, (_, other) in enumerate(self._arrived) if other == tag)
             return self._arrived.pop(index)[0]
 
     def close(self) -> None:
         for peer in self._peers:
-            with suppress(RuntimeError):  # one that is gone needs no goodbye
-                self.announce(peer, BYE)
+            with suppress(RuntimeError):  # the peer has ended
+                self.announce(peer, CLOSED)
         self._thread.join(CLOSE_S)
-        for word in self._words:
+        for notice in self._sent:
             with suppress(RuntimeError):
-                word.wait(timedelta(seconds=CLOSE_S))
+                notice.wait(timedelta(seconds=CLOSE_S))
         self._comm.close()
 
     def _note(self, peer: int, tag: int) -> None:
-        """Record an announcement, unless a receive by name has claimed it: then nothing is kept."""
+        """Record a notice, unless a receive that names the peer has claimed it."""
         with self._lock:
             if self._claimed[peer, tag] > 1:
                 self._claimed[peer, tag] -= 1
@@ -92,13 +93,13 @@ class ArrivalListener:
 
     def _listen(self) -> None:
         present = set(self._peers)
-        word = torch.zeros(1, dtype=torch.int64)
+        notice = torch.zeros(1, dtype=torch.int64)
         try:
             while present:
-                work = self._gloo.recv_anysource([word], 0)
+                work = self._gloo.recv_anysource([notice], 0)
                 work.wait(FOREVER)
-                peer, tag = int(work._source_rank()), int(word)
-                if tag == BYE:
+                peer, tag = int(work._source_rank()), int(notice)
+                if tag == CLOSED:
                     present.discard(peer)
                     continue
                 self._note(peer, tag)

@@ -1,7 +1,7 @@
-"""`paceline` as a backend of torch.distributed: stock DDP and a user's own collectives run on shared memory.
+"""The torch.distributed backend `paceline`: stock DDP and a user's own collectives run on shared memory.
 
-Registered as soon as both torch and paceline are imported, in whatever order; so nothing of ours is imported here but
-when a group is made.
+The backend is registered as soon as both torch and paceline are imported, in either order. So other modules of
+paceline are imported only when a group is created.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ NAME = "paceline"
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed, where torch was built with it."""
+    """Register the backend with torch.distributed, if torch was built with it."""
     if dist.is_available() and NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """A process group for workers that meet at a store: on our comm where that gains something, else plain gloo."""
+    """Create a process group: on shared memory where at least two workers share a host, else plain gloo."""
     del backend_options
     rank, world_size, timeout = options.group_rank, options.group_size, options.timeout
-    # A store may outlive its group, and the next group of that name must not find the last one's addresses.
+    # A store may outlive its group: the next group of the same name must not read the addresses of the last one.
     generation = options.store.add(f"generation/{rank}", 1)
     store = dist.PrefixStore(f"{NAME}{generation}", options.store)
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, world_size, timeout=timeout)
@@ -47,7 +47,7 @@ def _connect(store: Any, rank: int, world_size: int, timeout_s: float, ranks: Se
 
     if world_size == 1:
         return None
-    # Workers that cannot share memory say so, and then nobody tries.
+    # A worker that cannot share memory publishes an empty host; then all workers use gloo.
     store.set(f"host/{rank}", "" if ShmComm.unavailable() else host_identity())
     hosts = [store.get(f"host/{peer}").decode() for peer in range(world_size)]
     most = max(hosts.count(host) for host in hosts)

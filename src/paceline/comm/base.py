@@ -1,7 +1,7 @@
-"""How bytes move between workers. Everything that a strategy sends goes through here, so here it is counted.
+"""The interface of communication backends, which also counts everything that a strategy sends.
 
-A comm implements point-to-point messages; collectives have a plain form built on those, which a comm may replace
-with a native one. A strategy predicts operations; the comm says how many bytes an operation puts on its medium.
+A comm implements point-to-point messages. Collectives have a default built on messages, which a comm may replace with a
+native one. A strategy predicts operations; the comm converts operations to bytes on its medium.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from paceline.errors import RunError
 
 
 class CommError(RunError):
-    """A peer did not answer in time or is gone: the cause is usually another worker."""
+    """A peer did not answer in time or has ended; the cause is usually in that worker."""
 
 
 class Work(Protocol):
-    """A message or a collective under way."""
+    """A message or a collective in progress."""
 
     def wait(self) -> None: ...
 
@@ -40,12 +40,12 @@ class CompletedWork:
 
 @dataclass(frozen=True, kw_only=True)
 class CommConfig:
-    """Where a worker stands when it connects: its rank, its node, and the store at which its world meets."""
+    """What a worker needs to connect: its rank, its node and the rendezvous store of its world."""
 
     rank: int
     world_size: int
     store: Any
-    node: str = "0"  # workers with the same name here share a host
+    node: str = "0"  # workers with the same value share a host
     local_rank: int = 0
     timeout_s: float = 60.0
     address: str = ""  # the local address that peers reach this worker at; empty lets the comm find one
@@ -54,7 +54,7 @@ class CommConfig:
 
 @dataclass(frozen=True)
 class Operation:
-    """One call of the comm as one worker sees it: a whole tensor's bytes, whatever the medium makes of them."""
+    """One call of the comm on one worker, with the bytes of the whole tensor (not of what the medium transfers)."""
 
     op: str  # send, recv, all_reduce, reduce_scatter, broadcast, gather, scatter, all_gather
     nbytes: int
@@ -62,7 +62,7 @@ class Operation:
 
 
 class Wire(NamedTuple):
-    """Bytes that one worker puts on the medium and takes from it."""
+    """Bytes that one worker sends and receives on the medium."""
 
     sent_bytes: int
     received_bytes: int
@@ -93,12 +93,12 @@ class Counter:
 
 
 class Comm(ABC):
-    """One worker's connection to its peers. Tensors must be contiguous; results are equal on every worker."""
+    """One worker's connection to its peers. Tensors must be contiguous; results are identical on every worker."""
 
     name: ClassVar[str] = ""
     between_processes: ClassVar[bool] = True  # whether workers may be processes
     between_nodes: ClassVar[bool] = True  # whether they may be on several hosts
-    medium: ClassVar[str] = "network"  # or memory, where nothing leaves the host
+    medium: ClassVar[str] = "network"  # or memory, if nothing leaves the host
 
     @classmethod
     def unavailable(cls) -> str:
@@ -106,21 +106,21 @@ class Comm(ABC):
         return ""
 
     @classmethod
-    def connect(cls, place: CommConfig) -> Comm:
-        """A fresh connection; every worker of the world calls it at about the same time."""
-        raise NotImplementedError(f"comm {cls.name} does not connect processes ({place})")
+    def connect(cls, config: CommConfig) -> Comm:
+        """Open a connection. Every worker of the world must call this at about the same time."""
+        raise NotImplementedError(f"comm {cls.name} does not connect processes ({config})")
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank = rank
         self.world_size = world_size
         self.counter = Counter()
-        self.listener: CommListener | None = None  # told of every counted operation
-        self.launched: list[LaunchedGroup] = []  # what torch's own code has begun, and waits for by itself
+        self.listener: CommListener | None = None  # receives every counted operation
+        self.launched: list[LaunchedGroup] = []  # operations that torch's own code started and waits for
         self._numbers = OperationNumbers()
         self._factors: dict[tuple[str, int | None], tuple[float, float]] = {}
         self._counting = True
 
-    # Point to point. Messages between two workers with one tag arrive in the order in which they were sent.
+    # Point to point. Messages between two workers with the same tag arrive in the order in which they were sent.
 
     def isend(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
         span = self._begin("send", tensor, peer, tag)
@@ -139,7 +139,7 @@ class Comm(ABC):
         self.irecv(tensor, peer, tag).wait()
 
     def recv_any(self, tensor: Tensor, tag: int = 0) -> int:
-        """Receive from whoever sends first; says who it was."""
+        """Receive from whichever peer sends first; return its rank."""
         begin = perf_counter()
         peer = self._recv_any(tensor, tag)
         span = self._begin("recv", tensor, peer, tag)
@@ -151,22 +151,22 @@ class Comm(ABC):
     # Collectives. Every worker calls them in the same order.
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum over workers, in place."""
+        """Sum over workers, in config."""
         span = self._begin("all_reduce", tensor)
         self._all_reduce(tensor)
         if span is not None:
             span.end_here()
 
     def iall_reduce(self, tensor: Tensor) -> Work:
-        """The same, begun: the tensor is neither read nor written until the work was waited for."""
+        """Start an all-reduce; do not read or write the tensor before the work has been waited for."""
         span = self._begin("all_reduce", tensor)
         work = self._iall_reduce(tensor)
         return work if span is None else self._observed(work, span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Begin to sum over workers; `output` receives this worker's of N equal parts of the sum.
+        """Start a reduce-scatter: `output` receives this worker's part, of N equal parts, of the sum.
 
-        `output` may lie inside `tensor`, at this worker's own part of it.
+        `output` may be a view of this worker's own part of `tensor`.
         """
         assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
         span = self._begin("reduce_scatter", tensor)
@@ -183,7 +183,7 @@ class Comm(ABC):
             span.end_here()
 
     def gather(self, tensor: Tensor, root: int = 0) -> list[Tensor]:
-        """Everybody's tensor in order of rank on the root; an empty list elsewhere."""
+        """Return all workers' tensors in order of rank on the root, an empty list elsewhere."""
         span = self._begin("gather", tensor, root)
         gathered = self._gather(tensor, root)
         if span is not None:
@@ -191,14 +191,14 @@ class Comm(ABC):
         return gathered
 
     def scatter(self, tensor: Tensor, pieces: list[Tensor], root: int = 0) -> None:
-        """Fill everybody's tensor with its own piece of the root's list (empty elsewhere)."""
+        """Fill each worker's tensor with its piece of the root's list; `pieces` is empty on the other workers."""
         span = self._begin("scatter", tensor, root)
         self._scatter(tensor, pieces, root)
         if span is not None:
             span.end_here()
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Everybody's tensor in order of rank."""
+        """Return all workers' tensors in order of rank."""
         span = self._begin("all_gather", tensor)
         gathered = self._all_gather(tensor)
         if span is not None:
@@ -212,40 +212,40 @@ class Comm(ABC):
             span.end_here()
 
     def progress(self) -> None:
-        """Drive what was begun, without waiting; for comms that move bytes in the workers' own threads."""
+        """Advance pending operations without blocking, for comms that move bytes in the worker's own thread."""
 
     def settle(self, end: float) -> None:
-        """A backward has ended then: whatever torch's own code began in it, it has waited for."""
+        """Report the operations that torch's own code started and waited for in a backward that ended at `end`."""
         if self.launched:
             launched, self.launched = self.launched, []
             settle(launched, end)
 
-    # Memory that the comm likes best. Every worker asks for it in the same order.
+    # Memory that the comm can reduce or share without a copy. Every worker must allocate in the same order.
 
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
-        """A vector of zeros to be summed over workers again and again.
+        """Allocate a vector of zeros that is summed over workers repeatedly.
 
-        `shared` allows the sum to appear in memory that peers read too: nobody may write to it.
+        With `shared`, the sum may be placed in memory that peers read too, so the caller must not write to it.
         """
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
 
-    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
-        """A vector of zeros of which every worker writes its own parts and reads all."""
+    def shared_vector(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
+        """Allocate a vector of zeros of which each worker writes its own parts and reads all parts."""
         return SharedVector(self, torch.zeros(numel, dtype=dtype, device=device))
 
-    # Arithmetic on what was received belongs to the cost of agreeing, so it has a name here.
+    # Arithmetic on received tensors is part of the cost of synchronising, so a simulated comm can charge for it.
 
     def add(self, target: Tensor, other: Tensor) -> None:
         target.add_(other)
 
     def mix(self, target: Tensor, other: Tensor, share: float) -> None:
-        """The target moves that share of the way to the other; where they are equal it keeps its bits."""
+        """Move `target` towards `other` by the fraction `share`; equal elements keep their bits."""
         target.lerp_(other, share)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Bookkeeping that is no part of any strategy: initial weights, evaluation, statistics."""
+        """Exclude traffic that is not part of a strategy: initial weights, evaluation, statistics."""
         before, self._counting = self._counting, False
         try:
             yield
@@ -253,7 +253,7 @@ class Comm(ABC):
             self._counting = before
 
     def wire(self) -> Wire:
-        """Bytes on the medium for everything counted so far. Cheap: it is asked for after every step."""
+        """Return the bytes on the medium of everything counted so far. Cheap, because it is called after every step."""
         sent = received = 0.0
         for key, nbytes in self.counter.nbytes.items():
             factors = self._factors.get(key)
@@ -265,7 +265,7 @@ class Comm(ABC):
 
     @classmethod
     def predict(cls, counter: Counter, rank: int, world_size: int) -> Wire:
-        """Bytes that counted operations put on this comm's medium, for one worker."""
+        """Return the bytes that counted operations of one worker put on this comm's medium."""
         sent = received = 0.0
         for (op, peer), nbytes in counter.nbytes.items():
             out, into = cls.wire_factors(op, peer, rank, world_size)
@@ -275,7 +275,7 @@ class Comm(ABC):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Sent and received bytes per byte of the tensor; here for the plain forms below."""
+        """Return sent and received bytes per byte of the tensor, here for the default implementations below."""
         others = world_size - 1
         is_root = rank == (peer or 0)
         factors = {
@@ -292,7 +292,7 @@ class Comm(ABC):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        """Whom a worker sends to in an operation: bytes per byte of the tensor by rank, together those sent."""
+        """Return, by receiving rank, the bytes that a worker sends in an operation per byte of the tensor."""
         sent, _ = cls.wire_factors(op, peer, rank, world_size)
         root = peer or 0
         if op == "send":
@@ -303,17 +303,20 @@ class Comm(ABC):
 
     @staticmethod
     def spread_evenly(sent: float, rank: int, world_size: int) -> dict[int, float]:
-        """The same to each of the others."""
+        """Divide sent bytes equally among the other workers."""
         return {other: sent / (world_size - 1) for other in range(world_size) if other != rank} if sent else {}
 
     def process_group(self) -> Any:
-        """A torch.distributed process group on this comm, counted; raises where there can be none."""
+        """Return a torch.distributed process group on this comm that counts its traffic.
+
+        Raises NotImplementedError where the comm cannot provide one.
+        """
         raise NotImplementedError(f"comm {self.name} has no torch process group")
 
     def close(self) -> None:
-        """Let go of connections; the comm is not used afterwards."""
+        """Close connections; the comm cannot be used afterwards."""
 
-    # What a comm implements.
+    # To be implemented by every comm.
 
     @abstractmethod
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
@@ -324,7 +327,7 @@ class Comm(ABC):
     @abstractmethod
     def _recv_any(self, tensor: Tensor, tag: int) -> int: ...
 
-    # What it may replace.
+    # Defaults that a comm may replace.
 
     def _barrier(self) -> None:
         self._all_reduce(torch.zeros(1))
@@ -379,7 +382,7 @@ class Comm(ABC):
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
     def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
-        """Count an operation; a span where somebody wants to hear of it."""
+        """Count an operation; return its span if a listener records it."""
         if not self._counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))
@@ -389,7 +392,9 @@ class Comm(ABC):
         listener = self.listener
         if listener is None:
             return None
-        number = self._numbers.next(op, peer, tag)  # always, or workers at different steps would number differently
+        number = self._numbers.next(
+            op, peer, tag
+        )  # in every step, so that numbers match between workers at different steps
         if listener.step < 0:
             return None
         return OpenOperation(listener, op, nbytes, peer, tag, number, self._medium(op, peer))
@@ -398,7 +403,7 @@ class Comm(ABC):
         return self.medium
 
     def _observed(self, work: Work, span: OpenOperation) -> Work:
-        if isinstance(work, CompletedWork):  # all of it was done during the call
+        if isinstance(work, CompletedWork):  # done during the call
             span.end_here()
             return work
         return ObservedWork(work, span)
@@ -406,7 +411,7 @@ class Comm(ABC):
 
 @dataclass
 class _Summing:
-    """A plain reduce-scatter under way: parts are added in order of rank when all have come."""
+    """A reduce-scatter in progress that adds the parts in order of rank when all have arrived."""
 
     comm: Comm
     output: Tensor
@@ -422,7 +427,7 @@ class _Summing:
             self.comm.add(self.output, part)
 
 
-_COLLECTIVE = 0x7C01  # the plain collectives' own tag, clear of those that strategies choose
+_COLLECTIVE = 0x7C01  # tag of the default collectives, distinct from the tags of strategies
 
 
 def _wait_all(works: list[Work]) -> None:

@@ -1,4 +1,4 @@
-"""`auto`: the comm that suits where the workers are."""
+"""Comm `auto`: choose the communication backend from the placement of the workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ AUTO = "auto"
 
 
 def choose_comm(*, num_workers: int, num_nodes: int = 1, device: str = "cpu") -> str:
-    """Shared memory within a host, a ring between hosts that have several workers each, else torch."""
+    """Return shm within one host, hierarchical for hosts with several workers, else torch."""
     preferred = "torch"
     if device == "cpu" and num_workers > 1:
         if num_nodes == 1:

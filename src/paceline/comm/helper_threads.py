@@ -1,6 +1,6 @@
-"""Threads beside a worker's own that move and add numbers on cores that nobody else uses.
+"""Helper threads that copy and add tensors on cores that no worker computes on.
 
-Jobs are torch's own operations, which let go of the interpreter lock; between them the threads wait in native code.
+Jobs are torch operations, which release the interpreter lock; between jobs the threads wait in native code.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from typing import Generic, TypeVar
 
 Block = TypeVar("Block")
 Job = Callable[[], None]
-WhenDone = Callable[[BaseException | None], object]  # with what went wrong, if anything did
-MOST = 3  # more than this, and memory is the limit
+WhenDone = Callable[[BaseException | None], object]  # receives the error, if any
+MOST = 3  # beyond this, memory bandwidth is the limit
 
 
 def spare_cores(num_workers: int) -> int:
-    """Cores per worker of this host that no worker computes on."""
+    """Return the number of free cores per worker of this host."""
     return max(min(len(os.sched_getaffinity(0)) // num_workers - 1, MOST), 0)
 
 
 class HelperThreads:
-    """A first mate that does jobs in order, and others that lend a hand with what can be divided."""
+    """One thread that runs jobs in order, and others that run blocks of divided jobs."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._orders: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._shared_jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads = [
-            threading.Thread(target=_obey, args=(self._orders if index == 0 else self._calls,), daemon=True)
+            threading.Thread(target=_run_jobs, args=(self._jobs if index == 0 else self._shared_jobs,), daemon=True)
             for index in range(size)
         ]
         for thread in self._threads:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Have the first mate do a job, after all that were submitted before it."""
-        self._orders.put(job)
+        """Queue a job on the ordered helper thread."""
+        self._jobs.put(job)
 
-    def call(self, job: Job, count: int) -> None:
-        """Have so many of the other mates do the same job at once: what it divides, they share."""
+    def share(self, job: Job, count: int) -> None:
+        """Run the same divisible job on up to `count` of the other threads at once."""
         for _ in range(min(count, self.size - 1)):
-            self._calls.put(job)
+            self._shared_jobs.put(job)
 
     def close(self) -> None:
-        self._orders.put(None)
+        self._jobs.put(None)
         for _ in self._threads[1:]:
-            self._calls.put(None)
+            self._shared_jobs.put(None)
         for thread in self._threads:
             thread.join()
 
 
 class SharedJob(Generic[Block]):
-    """Something done block by block by whoever comes; the one that does the last block says so."""
+    """A job whose blocks several threads process; the thread that completes the last block calls `when_done`."""
 
     def __init__(self, blocks: Sequence[Block], do: Callable[[Block], object], when_done: WhenDone) -> None:
-        self._rest = iter(blocks)  # taking the next one is a single step of the interpreter: nobody takes it twice
+        self._rest = iter(blocks)  # next() is atomic under the interpreter lock: no block is taken twice
         self._do = do
         self._lock = threading.Lock()
         self._left = len(blocks)
@@ -70,11 +70,11 @@ class SharedJob(Generic[Block]):
     def num_left(self) -> int:
         return self._left
 
-    def lend_a_hand(self) -> None:
+    def run(self) -> None:
         for block in self._rest:
             try:
                 self._do(block)
-            except BaseException as error:  # whoever divided the work raises it, not one that helps
+            except BaseException as error:  # raised by the thread that created the job
                 self._error = error
             with self._lock:
                 self._left -= 1
@@ -83,6 +83,6 @@ class SharedJob(Generic[Block]):
                 self._when_done(self._error)
 
 
-def _obey(orders: queue.SimpleQueue[Job | None]) -> None:
+def _run_jobs(orders: queue.SimpleQueue[Job | None]) -> None:
     while (job := orders.get()) is not None:
         job()

@@ -31,14 +31,14 @@ class HierarchicalComm(Comm):
         return ShmComm.unavailable()
 
     @classmethod
-    def connect(cls, place: CommConfig) -> HierarchicalComm:
+    def connect(cls, config: CommConfig) -> HierarchicalComm:
         return cls(
-            place.rank,
-            place.world_size,
-            place.store,
-            node=place.node,
-            timeout_s=place.timeout_s,
-            address=place.address,
+            config.rank,
+            config.world_size,
+            config.store,
+            node=config.node,
+            timeout_s=config.timeout_s,
+            address=config.address,
         )
 
     def __init__(
@@ -57,7 +57,7 @@ class HierarchicalComm(Comm):
         self._names = names or range(world_size)
         self._store = store
         self._groups: list[CommGroup] = []
-        self._again = partial(
+        self._reconnect = partial(
             HierarchicalComm, rank, world_size, node=node, timeout_s=timeout_s, address=address, names=names
         )
         store.set(f"hierarchical/node/{rank}", node)
@@ -66,16 +66,16 @@ class HierarchicalComm(Comm):
         for peer, name in enumerate(where):
             by_name.setdefault(name, []).append(peer)
         self._nodes = list(by_name.values())  # ranks by node, in order of their leaders
-        self._home = next(index for index, ranks in enumerate(self._nodes) if rank in ranks)
+        self._own_node = next(index for index, ranks in enumerate(self._nodes) if rank in ranks)
         self._node_of = {peer: index for index, ranks in enumerate(self._nodes) for peer in ranks}
-        mates = self._nodes[self._home]
-        self._seat = {peer: index for ranks in self._nodes for index, peer in enumerate(ranks)}
+        ranks_here = self._nodes[self._own_node]
+        self._local_ranks = {peer: index for ranks in self._nodes for index, peer in enumerate(ranks)}
         self._local = ShmComm(
-            self._seat[rank],
-            len(mates),
-            prefix_store(f"node{self._home}", store),
+            self._local_ranks[rank],
+            len(ranks_here),
+            prefix_store(f"node{self._own_node}", store),
             timeout_s=timeout_s,
-            names=[self._names[peer] for peer in mates],
+            names=[self._names[peer] for peer in ranks_here],
         )
         self._leaders: TorchComm | None = None
         self._world: TorchComm | None = None
@@ -84,13 +84,13 @@ class HierarchicalComm(Comm):
             return
         gloo = partial(TorchComm, timeout_s=timeout_s, address=address)
         self._world = gloo(rank, world_size, prefix_store("world", store), names=self._names)
-        if rank == mates[0]:
+        if rank == ranks_here[0]:
             leaders = [self._names[ranks[0]] for ranks in self._nodes]
-            corner = prefix_store("leaders", store)
-            self._leaders = gloo(self._home, len(self._nodes), corner, names=leaders)
-        far = [peer for peer in range(world_size) if peer not in mates]
+            prefixed = prefix_store("leaders", store)
+            self._leaders = gloo(self._own_node, len(self._nodes), prefixed, names=leaders)
+        far = [peer for peer in range(world_size) if peer not in ranks_here]
         control = gloo(rank, world_size, prefix_store("control", store), names=self._names)
-        self._listener = ArrivalListener(control, far, wake=lambda: self._local._bells.ring(self._local.rank))
+        self._listener = ArrivalListener(control, far, wake=lambda: self._local._waiter.wake(self._local.rank))
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
@@ -117,8 +117,8 @@ class HierarchicalComm(Comm):
 
     def process_group(self) -> Any:
         """On a comm of its own: its collectives may be under way while this one is used."""
-        corner = prefix_store(f"group{len(self._groups)}", self._store)
-        self._groups.append(CommGroup(self._again(corner)))
+        prefixed = prefix_store(f"group{len(self._groups)}", self._store)
+        self._groups.append(CommGroup(self._reconnect(prefixed)))
         return CountedGroup(self, self._groups[-1])
 
     def close(self) -> None:
@@ -134,16 +134,16 @@ class HierarchicalComm(Comm):
     # Messages.
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        if self._node_of[peer] == self._home:
-            return self._local._isend(tensor, self._seat[peer], tag)
+        if self._node_of[peer] == self._own_node:
+            return self._local._isend(tensor, self._local_ranks[peer], tag)
         assert self._world is not None
         assert self._listener is not None
         self._listener.announce(peer, tag)
         return self._world._isend(tensor, peer, tag)
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        if self._node_of[peer] == self._home:
-            return self._local._irecv(tensor, self._seat[peer], tag)
+        if self._node_of[peer] == self._own_node:
+            return self._local._irecv(tensor, self._local_ranks[peer], tag)
         assert self._world is not None
         assert self._listener is not None
         self._listener.claim(peer, tag)
@@ -152,10 +152,10 @@ class HierarchicalComm(Comm):
     def _recv_any(self, tensor: Tensor, tag: int) -> int:
         listener = self._listener
         if listener is None:
-            return self._nodes[self._home][self._local._recv_any(tensor, tag)]
-        seat = self._local._mailbox.receive_any(tensor, tag, lambda: listener.has(tag))
-        if seat >= 0:
-            return self._nodes[self._home][seat]
+            return self._nodes[self._own_node][self._local._recv_any(tensor, tag)]
+        local_rank = self._local._mailbox.receive_any(tensor, tag, lambda: listener.has(tag))
+        if local_rank >= 0:
+            return self._nodes[self._own_node][local_rank]
         peer = listener.take(tag)
         assert self._world is not None
         self._world._irecv(tensor, peer, tag).wait()
@@ -180,13 +180,13 @@ class HierarchicalComm(Comm):
         ours: list[Tensor] = []
         if self._leaders is not None:
             parts = [rows[ranks] for ranks in self._nodes]
-            others = [index for index in range(len(self._nodes)) if index != self._home]
-            received = {index: torch.empty_like(parts[self._home]) for index in others}
+            others = [index for index in range(len(self._nodes)) if index != self._own_node]
+            received = {index: torch.empty_like(parts[self._own_node]) for index in others}
             works = [self._leaders._irecv(received[index], index, _COLLECTIVE) for index in others]
             works += [self._leaders._isend(parts[index], index, _COLLECTIVE) for index in others]
             for work in works:
                 work.wait()
-            received[self._home] = parts[self._home]
+            received[self._own_node] = parts[self._own_node]
             total = received[0].clone()
             for index in range(1, len(self._nodes)):
                 self.add(total, received[index])
@@ -198,49 +198,49 @@ class HierarchicalComm(Comm):
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         source = self._node_of[root]
-        if source == self._home:
-            self._local._broadcast(tensor, self._seat[root])
+        if source == self._own_node:
+            self._local._broadcast(tensor, self._local_ranks[root])
         if self._leaders is not None:
             self._leaders._broadcast(tensor, source)
-        if source != self._home:
+        if source != self._own_node:
             self._spread(tensor)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
         """A leader sends its node's tensors to the root in one message."""
-        if self._node_of[root] != self._home:
+        if self._node_of[root] != self._own_node:
             pieces = self._local._gather(tensor, 0)
             if pieces:
                 assert self._world is not None
                 self._world._isend(torch.stack(pieces), root, _COLLECTIVE).wait()
             return []
-        pieces = self._local._gather(tensor, self._seat[root])
+        pieces = self._local._gather(tensor, self._local_ranks[root])
         if self.rank != root:
             return []
-        stacks = {index: self._stack(tensor, index) for index in range(len(self._nodes)) if index != self._home}
+        stacks = {index: self._stack(tensor, index) for index in range(len(self._nodes)) if index != self._own_node}
         for index, stack in stacks.items():
             assert self._world is not None
             self._world._irecv(stack, self._nodes[index][0], _COLLECTIVE).wait()
-        return self._by_rank({self._home: pieces, **{index: list(stack) for index, stack in stacks.items()}})
+        return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
         """A leader receives its node's pieces from the root in one message."""
-        if self._node_of[root] == self._home:
+        if self._node_of[root] == self._own_node:
             works = []
             if self.rank == root:
                 for index, ranks in enumerate(self._nodes):
-                    if index != self._home:
+                    if index != self._own_node:
                         assert self._world is not None
                         stack = torch.stack([pieces[peer] for peer in ranks])
                         works.append(self._world._isend(stack, ranks[0], _COLLECTIVE))
-            mine = [pieces[peer] for peer in self._nodes[self._home]] if self.rank == root else []
-            self._local._scatter(tensor, mine, self._seat[root])
+            mine = [pieces[peer] for peer in self._nodes[self._own_node]] if self.rank == root else []
+            self._local._scatter(tensor, mine, self._local_ranks[root])
             for work in works:
                 work.wait()
             return
         received: list[Tensor] = []
         if self._leaders is not None:
             assert self._world is not None
-            stack = self._stack(tensor, self._home)
+            stack = self._stack(tensor, self._own_node)
             self._world._irecv(stack, root, _COLLECTIVE).wait()
             received = list(stack)
         self._local._scatter(tensor, received, 0)
@@ -253,7 +253,7 @@ class HierarchicalComm(Comm):
         whole = torch.empty(self.world_size, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
         stacks = list(whole.split([len(ranks) for ranks in self._nodes]))
         if self._leaders is not None:
-            torch.stack(pieces, out=stacks[self._home])
+            torch.stack(pieces, out=stacks[self._own_node])
             for index, stack in enumerate(stacks):
                 self._leaders._broadcast(stack, index)
         self._spread(whole)
@@ -267,11 +267,11 @@ class HierarchicalComm(Comm):
     def _medium(self, op: str, peer: int | None) -> str:
         """Memory within a node; what several nodes take part in is called network, though only leaders use it."""
         is_message = op in ("send", "recv")
-        is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._home)
+        is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._own_node)
         return "memory" if is_local else "network"
 
     def _stack(self, tensor: Tensor, node: int) -> Tensor:
         return torch.empty(len(self._nodes[node]), *tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
     def _by_rank(self, by_node: dict[int, list[Tensor]]) -> list[Tensor]:
-        return [by_node[self._node_of[rank]][self._seat[rank]] for rank in range(self.world_size)]
+        return [by_node[self._node_of[rank]][self._local_ranks[rank]] for rank in range(self.world_size)]

@@ -1,4 +1,4 @@
-"""Which host a process runs on, as far as sharing memory goes."""
+"""Host identity: decides which processes can share memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def host_identity() -> str:
-    """A name that differs between hosts, between two starts of one, and between containers that hide their processes.
+    """Return a name that is equal only for processes that can share memory.
 
-    Processes of different users have different names, too: they cannot open each other's memory.
+    It differs between hosts, reboots, containers with their own process namespace, and users.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     processes = Path("/proc/self/ns/pid")

@@ -27,7 +27,7 @@ class CommGroup(dist.ProcessGroup):
         super().__init__(comm.rank, comm.world_size)
         self._comm = comm
         self._gloo = gloo
-        self._line = WorkQueue()
+        self._queue = WorkQueue()
         if gloo is not None:
             # Operations that are not overridden here find their way to it by themselves.
             custom = dist.ProcessGroup.BackendType.CUSTOM
@@ -184,13 +184,13 @@ class CommGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def shutdown(self) -> None:
-        self._line.close()
+        self._queue.close()
         self._comm.close()
         if self._gloo is not None:
             self._gloo.shutdown()
 
     def abort(self) -> None:
-        self._line.abort()
+        self._queue.abort()
         if self._gloo is not None:
             self._gloo.abort()
 
@@ -198,7 +198,7 @@ class CommGroup(dist.ProcessGroup):
         for tensor in _flat(result):
             if not tensor.is_inference():
                 torch.autograd.graph.increment_version(tensor)  # it will be written to behind autograd's back
-        return self._line.start(what, do, result, at_once=not getattr(opts, "asyncOp", True))
+        return self._queue.start(what, do, result, at_once=not getattr(opts, "asyncOp", True))
 
     def _inner(self, what: str) -> Any:
         if self._gloo is None:

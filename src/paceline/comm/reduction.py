@@ -1,4 +1,4 @@
-"""Memory that a comm lends to strategies, in its plain form: tensors of the worker's own."""
+"""Repeated reductions and shared vectors of a comm; the default uses the worker's own memory."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
 
 
 class Reduction:
-    """A vector that every worker holds, summed over workers range by range: a range starts when it is complete."""
+    """A vector that is summed over workers range by range, each range as soon as the worker has filled it."""
 
     def __init__(self, comm: Comm, own: Tensor) -> None:
         self.comm = comm
-        self.own = own  # what this worker adds
-        self.result = own  # where sums appear
+        self.own = own  # this worker's contribution
+        self.result = own  # the sums
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """Begin to sum a range. Every worker starts the same ranges in the same order.
+        """Start the sum of a range. Every worker must start the same ranges in the same order.
 
-        `fill`, when given, puts this worker's numbers into `own` first; it may be called by another thread.
+        `fill` writes this worker's contribution to `own` before the sum; it may be called in another thread.
         """
         if fill is not None:
             fill()
         return self.comm.iall_reduce(self.own[begin:end])
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        """As `start`, but only this worker's of N equal parts of the range is needed in the result."""
+        """Start a reduce-scatter: the result holds only this worker's part of N equal parts of the range."""
         if fill is not None:
             fill()
         part = self.part(begin, end)
         return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
 
     def part(self, begin: int, end: int) -> slice:
-        """This worker's part of a range."""
+        """Return this worker's part of a range."""
         size = (end - begin) // self.comm.world_size
         return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
 
 
 class SharedVector:
-    """A vector that is the same for all workers after each `gather`: one memory where the comm has it, else copies."""
+    """A vector that is equal on all workers after each `gather`: in shared memory if the comm has it, else copies."""
 
     is_one_memory: ClassVar[bool] = False
 
@@ -51,7 +51,7 @@ class SharedVector:
         self.memory = memory
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Every worker has written its of N equal parts of each range; bring them to everybody."""
+        """Exchange the N equal parts of each range, of which each worker has written its own."""
         for begin, end in ranges:
             size = (end - begin) // self.comm.world_size
             mine = begin + self.comm.rank * size

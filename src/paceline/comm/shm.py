@@ -3,7 +3,7 @@
 Ordinary tensors pass through three stages in turn: a worker copies its piece in, adds its own part of the piece over
 all workers, and copies the parts of the others out. Counters in shared memory, each with one writer, say how far
 everybody is. Gradients that live in the shared memory (`reduction`) need no copy in, and none out where the sum may be
-read in place.
+read in config.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STAGES = 3  # a worker may write the next piece and read the last one while a sl
 PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
 LONG_PIECE_BYTES = 8 << 20  # where workers take turns on cores, and every piece costs them two of those
 STAGES_BYTES = 192 << 20  # for all stages of all workers together, as far as longer pieces go
-SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one meeting
+SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one collective
 MAX_WORKERS = 64
 
 
@@ -53,8 +53,8 @@ class ShmComm(Comm):
         return ""
 
     @classmethod
-    def connect(cls, place: CommConfig) -> ShmComm:
-        return cls(place.rank, place.world_size, place.store, node=place.node, timeout_s=place.timeout_s)
+    def connect(cls, config: CommConfig) -> ShmComm:
+        return cls(config.rank, config.world_size, config.store, node=config.node, timeout_s=config.timeout_s)
 
     def __init__(
         self,
@@ -74,27 +74,27 @@ class ShmComm(Comm):
         self._num_segments = 0
         _check_node(store, rank, node)
         flags = Counters.num_bytes(world_size)
-        self._piece_bytes = _agree_on_pieces(store, rank, world_size)
+        self._piece_bytes = _choose_piece_bytes(store, rank, world_size)
         stages = world_size * STAGES * self._piece_bytes
         sizes = [ShmWaiter.num_bytes(world_size), flags, stages, Mailbox.num_bytes(world_size)]
         offsets = [sum(sizes[:index]) for index in range(len(sizes))]
         segment = self._open_segment(sum(sizes))
-        self._bells = ShmWaiter(segment, offsets[0], rank, world_size, timeout_s, names=names)
-        self._helper_bells = ShmWaiter(segment, offsets[0], rank, world_size, timeout_s, is_helper=True, names=names)
+        self._waiter = ShmWaiter(segment, offsets[0], rank, world_size, timeout_s, names=names)
+        self._helper_waiter = ShmWaiter(segment, offsets[0], rank, world_size, timeout_s, is_helper=True, names=names)
         spare = spare_cores(world_size)
-        self._crew = HelperThreads(spare) if spare and world_size > 1 else None
-        self._counters = Counters(segment, offsets[1], self._bells)
+        self._helpers = HelperThreads(spare) if spare and world_size > 1 else None
+        self._counters = Counters(segment, offsets[1], self._waiter)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
         # A sum on its way into a stage; it stays in the cache.
         self._added = torch.empty(self._piece_bytes, dtype=torch.uint8)
         self._stages_as: dict[torch.dtype, Tensor] = {}
-        self._mailbox = Mailbox(segment, offsets[3], self._bells)
+        self._mailbox = Mailbox(segment, offsets[3], self._waiter)
         self._piece = 0
         self._reductions: list[ShmReduction] = []
         self._groups: list[Any] = []
         # A peer may need what this worker has begun before it does what this worker waits for.
-        self._bells.meanwhile = self.progress
-        self._all_have(segment)
+        self._waiter.meanwhile = self.progress
+        self._close_when_attached(segment)
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
@@ -123,10 +123,10 @@ class ShmComm(Comm):
         return super().sent_to(op, peer, rank, world_size)
 
     def _barrier(self) -> None:
-        piece, meeting = self._next_piece(), ShmGroup("barrier")
-        self._counters.announce(piece, meeting)
-        self._counters.meet(piece, meeting)
-        self._counters.tell(Counters.FREE, piece)
+        piece, collective = self._next_piece(), ShmGroup("barrier")
+        self._counters.mark_ready(piece, collective)
+        self._counters.wait_ready_all(piece, collective)
+        self._counters.publish(Counters.FREE, piece)
 
     def progress(self) -> None:
         for reduction in self._reductions:
@@ -138,16 +138,16 @@ class ShmComm(Comm):
             return super().reduction(numel, dtype, device, shared=shared)
         segment = self._open_segment(ShmReduction.num_bytes(numel, dtype, self.world_size))
         reduction = ShmReduction(self, segment, numel, dtype, self._threads(), is_shared=shared)
-        self._all_have(segment)
+        self._close_when_attached(segment)
         self._reductions.append(reduction)
         return reduction
 
-    def common(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
+    def shared_vector(self, numel: int, dtype: torch.dtype, device: torch.device) -> SharedVector:
         if device.type != "cpu" or self.world_size == 1:
-            return super().common(numel, dtype, device)
+            return super().shared_vector(numel, dtype, device)
         segment = self._open_segment(numel * dtype.itemsize)
         memory = segment.tensor(0, numel, dtype)
-        self._all_have(segment)
+        self._close_when_attached(segment)
         return ShmSharedVector(self, memory)
 
     def process_group(self) -> Any:
@@ -155,24 +155,24 @@ class ShmComm(Comm):
         from paceline.comm.process_group import CommGroup
         from paceline.comm.torch import CountedGroup, prefix_store
 
-        corner = prefix_store(f"group{len(self._groups)}", self._store)
-        comm = ShmComm(self.rank, self.world_size, corner, timeout_s=self._bells.timeout_s, names=self._bells.names)
+        prefixed = prefix_store(f"group{len(self._groups)}", self._store)
+        comm = ShmComm(self.rank, self.world_size, prefixed, timeout_s=self._waiter.timeout_s, names=self._waiter.names)
         self._groups.append(CommGroup(comm))
         return CountedGroup(self, self._groups[-1])
 
     def _threads(self) -> Threads:
-        return Threads(self._bells, self._helper_bells, self._crew)
+        return Threads(self._waiter, self._helper_waiter, self._helpers)
 
     def close(self) -> None:
         self._reductions.clear()
         for group in self._groups:
             group.shutdown()
         self._groups.clear()
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
-        self._bells.close()
-        self._helper_bells.close()
+        if self._helpers is not None:
+            self._helpers.close()
+            self._helpers = None
+        self._waiter.close()
+        self._helper_waiter.close()
 
     # Messages.
 
@@ -194,32 +194,32 @@ class ShmComm(Comm):
         if tensor.numel() * tensor.element_size() * self.world_size <= SMALL_BYTES:
             self._sum_small(flat, flat)
             return
-        meeting = _meeting("all_reduce", tensor)
+        collective = _collective("all_reduce", tensor)
         pieces = flat.split(self._piece_bytes // flat.element_size())
         numbers = [self._next_piece() for _ in pieces]
-        self._put(pieces[0], numbers[0], meeting)
+        self._put(pieces[0], numbers[0], collective)
         for index, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
             if index + 1 < len(pieces):
-                self._put(pieces[index + 1], numbers[index + 1], meeting)
+                self._put(pieces[index + 1], numbers[index + 1], collective)
             bounds = part_bounds(piece.numel(), self.world_size, piece.element_size())
             slots = self._slots(number, piece)
             begin, end = bounds[self.rank], bounds[self.rank + 1]
-            self._counters.meet(number, meeting)
+            self._counters.wait_ready_all(number, collective)
             if begin < end:
                 mine = self._added[: (end - begin) * piece.element_size()].view(piece.dtype)
                 add_up(slots[:, begin:end], mine)
                 copy(slots[self.rank, begin:end], mine)
-            self._counters.tell(Counters.SUMMED, number)
+            self._counters.publish(Counters.SUMMED, number)
             self._counters.wait_all(Counters.SUMMED, number)
             for peer in range(self.world_size):
                 begin, end = bounds[peer], bounds[peer + 1]
                 if begin < end:
                     copy(piece[begin:end], slots[peer, begin:end])
-            self._counters.tell(Counters.FREE, number)
+            self._counters.publish(Counters.FREE, number)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         parts, into = tensor.view(self.world_size, output.numel()), output.view(-1)
-        meeting = _meeting("reduce_scatter", tensor)
+        collective = _collective("reduce_scatter", tensor)
         length = max(self._piece_bytes // tensor.element_size() // self.world_size, 1)
         for begin in range(0, into.numel(), length):
             columns = parts[:, begin : begin + length]
@@ -228,53 +228,53 @@ class ShmComm(Comm):
             slots = self._slots(number, columns)
             self._wait_for_stage(number)
             slots[self.rank].view(self.world_size, size).copy_(columns)
-            self._counters.announce(number, meeting)
-            self._counters.meet(number, meeting)
+            self._counters.mark_ready(number, collective)
+            self._counters.wait_ready_all(number, collective)
             mine = slots[:, self.rank * size : (self.rank + 1) * size]
             if into.is_cuda:
                 into[begin : begin + size].copy_(add_up(mine, torch.empty_like(mine[0])))
             else:
                 add_up(mine, into[begin : begin + size])
-            self._counters.tell(Counters.FREE, number)
+            self._counters.publish(Counters.FREE, number)
         return CompletedWork()
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
-        meeting = _meeting("broadcast", tensor, root)
+        collective = _collective("broadcast", tensor, root)
         for piece in self._pieces(tensor):
             number = self._next_piece()
             slot = self._slots(number, piece)[root]
             if self.rank == root:
                 self._wait_for_stage(number)
                 copy(slot, piece)
-            self._counters.announce(number, meeting)
+            self._counters.mark_ready(number, collective)
             if self.rank != root:
-                self._counters.hear(root, number, meeting)
+                self._counters.wait_ready(root, number, collective)
                 copy(piece, slot)
-            self._counters.tell(Counters.FREE, number)
+            self._counters.publish(Counters.FREE, number)
 
     def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
-        return self._collect(tensor, _meeting("gather", tensor, root), is_reader=self.rank == root)
+        return self._collect(tensor, _collective("gather", tensor, root), is_reader=self.rank == root)
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        return self._collect(tensor, _meeting("all_gather", tensor), is_reader=True)
+        return self._collect(tensor, _collective("all_gather", tensor), is_reader=True)
 
-    def _collect(self, tensor: Tensor, meeting: ShmGroup, *, is_reader: bool) -> list[Tensor]:
+    def _collect(self, tensor: Tensor, collective: ShmGroup, *, is_reader: bool) -> list[Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if is_reader else []
         flat = [whole.view(-1) for whole in gathered]
         begin = 0
         for piece in self._pieces(tensor):
             number = self._next_piece()
-            self._put(piece, number, meeting)
+            self._put(piece, number, collective)
             if is_reader:
-                self._counters.meet(number, meeting)
+                self._counters.wait_ready_all(number, collective)
                 for whole, slot in zip(flat, self._slots(number, piece), strict=True):
                     copy(whole[begin : begin + piece.numel()], slot)
-            self._counters.tell(Counters.FREE, number)
+            self._counters.publish(Counters.FREE, number)
             begin += piece.numel()
         return gathered
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        begin, meeting = 0, _meeting("scatter", tensor, root)
+        begin, collective = 0, _collective("scatter", tensor, root)
         for piece in self._pieces(tensor):
             number = self._next_piece()
             slots = self._slots(number, piece)
@@ -282,28 +282,28 @@ class ShmComm(Comm):
                 self._wait_for_stage(number)
                 for slot, whole in zip(slots, pieces, strict=True):
                     slot.copy_(whole.view(-1)[begin : begin + piece.numel()])
-            self._counters.announce(number, meeting)
-            self._counters.hear(root, number, meeting)
+            self._counters.mark_ready(number, collective)
+            self._counters.wait_ready(root, number, collective)
             copy(piece, slots[self.rank])
-            self._counters.tell(Counters.FREE, number)
+            self._counters.publish(Counters.FREE, number)
             begin += piece.numel()
 
     def _sum_small(self, flat: Tensor, into: Tensor) -> None:
         """Everybody adds everything, in the same order."""
-        number, meeting = self._next_piece(), _meeting("all_reduce", flat)
-        self._put(flat, number, meeting)
-        self._counters.meet(number, meeting)
+        number, collective = self._next_piece(), _collective("all_reduce", flat)
+        self._put(flat, number, collective)
+        self._counters.wait_ready_all(number, collective)
         slots = self._slots(number, flat)
         if into.is_cuda:
             into.copy_(add_up(slots, torch.empty_like(slots[0])))
         else:
             add_up(slots, into)
-        self._counters.tell(Counters.FREE, number)
+        self._counters.publish(Counters.FREE, number)
 
-    def _put(self, piece: Tensor, number: int, meeting: ShmGroup) -> None:
+    def _put(self, piece: Tensor, number: int, collective: ShmGroup) -> None:
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
-        self._counters.announce(number, meeting)
+        self._counters.mark_ready(number, collective)
 
     def _wait_for_stage(self, number: int) -> None:
         self._counters.wait_all(Counters.FREE, number - STAGES)
@@ -326,7 +326,7 @@ class ShmComm(Comm):
         return self._stages_as[dtype][number % STAGES, :, : piece.numel()]
 
     def _open_segment(self, nbytes: int) -> Segment:
-        """Memory that rank 0 makes and the others find; `_all_have` follows."""
+        """Memory that rank 0 makes and the others find; `_close_when_attached` follows."""
         key = f"shm/{self._num_segments}"
         self._num_segments += 1
         if self.rank == 0:
@@ -335,12 +335,12 @@ class ShmComm(Comm):
             return segment
         return Segment.attach(self._store.get(key).decode())
 
-    def _all_have(self, segment: Segment) -> None:
+    def _close_when_attached(self, segment: Segment) -> None:
         self.barrier()
         segment.close_file()
 
 
-def _meeting(op: str, tensor: Tensor, root: int = 0) -> ShmGroup:
+def _collective(op: str, tensor: Tensor, root: int = 0) -> ShmGroup:
     return ShmGroup(op, tensor.numel() * tensor.element_size(), root)
 
 
@@ -354,7 +354,7 @@ def _check_node(store: Any, rank: int, node: str) -> None:
         )
 
 
-def _agree_on_pieces(store: Any, rank: int, world_size: int) -> int:
+def _choose_piece_bytes(store: Any, rank: int, world_size: int) -> int:
     """Bytes of a piece, from the cores that rank 0 sees: others may be allowed fewer."""
     if rank == 0:
         nbytes = PIECE_BYTES

@@ -1,4 +1,4 @@
-"""How far every worker of a host is: numbers in shared memory that only grow."""
+"""Progress counters of the workers of one host, in shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPERATIONS = ("barrier", "all_reduce", "reduce_scatter", "broadcast", "gather", 
 
 
 class ShmGroup(NamedTuple):
-    """What a worker takes part in: all must name the same, or they would mix up each other's numbers."""
+    """The collective that a worker takes part in; compared between workers to detect mismatched calls."""
 
     op: str
     nbytes: int = 0
@@ -30,27 +30,27 @@ class ShmGroup(NamedTuple):
 
 
 class Counters:
-    """How far every worker is, in numbers that only grow; each worker writes its own line alone."""
+    """Counters of each worker's progress that only grow; each worker writes only its own cache line."""
 
     READY, SUMMED, FREE = 0, 1, 2
-    STAMPS, NUM_STAMPS = 4, 4  # what the last pieces belong to; nobody is four pieces ahead of another
+    STAMPS, NUM_STAMPS = 4, 4  # collectives of the last pieces; no worker is four pieces ahead of another
 
-    def __init__(self, segment: Segment, offset: int, bells: ShmWaiter) -> None:
-        self._words = segment.words(offset, WORDS_PER_LINE * bells.world_size)
-        self._bells = bells
-        self._mine = WORDS_PER_LINE * bells.rank
-        self._lines = range(0, WORDS_PER_LINE * bells.world_size, WORDS_PER_LINE)
+    def __init__(self, segment: Segment, offset: int, waiter: ShmWaiter) -> None:
+        self._words = segment.words(offset, WORDS_PER_LINE * waiter.world_size)
+        self._waiter = waiter
+        self._mine = WORDS_PER_LINE * waiter.rank
+        self._lines = range(0, WORDS_PER_LINE * waiter.world_size, WORDS_PER_LINE)
 
     @staticmethod
     def num_bytes(world_size: int) -> int:
         return LINE_BYTES * world_size
 
-    def tell(self, kind: int, number: int) -> None:
+    def publish(self, kind: int, number: int) -> None:
         self._words[self._mine + kind] = number
-        self._bells.ring_all()
+        self._waiter.wake_all()
 
     def first_behind(self, kind: int, number: int) -> int:
-        """A worker that is not as far yet; -1 when everybody is."""
+        """Return the first worker whose counter is below `number`; -1 if there is none."""
         words = self._words
         for line in self._lines:
             if words[line + kind] < number:
@@ -58,35 +58,35 @@ class Counters:
         return -1
 
     def wait_all(self, kind: int, number: int) -> None:
-        self._bells.wait(lambda: self.first_behind(kind, number))
+        self._waiter.wait(lambda: self.first_behind(kind, number))
 
     def wait_for(self, peer: int, kind: int, number: int) -> None:
         words, word = self._words, peer * WORDS_PER_LINE + kind
-        self._bells.wait(lambda: peer if words[word] < number else -1)
+        self._waiter.wait(lambda: peer if words[word] < number else -1)
 
-    # Pieces of collectives: a worker says which one it is in, and compares.
+    # Pieces of collectives: each worker publishes its collective and compares it with those of its peers.
 
-    def announce(self, number: int, group: ShmGroup) -> None:
-        """This worker has done its part of a piece."""
-        self._words[self._mine + self.STAMPS + number % self.NUM_STAMPS] = group.packed()
-        self.tell(self.READY, number)
+    def mark_ready(self, number: int, collective: ShmGroup) -> None:
+        """Publish that this worker has done its part of a piece."""
+        self._words[self._mine + self.STAMPS + number % self.NUM_STAMPS] = collective.packed()
+        self.publish(self.READY, number)
 
-    def meet(self, number: int, group: ShmGroup) -> None:
-        """Wait until everybody has."""
+    def wait_ready_all(self, number: int, collective: ShmGroup) -> None:
+        """Wait until all workers have done their part of a piece."""
         self.wait_all(self.READY, number)
-        for peer in range(self._bells.world_size):
-            self._compare(peer, number, group)
+        for peer in range(self._waiter.world_size):
+            self._compare(peer, number, collective)
 
-    def hear(self, peer: int, number: int, group: ShmGroup) -> None:
-        """Wait until one has."""
+    def wait_ready(self, peer: int, number: int, collective: ShmGroup) -> None:
+        """Wait until one peer has done its part of a piece."""
         self.wait_for(peer, self.READY, number)
-        self._compare(peer, number, group)
+        self._compare(peer, number, collective)
 
-    def _compare(self, peer: int, number: int, group: ShmGroup) -> None:
+    def _compare(self, peer: int, number: int, collective: ShmGroup) -> None:
         theirs = self._words[peer * WORDS_PER_LINE + self.STAMPS + number % self.NUM_STAMPS]
-        if theirs != group.packed():
-            mine, other = self._bells.names[self._bells.rank], self._bells.names[peer]
+        if theirs != collective.packed():
+            mine, other = self._waiter.names[self._waiter.rank], self._waiter.names[peer]
             raise RunError(
-                f"workers are out of step: worker {mine} is in {group}, worker {other} in "
+                f"workers are out of step: worker {mine} is in {collective}, worker {other} in "
                 f"{ShmGroup.unpacked(theirs)}; every worker must call the same collectives in the same order"
             )

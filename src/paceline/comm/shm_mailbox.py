@@ -30,9 +30,9 @@ T = TypeVar("T")
 class Mailbox:
     """One worker's channels to and from its peers."""
 
-    def __init__(self, segment: Segment, offset: int, bells: ShmWaiter) -> None:
-        self._bells = bells
-        rank, world_size = bells.rank, bells.world_size
+    def __init__(self, segment: Segment, offset: int, waiter: ShmWaiter) -> None:
+        self._waiter = waiter
+        rank, world_size = waiter.rank, waiter.world_size
         peers = [peer for peer in range(world_size) if peer != rank]
         stride = channel_bytes(world_size)
 
@@ -79,9 +79,9 @@ class Mailbox:
                 if tag in inbox.unexpected:
                     found.append(inbox)
                     return -1
-            return inboxes[0].peer if inboxes else self._bells.rank
+            return inboxes[0].peer if inboxes else self._waiter.rank
 
-        self._bells.wait(missing, whom="" if elsewhere is None else "any worker")
+        self._waiter.wait(missing, whom="" if elsewhere is None else "any worker")
         if not found:
             return -1
         inbox = found[0]
@@ -108,15 +108,15 @@ class Mailbox:
                 self.progress()
             return -1 if is_done() else peer
 
-        self._bells.wait(missing)
+        self._waiter.wait(missing)
 
     def _push(self, outbox: _Outbox) -> None:
         if outbox.push():
-            self._bells.ring(outbox.peer)
+            self._waiter.wake(outbox.peer)
 
     def _pull(self, inbox: _Inbox) -> None:
         if inbox.pull():
-            self._bells.ring(inbox.peer)
+            self._waiter.wake(inbox.peer)
 
 
 @dataclass(eq=False)

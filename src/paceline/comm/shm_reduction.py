@@ -1,4 +1,4 @@
-"""Memory that shared memory lends to strategies: vectors to be summed again and again, and one that all have."""
+"""Reductions and shared vectors in shared memory."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ from paceline.comm.shm_kernels import add_up, copy, part_bounds
 from paceline.comm.shm_segment import Segment, in_lines
 from paceline.comm.shm_wait import ShmWaiter
 
-CREW_BYTES = 2 << 20  # shorter vectors are added sooner than threads are woken
+HELPER_BYTES = 2 << 20  # adding a shorter vector takes less time than waking threads
 NEAR_BYTES = 1 << 20  # stays in a core's own cache
-BLOCK_BYTES = 256 << 10  # the least that is worth another thread's while
+BLOCK_BYTES = 256 << 10  # the smallest block that is worth another thread
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Who does the work of a worker: its own thread, and a crew where cores are free."""
+    """The waiters of a worker's own thread and of its first helper thread, and the helpers if cores are free."""
 
-    bells: ShmWaiter
-    helper_bells: ShmWaiter
-    crew: HelperThreads | None
+    waiter: ShmWaiter
+    helper_waiter: ShmWaiter
+    helpers: HelperThreads | None
 
 
 class ShmReduction(Reduction):
-    """A vector per worker in shared memory, and one for the sum, which is read in place or copied over the own.
+    """A vector per worker in shared memory, and one for the sum, which is read in place or copied to the worker's own.
 
-    A worker adds its part of a range when everybody has started the range: a long vector's by its crew, where it has
-    one, while the worker's own thread goes on; else by the worker itself, whenever it enters the comm. Nobody starts
-    a range again before it is done with the last sum, so sums are not overwritten while they are read.
+    Each worker adds its part of a range once all workers have started the range. Helper threads add long vectors while
+    the worker continues; otherwise the worker adds whenever it enters the comm. A worker starts a range again only
+    after it has read the previous sum, so no sum is overwritten while it is read.
     """
 
     def __init__(
         self, comm: Comm, segment: Segment, numel: int, dtype: torch.dtype, threads: Threads, *, is_shared: bool
     ) -> None:
-        self._bells = threads.bells
-        self._counters = Counters(segment, 0, self._bells)
+        self._waiter = threads.waiter
+        self._counters = Counters(segment, 0, self._waiter)
         begin = Counters.num_bytes(comm.world_size)
         stride = in_lines(numel * dtype.itemsize)
         rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
         rows = rows.view(comm.world_size + 1, -1)[:, :numel]
-        self._everybody, self._sum = rows[:-1], rows[-1]
+        self._contributions, self._sum = rows[:-1], rows[-1]
         super().__init__(comm, rows[comm.rank])
-        self.own.zero_()  # memory costs most when it is first touched
+        self.own.zero_()  # page the memory in now
         self._is_shared = is_shared
         if is_shared:
             self.result = self._sum
-        self._plans: dict[tuple[int, int], _Plan] = {}  # of ranges seen before: they come again and again
+        self._plans: dict[tuple[int, int], _Plan] = {}  # by range; strategies repeat the same ranges
         self._scatter_plans: dict[tuple[int, int], _Plan] = {}
         self._number = 0
-        self._crew = threads.crew if numel * dtype.itemsize >= CREW_BYTES else None
-        self._helper_counters = Counters(segment, 0, threads.helper_bells)
-        self._ranges: deque[_Range] = deque()  # begun, own part not yet added
-        self._num_filled = 0  # ranges that everybody was told of: of these, all before too
-        self._told = 0
+        self._helpers = threads.helpers if numel * dtype.itemsize >= HELPER_BYTES else None
+        self._helper_counters = Counters(segment, 0, threads.helper_waiter)
+        self._ranges: deque[_Range] = deque()  # started, own part not yet added
+        self._num_filled = 0  # ranges published as READY, without a gap
+        self._published = 0
         self._added: set[int] = set()
-        self._added_at: dict[int, float] = {}  # by range, until it was waited for
-        self._error: BaseException | None = None  # of a thread of the crew, to be raised by the worker's own
+        self._added_at: dict[int, float] = {}  # time by range, until it was waited for
+        self._error: BaseException | None = None  # of a helper thread, raised in the worker's own thread
         self._lock = threading.Lock()
         self._is_waiting = False
 
@@ -96,11 +96,11 @@ class ShmReduction(Reduction):
         return self._begin("reduce_scatter", plan, fill)
 
     def _plan(self, whole: slice, mine: slice, needed: slice) -> _Plan:
-        pieces = [(self._everybody[:, block], self._sum[block]) for block in self._blocks(mine)]
+        pieces = [(self._contributions[:, block], self._sum[block]) for block in self._blocks(mine)]
         return _Plan(self.own[whole].nbytes, pieces, None if self._is_shared else needed)
 
     def progress(self) -> None:
-        """Add the own parts of all ranges that everybody has started."""
+        """Add this worker's parts of all ranges that all workers have started."""
         while self._ranges and self._counters.first_behind(Counters.READY, self._ranges[0].number) < 0:
             work = self._ranges.popleft()
             begin = perf_counter()
@@ -109,7 +109,10 @@ class ShmReduction(Reduction):
                 work.span.blocked(begin, perf_counter(), is_busy=True)
 
     def completed_at(self, number: int) -> float | None:
-        """When the own part was added, if everybody's is by now: the last of them came then or a little later."""
+        """Return when this worker's part was added, if all parts are complete; None otherwise.
+
+        The last part was complete at that time or slightly later.
+        """
         return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
 
     def _begin(self, op: str, plan: _Plan, fill: Callable[[], None] | None) -> Work:
@@ -122,25 +125,25 @@ class ShmReduction(Reduction):
 
     def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
-        number, crew = self._number, self._crew
-        adding = SharedJob(plan.pieces, self._add, partial(self._tell_added, number))
+        number, helpers = self._number, self._helpers
+        adding = SharedJob(plan.pieces, self._add, partial(self._publish_added, number))
         work = _Range(self, number, adding, plan.private)
-        if crew is None:
+        if helpers is None:
             if fill is not None:
                 fill()
-            self._counters.tell(Counters.READY, number)
+            self._counters.publish(Counters.READY, number)
             self._ranges.append(work)
             return work
         if fill is None and self._num_filled == number - 1:
             self._num_filled = number
-            self._counters.tell(Counters.READY, number)
+            self._counters.publish(Counters.READY, number)
             self._ranges.append(work)
         else:
-            crew.submit(partial(self._fill_and_add, work, fill))
+            helpers.submit(partial(self._fill_and_add, work, fill))
         return work
 
     def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
-        """In the crew's first thread. Who did not come in time is named by the worker's own thread, which waits too."""
+        """Run in the ordered helper thread. The worker's own thread waits too, and reports a peer that is late."""
         if self._error is not None:
             return
         try:
@@ -151,7 +154,7 @@ class ShmReduction(Reduction):
             return
         if self._num_filled < work.number:
             self._num_filled = work.number
-            self._helper_counters.tell(Counters.READY, work.number)
+            self._helper_counters.publish(Counters.READY, work.number)
         with suppress(CommError):
             self._helper_counters.wait_all(Counters.READY, work.number)
             self._divide(work.adding)
@@ -162,23 +165,23 @@ class ShmReduction(Reduction):
 
     def _fail(self, error: BaseException) -> None:
         self._error = error
-        self._bells.ring(self._bells.rank)
+        self._waiter.wake(self._waiter.rank)
 
-    def _tell_added(self, number: int, error: BaseException | None) -> None:
-        """Say how far the own parts are added, without a gap."""
+    def _publish_added(self, number: int, error: BaseException | None) -> None:
+        """Publish up to which range this worker's parts are added, without a gap."""
         if error is not None:
             self._fail(error)
             return
         with self._lock:
             self._added_at[number] = perf_counter()
             self._added.add(number)
-            while self._told + 1 in self._added:
-                self._told += 1
-                self._added.remove(self._told)
-            self._counters.tell(Counters.SUMMED, self._told)
+            while self._published + 1 in self._added:
+                self._published += 1
+                self._added.remove(self._published)
+            self._counters.publish(Counters.SUMMED, self._published)
 
     def _finish(self, work: _Range) -> None:
-        self._is_waiting = True  # all of this is told as one
+        self._is_waiting = True  # reported as one blocked span
         try:
             self._finish_waiting(work)
         finally:
@@ -199,7 +202,7 @@ class ShmReduction(Reduction):
                 raise self._error
             return self._counters.first_behind(kind, number)
 
-        self._bells.wait(missing)
+        self._waiter.wait(missing)
 
     def _copy_out(self, needed: slice) -> None:
         blocks = self._blocks(needed)
@@ -210,25 +213,25 @@ class ShmReduction(Reduction):
         if error is not None:
             raise error
 
-    def _divide(self, division: SharedJob[Any]) -> None:
-        """Do what is left of something, with those of the crew that are free."""
-        if self._crew is not None:
-            self._crew.call(division.lend_a_hand, division.num_left - 1)
-        division.lend_a_hand()
+    def _divide(self, job: SharedJob[Any]) -> None:
+        """Process the remaining blocks of a job, together with free helper threads."""
+        if self._helpers is not None:
+            self._helpers.share(job.run, job.num_left - 1)
+        job.run()
 
     def _blocks(self, part: slice) -> list[slice]:
-        """A part in as many pieces as there are threads to share it."""
+        """Split a part into one block per thread."""
         length = part.stop - part.start
         if length == 0:
             return []
         size = length
-        if self._crew is not None:
-            size = max(-(-length // (self._crew.size + 1)), BLOCK_BYTES // self.own.element_size())
+        if self._helpers is not None:
+            size = max(-(-length // (self._helpers.size + 1)), BLOCK_BYTES // self.own.element_size())
         return [slice(first, min(first + size, part.stop)) for first in range(part.start, part.stop, size)]
 
 
 class ShmSharedVector(SharedVector):
-    """One memory for all workers: what one writes the others have, so a gather is only a meeting."""
+    """A vector in memory that all workers map: a gather is only a barrier."""
 
     is_one_memory: ClassVar[bool] = True
 
@@ -238,31 +241,31 @@ class ShmSharedVector(SharedVector):
         spans = [span for nbytes in parts if (span := self.comm._begin_bytes("all_gather", nbytes)) is not None]
         self.comm._barrier()
         if self.memory.nbytes <= NEAR_BYTES:
-            # Read in a row, what peers wrote comes faster than line by line when forward asks for it.
+            # A sequential read fetches the peers' writes into the cache faster than forward would.
             torch.sum(self.memory, 0)
         end_s = perf_counter()
         for span in spans:
             span.end(end_s)
-        if spans:  # one meeting for all of them
+        if spans:  # one barrier for all ranges
             spans[0].blocked(spans[0].begin, end_s)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a worker does for a range: it depends on the range alone."""
+    """The work of one worker for a range, reused in every step."""
 
     num_bytes: int
-    pieces: list[tuple[Tensor, Tensor]]  # everybody's numbers, and where their sum goes
-    private: slice | None  # what is copied over the own numbers afterwards
+    pieces: list[tuple[Tensor, Tensor]]  # all workers' contributions, and the target of their sum
+    private: slice | None  # the slice to copy to the worker's own vector afterwards
 
 
 class _Range(BackgroundWork):
-    """A range of a reduction under way."""
+    """A range of a reduction in progress."""
 
     def __init__(self, reduction: ShmReduction, number: int, adding: SharedJob[Any], private: slice | None) -> None:
         self._reduction = reduction
         self.number, self.adding, self.private = number, adding, private
-        self.span: OpenOperation | None = None  # where somebody listens
+        self.span: OpenOperation | None = None  # if a listener records it
         self._is_done = False
 
     @property

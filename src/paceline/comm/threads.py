@@ -1,4 +1,4 @@
-"""Workers as threads of one process: messages are copies in queues. For tests and for small experiments."""
+"""Comm `threads`: workers are threads of one process, messages are copies in queues. For tests and experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Box = queue.SimpleQueue[Tensor]
 
 
 class ThreadQueues:
-    """The post office that the workers of one world share."""
+    """The queues office that the workers of one world share."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -32,21 +32,21 @@ class ThreadsComm(Comm):
     between_nodes: ClassVar[bool] = False
     medium: ClassVar[str] = "memory"
 
-    def __init__(self, rank: int, world_size: int, post: ThreadQueues) -> None:
+    def __init__(self, rank: int, world_size: int, queues: ThreadQueues) -> None:
         super().__init__(rank, world_size)
-        self._post = post
+        self._queues = queues
         self._posted: dict[tuple[int, int], deque[_Receive]] = defaultdict(deque)
 
     @staticmethod
     def world(world_size: int, timeout_s: float = 20.0) -> list[ThreadsComm]:
-        """Connected comms for all workers of one world."""
-        post = ThreadQueues(timeout_s)
-        return [ThreadsComm(rank, world_size, post) for rank in range(world_size)]
+        """Return connected comms for all workers of one world."""
+        queues = ThreadQueues(timeout_s)
+        return [ThreadsComm(rank, world_size, queues) for rank in range(world_size)]
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
-        with self._post.arrival:
-            self._post.boxes[self.rank, peer, tag].put(tensor.detach().clone())
-            self._post.arrival.notify_all()
+        with self._queues.arrival:
+            self._queues.boxes[self.rank, peer, tag].put(tensor.detach().clone())
+            self._queues.arrival.notify_all()
         return CompletedWork()
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
@@ -55,7 +55,7 @@ class ThreadsComm(Comm):
         return receive
 
     def _complete(self, receive: _Receive) -> None:
-        """Messages go to receives in the order in which those were posted, whichever is waited for first."""
+        """Complete receives in the order in which they were posted, whichever is waited for first."""
         posted = self._posted[receive.peer, receive.tag]
         while receive in posted:
             self._take([receive.peer], posted[0].tensor, receive.tag)
@@ -66,14 +66,14 @@ class ThreadsComm(Comm):
 
     def _take(self, peers: list[int], tensor: Tensor, tag: int) -> int:
         def arrived() -> int | None:
-            return next((p for p in peers if not self._post.boxes[p, self.rank, tag].empty()), None)
+            return next((p for p in peers if not self._queues.boxes[p, self.rank, tag].empty()), None)
 
-        with self._post.arrival:
-            if not self._post.arrival.wait_for(lambda: arrived() is not None, self._post.timeout_s):
-                raise CommError(f"worker {self.rank} heard nothing from {peers} in {self._post.timeout_s:g} s")
+        with self._queues.arrival:
+            if not self._queues.arrival.wait_for(lambda: arrived() is not None, self._queues.timeout_s):
+                raise CommError(f"worker {self.rank} received nothing from {peers} in {self._queues.timeout_s:g} s")
             peer = arrived()
             assert peer is not None
-            tensor.copy_(self._post.boxes[peer, self.rank, tag].get())
+            tensor.copy_(self._queues.boxes[peer, self.rank, tag].get())
             return peer
 
 

@@ -52,14 +52,14 @@ class TorchComm(Comm):
             self._nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, world_size, options)
 
     @classmethod
-    def connect(cls, place: CommConfig) -> TorchComm:
+    def connect(cls, config: CommConfig) -> TorchComm:
         return cls(
-            place.rank,
-            place.world_size,
-            place.store,
-            timeout_s=place.timeout_s,
-            address="127.0.0.1" if place.world_size == 1 else place.address,
-            use_nccl=place.device == "cuda" and _has_gpu_for_each(place),
+            config.rank,
+            config.world_size,
+            config.store,
+            timeout_s=config.timeout_s,
+            address="127.0.0.1" if config.world_size == 1 else config.address,
+            use_nccl=config.device == "cuda" and _has_gpu_for_each(config),
         )
 
     def process_group(self) -> Any:
@@ -303,14 +303,14 @@ def prefix_store(prefix: str, store: Store) -> Store:
     return dist.PrefixStore(prefix, store)
 
 
-def _has_gpu_for_each(place: CommConfig) -> bool:
+def _has_gpu_for_each(config: CommConfig) -> bool:
     """Whether every host has a GPU for each of its workers, as nccl needs; every worker gets the same answer.
 
     Workers that share a GPU cannot use nccl: gloo then carries their tensors through host memory.
     """
     num_gpus = torch.cuda.device_count()
-    place.store.set(f"gpus/{place.rank}", json.dumps([place.node, num_gpus, place.local_rank < num_gpus]))
-    said = [json.loads(place.store.get(f"gpus/{peer}")) for peer in range(place.world_size)]
+    config.store.set(f"gpus/{config.rank}", json.dumps([config.node, num_gpus, config.local_rank < num_gpus]))
+    said = [json.loads(config.store.get(f"gpus/{peer}")) for peer in range(config.world_size)]
     num_workers = Counter(node for node, _, _ in said)
     return all(has_own and num_gpus >= num_workers[node] for node, num_gpus, has_own in said)
 

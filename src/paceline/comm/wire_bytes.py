@@ -1,6 +1,4 @@
-"""What a comm carries, by medium: the network, or memory that workers of one host share.
-
-Who handed how much to whom, from what a worker's comm counted."""
+"""Bytes that a worker's comm counted, by medium (network or shared memory) and by link."""
 
 from __future__ import annotations
 
@@ -10,9 +8,9 @@ from paceline.comm.base import Comm, Counter, Wire
 
 
 def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
-    """Bytes that counted operations put on each medium, for this worker.
+    """Return the bytes that this worker's counted operations put on each medium.
 
-    Where a collective goes through both, as between several hosts of the hierarchical comm, it counts as network.
+    A collective that uses both, as on the hierarchical comm with several hosts, counts as network.
     """
     parts = {"network": Counter(), "memory": Counter()}
     for (op, peer), nbytes in counter.nbytes.items():
@@ -21,16 +19,17 @@ def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
 
 
 class LinkBytes(NamedTuple):
-    """From one rank to another."""
+    """A link from one rank to another."""
 
     sender: int
     receiver: int
 
 
 def bytes_by_link(comm: Comm, counter: Counter) -> dict[LinkBytes, float]:
-    """What this worker sent to each peer, collectives as the comm spreads them, and what servers sent to it.
+    """Return the bytes that this worker sent to each peer and received from each server.
 
-    Servers stand behind the workers' world, and keep no books of their own.
+    Bytes of a collective are assigned to links as the comm's algorithm sends them. Servers have ranks above the
+    workers' and do not count their own traffic.
     """
     found: dict[LinkBytes, float] = {}
     for (op, peer), nbytes in counter.nbytes.items():
@@ -44,7 +43,7 @@ def bytes_by_link(comm: Comm, counter: Counter) -> dict[LinkBytes, float]:
 
 
 def medium_of(link: LinkBytes, comm: Comm, servers: Comm | None) -> str:
-    """What carries messages on a link of this worker: the network, or memory."""
+    """Return the medium of a link of this worker: network or memory."""
     peer = link.receiver if link.sender == comm.rank else link.sender
     reaching = comm if peer < comm.world_size or servers is None else servers
     return reaching._medium("send", peer)

@@ -1,4 +1,4 @@
-"""Operations that are begun now and done in order by a thread of their own, as torch.distributed expects of them."""
+"""A queue that runs asynchronous operations in order on one thread, as torch.distributed expects."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NO_LIMIT = timedelta(0)  # what torch hands over when nothing was asked for
 
 
 class WorkQueue:
-    """Does one operation after the other: in the caller's thread when it will wait anyway, else in its own.
+    """Runs operations one after the other: in the caller's thread if it would wait anyway, else in its own thread.
 
-    Collectives that are begun and waited for later go on while their worker computes or talks to somebody else. When
-    a peer is lost, so is what would have followed: the line is out of step with the others and says so each time.
+    Asynchronous collectives continue while their worker computes. After a CommError every later operation fails with
+    the same error, because the queue is out of step with those of the peers.
     """
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[QueuedWork | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[QueuedWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -33,38 +33,38 @@ class WorkQueue:
         self._failure: CommError | None = None
 
     def start(self, what: str, do: Callable[[], None], result: list[Any], *, at_once: bool) -> QueuedWork:
-        """Begin an operation; `at_once` says that the caller has nothing else to do."""
+        """Start an operation; with `at_once`, the caller waits for it."""
         if at_once and threading.current_thread() is self._thread:
             raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
         work = QueuedWork(what, do, result)
         if self._failure is not None:
-            work.finish(self._failure)  # also when what is under way will not end soon
+            work.finish(self._failure)  # at once, even if the running operation blocks for long
             return work
         with self._lock:
             if not (at_once and self._num_waiting == 0):
                 self._num_waiting += 1
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._obey, daemon=True, name="paceline-line")
+                    self._thread = threading.Thread(target=self._run_jobs, daemon=True, name="paceline-work-queue")
                     self._thread.start()
-                self._orders.put(work)
+                self._jobs.put(work)
                 return work
         self._run(work)
         return work
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish all started operations."""
         if self._thread is not None:
-            self._orders.put(None)
+            self._jobs.put(None)
             self._thread.join()
             self._thread = None
 
     def abort(self) -> None:
-        """Begin nothing more; what is under way is left to its time limit."""
+        """Start nothing more; the running operation ends by its time limit."""
         self._failure = CommError("the process group was aborted")
-        self._orders.put(None)
+        self._jobs.put(None)
 
-    def _obey(self) -> None:
-        while (work := self._orders.get()) is not None:
+    def _run_jobs(self) -> None:
+        while (work := self._jobs.get()) is not None:
             self._run(work)
             with self._lock:
                 self._num_waiting -= 1
@@ -75,7 +75,7 @@ class WorkQueue:
             error = self._failure
             if error is None:
                 try:
-                    # Inference mode lets parameters, and tensors that were made in that mode, be written to.
+                    # Inference mode permits writes to parameters and to inference tensors.
                     with torch.inference_mode():
                         work.do()
                 except CommError as lost:
@@ -127,7 +127,7 @@ class QueuedWork(dist.Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        # An error in a callback becomes the future's own; set_exception would only make a value of it, which DDP
+        # An error raised in a callback becomes the future's error; set_exception would store it as a value, which DDP
         # takes for its result.
         return self._signal.then(self._to_result)
 

@@ -144,7 +144,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
             _, device, dtype = kind
-            self._common[kind] = comm.common(length, dtype, device)
+            self._common[kind] = comm.shared_vector(length, dtype, device)
         for bucket in buckets.buckets:
             memory = self._common[bucket.kind].memory
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
