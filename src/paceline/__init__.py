@@ -86,7 +86,7 @@ _HOME = {
     "Strategy": "strategies",
     "Worker": "strategies",
     "WrappedModel": "strategies",
-    "keep_memory": "train.memory",
+    "keep_memory": "train.allocator",
 }
 
 

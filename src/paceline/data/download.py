@@ -141,8 +141,8 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
         except _Refused as error:
             return str(error)
         except exceptions.HTTPError as error:
-            assert error.response is not None
-            return f"HTTP {error.response.status_code} {error.response.reason}"
+            answer = error.response
+            return f"HTTP {answer.status_code} {answer.reason}" if answer is not None else str(error)
         except (exceptions.ChunkedEncodingError, exceptions.ReadTimeout) as error:
             reason = f"interrupted ({error})"  # the only failure that another attempt may not meet
         except exceptions.RequestException as error:
