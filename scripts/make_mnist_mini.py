@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from paceline.data.download import obtain
 from paceline.data.mnist import NUM_CLASSES, TEST, TRAIN, read_idx
 from paceline.data.published import PUBLISHED
-from paceline.data.verify import write_beside
 from paceline.errors import PacelineError
 
 SHIPPED = Path(__file__).parents[1] / "src" / "paceline" / "data" / "files"
@@ -34,7 +33,7 @@ def main(source: Path, destination: Path) -> None:
         chosen = choose(labels, num_per_class)
         for file, values in ((images_file, images[chosen]), (labels_file, labels[chosen])):
             target = destination / f"mnist-mini-{file}.gz"
-            write_beside(target, compressed_idx(values))
+            target.write_bytes(compressed_idx(values))
             print(f"{target.name}: {target.stat().st_size} bytes")
 
 

@@ -1,4 +1,4 @@
-"""How should the workers of data-parallel training agree? Measured, compared, proven."""
+"""Measure and compare strategies for synchronising the workers of data-parallel PyTorch training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from paceline.train.allocator import keep_memory
 
-# Looked up when first used: the command line answers --help without importing torch.
+# Imported on first use, so that `paceline --help` does not import torch.
 _HOME = {
     "compare": "api",
     "run": "api",
@@ -86,7 +86,7 @@ _HOME = {
     "Strategy": "strategies",
     "Worker": "strategies",
     "WrappedModel": "strategies",
-    "keep_memory": "train.memory",
+    "keep_memory": "train.allocator",
 }
 
 
@@ -100,8 +100,8 @@ def _register_backend() -> None:
     importlib.import_module("paceline.comm.backend").register()
 
 
-class _WhenTorchComes:
-    """A finder on sys.meta_path that registers the torch.distributed backend right after torch's own import."""
+class _RegisterAfterTorch:
+    """A finder on sys.meta_path that registers the torch.distributed backend right after torch is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -127,7 +127,7 @@ if "torch" in sys.modules:
     _register_backend()
 else:
     # Not derived from importlib.abc.MetaPathFinder: importing that takes a tenth of `paceline --help`.
-    sys.meta_path.insert(0, _WhenTorchComes())
+    sys.meta_path.insert(0, _RegisterAfterTorch())
 
 
 __all__ = [

@@ -147,7 +147,7 @@ def test_batchnorm_statistics_are_averaged_at_the_end(pool: LocalPool) -> None:
 
 def test_identical_batches(pool: LocalPool) -> None:
     assert sentence(on(pool, 2, "identical")).startswith(
-        "workers 0 and 1 see identical batches, so that more workers would learn nothing more: use paceline.shard"
+        "workers 0 and 1 got identical batches, so the additional worker adds nothing: use paceline.shard"
     )
     assert on(pool, 2, "identical", check_data=False) == ["trained"] * 2
     assert on(pool, 2, "identical", constant=True) == ["trained"] * 2
@@ -189,7 +189,7 @@ def test_sparse_gradients(pool: LocalPool) -> None:
 
 def test_what_a_strategy_refuses(pool: LocalPool) -> None:
     served = sentence(on(pool, 2, "refused", text=f"{MADE_UP}:Served"))
-    assert "has servers, which are processes of their own: use `paceline run`" in served
+    assert "needs server processes, which the library does not start; use `paceline run`" in served
     refused = sentence(on(pool, 2, "refused", text=f"{MADE_UP}:OwnStep", adam=True))
     assert refused == "strategy OwnStep takes steps of SGD, not of Adam"
 
@@ -221,7 +221,7 @@ def test_the_order_of_calls() -> None:
         paceline.finish()
     assert (paceline.rank(), paceline.world_size()) == (0, 1)
     paceline.init()
-    with pytest.raises(UsageError, match=r"paceline.init\(\) was called twice; paceline.finish\(\) comes between"):
+    with pytest.raises(UsageError, match=r"paceline.init\(\) was called twice; call paceline.finish\(\) in between"):
         paceline.init()
     assert paceline.state_dict() == {}
     with pytest.raises(UsageError, match=r"'0.x' belongs to no model of this session"):
@@ -232,8 +232,8 @@ def test_the_order_of_calls() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 0}, "world_size and master_addr and master_port must be given too"),
-        ({"rank": 2, "world_size": 2, "master_addr": "127.0.0.1", "master_port": 1}, "rank 2 is not one of 0 to 1"),
+        ({"rank": 0}, "pass world_size and master_addr and master_port too"),
+        ({"rank": 2, "world_size": 2, "master_addr": "127.0.0.1", "master_port": 1}, "rank 2 is not between 0 and 1"),
         ({"comm": "threads"}, "connects threads of one process"),
         ({"comm": "pigeon"}, "unknown comm 'pigeon'"),
     ],

@@ -58,7 +58,7 @@ def test_data_sets_of_different_lengths(pool: LocalPool) -> None:
 
 def test_what_is_left_out_is_said(pool: LocalPool) -> None:
     workers = on_pool(pool, 3, library_cases.warned_shard)
-    assert workers == ["the last 2 samples of every epoch are left out: they are fewer than 3 workers"] * 3
+    assert workers == ["the last 2 samples of every epoch are dropped: they are fewer than 3 workers"] * 3
 
 
 @pytest.mark.usefixtures("session")
@@ -74,7 +74,7 @@ def test_loaders_that_cannot_be_divided() -> None:
         paceline.shard(DataLoader(data, batch_sampler=[[0, 1]]))
     with pytest.raises(UsageError, match=r"shard.. takes a torch DataLoader, not a list"):
         paceline.shard([])  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="8 samples are not one batch of 9"):
+    with pytest.raises(UsageError, match="8 samples are fewer than one batch of 9"):
         paceline.shard(DataLoader(data, batch_size=9, drop_last=True))
     loader = paceline.shard(DataLoader(data, batch_size=2, collate_fn=lambda items: len(items)))
     assert list(loader) == [2] * 4

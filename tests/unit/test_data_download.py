@@ -1,4 +1,4 @@
-"""Downloading: resumed, checked, atomic, once for all; and what is said when it fails. A local server serves."""
+"""Downloads from a local server: verified, atomic, once for all processes; and the error messages of failures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ import pytest
 
 from paceline.data import load_data
 from paceline.data.download import fetch
-from paceline.data.published import CIFAR10, MNIST, PUBLISHED, PublishedDataset
-from paceline.data.transfer import TransferFailed, transfer
-from paceline.data.verify import Pin
+from paceline.data.published import CIFAR10, MNIST, PUBLISHED, Pin, PublishedDataset
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig
 
@@ -27,13 +25,12 @@ CONTENT = bytes(range(256)) * 3000
 
 
 class Server:
-    """Serves bytes by path, and misbehaves as told."""
+    """Serves bytes by path; breaks connections on request."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.requests: list[tuple[str, str | None]] = []  # path and Range of each
-        self.cut_after: list[int] = []  # for each request to come, after how many bytes to hang up
-        self.ignores_range = False
+        self.requests: list[str] = []  # path of each
+        self.cut_after: list[int] = []  # for each coming request, the number of bytes after which to hang up
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,23 +46,15 @@ class Server:
         self.url = f"http://127.0.0.1:{self._http.server_port}/"
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        wanted = handler.headers["Range"]
-        self.requests.append((handler.path, wanted))
+        self.requests.append(handler.path)
         content = self.files.get(handler.path)
         if content is None:
             handler.send_error(404)
             return
-        first = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and not self.ignores_range else 0
-        if first >= len(content):
-            handler.send_error(416)
-            return
-        handler.send_response(206 if first else 200)
-        if first:
-            handler.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
-        handler.send_header("Content-Length", str(len(content) - first))
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
-        stop = first + self.cut_after.pop(0) if self.cut_after else len(content)
-        handler.wfile.write(content[first:stop])
+        handler.wfile.write(content[: self.cut_after.pop(0) if self.cut_after else len(content)])
 
     def close(self) -> None:
         self._http.shutdown()
@@ -85,109 +74,8 @@ def pin_of(content: bytes) -> Pin:
     return Pin(len(content), f"md5:{hashlib.md5(content).hexdigest()}")
 
 
-def ignore(done_bytes: int, total_bytes: int | None) -> None:
-    pass
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-# --- one file ---------------------------------------------------------------------------------------------------
-
-
-def test_a_file_arrives_whole_with_its_progress(server: Server, tmp_path: Path) -> None:
-    server.files["/a"] = CONTENT
-    calls: list[tuple[int, int | None]] = []
-    transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), lambda done, total: calls.append((done, total)))
-    assert (tmp_path / "a").read_bytes() == CONTENT
-    assert names(tmp_path) == ["a"]
-    assert calls[0] == (0, len(CONTENT))
-    assert calls[-1] == (len(CONTENT), len(CONTENT))
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-    assert len(calls) > 3
-
-
-def test_an_interrupted_transfer_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
-    server.files["/a"] = CONTENT
-    server.cut_after = [1000, 500]
-    transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert (tmp_path / "a").read_bytes() == CONTENT
-    assert [wanted for _, wanted in server.requests] == [None, "bytes=1000-", "bytes=1500-"]
-
-
-def test_a_transfer_given_up_is_resumed_by_the_next_call(server: Server, tmp_path: Path) -> None:
-    server.files["/a"] = CONTENT
-    server.cut_after = [1000, 500, 0]
-    with pytest.raises(TransferFailed, match=rf"{server.url}a: interrupted after 1500 of {len(CONTENT)} bytes"):
-        transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert names(tmp_path) == ["a.part"]
-    server.requests.clear()
-    transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert server.requests == [("/a", "bytes=1500-")]
-    assert (tmp_path / "a").read_bytes() == CONTENT
-    assert names(tmp_path) == ["a"]
-
-
-def test_a_server_that_cannot_resume_starts_over(server: Server, tmp_path: Path) -> None:
-    server.files["/a"] = CONTENT
-    server.ignores_range = True
-    (tmp_path / "a.part").write_bytes(CONTENT[:1000])
-    transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert server.requests == [("/a", "bytes=1000-")]
-    assert (tmp_path / "a").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("left_over", [b"other bytes", b"x" * (len(CONTENT) + 7), b"x" * len(CONTENT)])
-def test_wrong_bytes_left_over_from_another_time_are_replaced(server: Server, tmp_path: Path, left_over: bytes) -> None:
-    server.files["/a"] = CONTENT
-    (tmp_path / "a.part").write_bytes(left_over)
-    transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert (tmp_path / "a").read_bytes() == CONTENT
-    assert names(tmp_path) == ["a"]
-
-
-def test_a_complete_part_needs_no_request(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "a.part").write_bytes(CONTENT)
-    transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert server.requests == []
-    assert names(tmp_path) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("sent", "problem"),
-    [(CONTENT[:-1] + b"?", "is corrupt: its md5 is"), (CONTENT + b"more" * 100, "not the expected 768000")],
-)
-def test_another_file_than_expected_leaves_nothing(server: Server, tmp_path: Path, sent: bytes, problem: str) -> None:
-    server.files["/a"] = sent
-    with pytest.raises(TransferFailed, match=rf"{server.url}a: what it sent .*{problem}"):
-        transfer([server.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert names(tmp_path) == []
-    assert len(server.requests) == 1
-
-
-def test_a_shorter_file_than_expected_is_no_hindrance_to_the_next_mirror(server: Server, tmp_path: Path) -> None:
-    server.files["/short"], server.files["/good"] = b"please log in first", CONTENT
-    with pytest.raises(TransferFailed, match=rf"{server.url}short: its file ends before byte 19"):
-        transfer([server.url + "short"], tmp_path / "a", pin_of(CONTENT), ignore)
-    transfer([server.url + "short", server.url + "good"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert (tmp_path / "a").read_bytes() == CONTENT
-
-
-def test_mirrors_are_tried_in_order(server: Server, tmp_path: Path) -> None:
-    server.files["/bad"], server.files["/good"] = b"x" * len(CONTENT), CONTENT
-    urls = [server.url + name for name in ("missing", "bad", "good", "never")]
-    transfer(urls, tmp_path / "a", pin_of(CONTENT), ignore)
-    assert [path for path, _ in server.requests] == ["/missing", "/bad", "/good"]
-    assert (tmp_path / "a").read_bytes() == CONTENT
-
-
-def test_every_mirror_s_reason_is_given(server: Server, tmp_path: Path) -> None:
-    closed = Server()
-    closed.close()
-    with pytest.raises(TransferFailed) as raised:
-        transfer([server.url + "a", closed.url + "a"], tmp_path / "a", pin_of(CONTENT), ignore)
-    assert str(raised.value).startswith(f"{server.url}a: HTTP 404 Not Found; {closed.url}a: no connection (")
 
 
 # --- a whole data set -------------------------------------------------------------------------------------------
@@ -231,9 +119,9 @@ def test_fetch_gets_what_is_missing_and_only_that(server: Server, files: Publish
     (tmp_path / "one").write_bytes(b"1" * 1000)
     calls: list[tuple[int, int | None]] = []
     assert fetch("mnist", tmp_path, lambda done, total: calls.append((done, total))) == tmp_path
-    assert [path for path, _ in server.requests] == ["/two.gz"]
+    assert server.requests == ["/two.gz"]
     size = files.files["two"]["two.gz"].size_bytes
-    assert calls[-1] == (size, size)
+    assert (calls[0], calls[-1]) == ((0, size), (size, size))
     assert "two.gz" in names(tmp_path / "mnist")
     calls.clear()
     fetch("mnist", str(tmp_path), lambda done, total: calls.append((done, total)))
@@ -293,6 +181,76 @@ def test_a_failed_download_says_what_where_why_and_how(server: Server, files: Pu
     assert f"downloading failed ({server.url}two.gz: HTTP 404 Not Found)" in message
     assert "run `paceline data fetch mnist`" in message
     assert list(files.find(tmp_path)) == ["one"], "what did arrive stays"
+
+
+def without_two(files: PublishedDataset, tmp_path: Path) -> str:
+    """Fetch while /two.gz cannot be had; check that nothing of it is left, and return the message."""
+    with pytest.raises(UsageError) as raised:
+        fetch("mnist", tmp_path)
+    assert list(files.find(tmp_path)) == ["one"]
+    assert names(tmp_path / "mnist") == ["one.gz"]
+    return str(raised.value)
+
+
+def test_an_interrupted_download_is_tried_again(server: Server, files: PublishedDataset, tmp_path: Path) -> None:
+    size = len(server.files["/two.gz"])
+    server.cut_after = [10_000, 100, 50]
+    fetch("mnist", tmp_path)
+    assert server.requests == ["/one.gz", "/two.gz", "/two.gz", "/two.gz"]
+    assert (tmp_path / "mnist" / "two.gz").stat().st_size == size
+    assert len(files.find(tmp_path)) == 2
+
+
+def test_a_download_that_always_breaks_leaves_nothing(server: Server, files: PublishedDataset, tmp_path: Path) -> None:
+    server.cut_after = [10_000, 100, 100, 100]
+    assert f"({server.url}two.gz: interrupted (" in without_two(files, tmp_path)
+    assert server.requests.count("/two.gz") == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda content: content[:-1] + b"?", "what it sent is corrupt: its md5 is"),
+        (lambda content: content + b"more", "what it sent has more than the expected"),
+        (lambda content: content[:-9], "what it sent has"),
+    ],
+)
+def test_another_file_than_expected_leaves_nothing(  # type: ignore[no-untyped-def]
+    server: Server, files: PublishedDataset, tmp_path: Path, change, problem: str
+) -> None:
+    server.files["/two.gz"] = change(server.files["/two.gz"])
+    assert f"({server.url}two.gz: {problem}" in without_two(files, tmp_path)
+    assert server.requests.count("/two.gz") == 1
+
+
+def test_mirrors_are_tried_in_order(server: Server, files: PublishedDataset, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    mirrors = tuple(f"{server.url}{folder}" for folder in ("absent/", "wrong/", "", "unused/"))
+    monkeypatch.setitem(PUBLISHED, "mnist", dataclasses.replace(files, mirrors=mirrors))
+    (tmp_path / "one").write_bytes(b"1" * 1000)
+    server.files["/wrong/two.gz"] = b"x" * len(server.files["/two.gz"])
+    fetch("mnist", tmp_path)
+    assert server.requests == ["/absent/two.gz", "/wrong/two.gz", "/two.gz"]
+
+
+def test_the_failure_names_every_mirror(server: Server, files: PublishedDataset, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    closed = Server()
+    closed.close()
+    monkeypatch.setitem(PUBLISHED, "mnist", dataclasses.replace(files, mirrors=(server.url, closed.url)))
+    del server.files["/two.gz"]
+    message = without_two(files, tmp_path)
+    assert f"({server.url}two.gz: HTTP 404 Not Found; {closed.url}two.gz: no connection (" in message
+
+
+def test_downloads_are_as_readable_as_their_folder(files: PublishedDataset, tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir(mode=0o755)
+    fetch("mnist", tmp_path)
+    assert {path.stat().st_mode & 0o777 for path in files.find(tmp_path).values()} == {0o644}
+
+
+def test_a_download_prints_nothing(files: PublishedDataset, tmp_path: Path, capfd) -> None:  # type: ignore[no-untyped-def]
+    fetch("mnist", tmp_path)
+    assert len(files.find(tmp_path)) == 2
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.usefixtures("files")

@@ -1,4 +1,4 @@
-"""MNIST and CIFAR-10 from files: found, verified, remembered, read; and what is said of files that are wrong.
+"""MNIST and CIFAR-10 from files: found, verified and read; and the error messages of files that are wrong.
 
 The files are small valid ones made here, with the pins changed to match.
 """
@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import importlib.util
 import io
-import json
 import os
 import tarfile
 from importlib import resources
@@ -20,10 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.data import Data, Dataset, load_data, verify
+from paceline.data import Data, Dataset, load_data
 from paceline.data.mnist import read_idx
-from paceline.data.published import CIFAR10, MNIST, PUBLISHED, PublishedDataset, data_directory
-from paceline.data.verify import Pin
+from paceline.data.published import CIFAR10, MNIST, PUBLISHED, Pin, PublishedDataset, data_directory
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig
 
@@ -251,72 +249,9 @@ def test_a_broken_gzip_stream_is_a_sentence() -> None:
         read_idx("some.gz", gzip.compress(b"x" * 1000)[:-9], num_dimensions=1)
 
 
-# --- verified once ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files whose digest was computed."""
-    names: list[str] = []
-    mismatch = verify.mismatch
-
-    def counted(path: Path, pin: Pin) -> str:
-        names.append(path.name)
-        return mismatch(path, pin)
-
-    monkeypatch.setattr(verify, "mismatch", counted)
-    return names
-
-
-def test_a_file_is_verified_once_until_it_changes(tmp_path: Path, cifar, reads: list[str]) -> None:  # type: ignore[no-untyped-def]
-    write_plain(tmp_path, cifar)
-    load("cifar10", tmp_path)
-    assert sorted(reads) == sorted(cifar)
-    load("cifar10", tmp_path)
-    assert len(reads) == 6
-    path = tmp_path / "data_batch_2.bin"
-    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
-    load("cifar10", tmp_path)
-    assert reads[6:] == ["data_batch_2.bin"]
-    path.write_bytes(bytes(len(cifar["data_batch_2.bin"])))
-    with pytest.raises(UsageError, match=r"data_batch_2\.bin is corrupt"):
-        load("cifar10", tmp_path)
-
-
-def test_a_changed_pin_is_verified_again(tmp_path: Path, reads: list[str]) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    verify.verify([(tmp_path / "a", sha256(b"abc"))])
-    verify.verify([(tmp_path / "a", md5(b"abc"))])
-    with pytest.raises(UsageError, match="a is corrupt"):
-        verify.verify([(tmp_path / "a", md5(b"abd"))])
-    assert reads == ["a", "a", "a"]
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 5}', "\xff"])
-def test_a_damaged_memory_only_costs_time(tmp_path: Path, reads: list[str], text: str) -> None:
-    (tmp_path / "a").write_bytes(b"abc")
-    (tmp_path / verify.REMEMBERED).write_text(text, encoding="latin-1")
-    verify.verify([(tmp_path / "a", sha256(b"abc"))])
-    assert reads == ["a"]
-    assert list(json.loads((tmp_path / verify.REMEMBERED).read_text())) == ["a"]
-
-
-def test_a_folder_that_cannot_be_written_is_verified_every_time(tmp_path: Path, reads: list[str], monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    def refuse(*_: object) -> None:
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    (tmp_path / "a").write_bytes(b"abc")
-    for _ in range(2):
-        verify.verify([(tmp_path / "a", sha256(b"abc"))])
-    assert reads == ["a", "a"]
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
-
-
-def test_a_file_that_vanished_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data file .*gone cannot be read \(No such file or directory\)"):
-        verify.verify([(tmp_path / "gone", sha256(b""))])
-    assert verify.mismatch(tmp_path, Pin(tmp_path.stat().st_size, "md5:0")) == "cannot be read (Is a directory)"
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    assert sha256(b"").mismatch(tmp_path / "gone") == "cannot be read (No such file or directory)"
+    assert Pin(tmp_path.stat().st_size, "md5:0").mismatch(tmp_path) == "cannot be read (Is a directory)"
 
 
 # --- cifar10 ----------------------------------------------------------------------------------------------------
@@ -345,7 +280,7 @@ def test_cifar_is_unpacked_from_its_archive_and_nothing_else_is(tmp_path: Path, 
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(tar_of(cifar))
     assert len(load("cifar10", tmp_path).train) == 20
     home = tmp_path / "cifar-10-batches-bin"
-    assert sorted(path.name for path in home.iterdir()) == sorted([*cifar, verify.REMEMBERED])
+    assert sorted(path.name for path in home.iterdir()) == sorted(cifar)
     assert not list(tmp_path.rglob("outside.bin"))
     assert (tmp_path / "cifar-10-binary.tar.gz").exists(), "the user's own archive stays"
 

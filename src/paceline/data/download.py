@@ -1,4 +1,4 @@
-"""Getting published data: find the files, or unpack them, or download them; and verify them in any case."""
+"""Published data sets: find their files, unpack them from an archive or download them, and verify them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from paceline.data.published import PUBLISHED, PublishedDataset, data_directory
-from paceline.data.transfer import Progress, TransferFailed, transfer
-from paceline.data.verify import Pin, mismatch, verify
+from paceline.data.published import PUBLISHED, Pin, PublishedDataset, data_directory
 from paceline.errors import UsageError, unknown
 
 if sys.platform != "win32":
     import fcntl
 
+Progress = Callable[[int, int | None], None]  # (done_bytes, total_bytes)
 
-def silent(done_bytes: int, total_bytes: int | None) -> None:
-    """Progress that nobody sees."""
+TIMEOUT_S = 30.0
+ATTEMPTS_PER_MIRROR = 3
+CHUNK_BYTES = 1 << 18
 
 
-def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress = silent) -> Path:
-    """Make sure that a published data set is there, complete and verified; returns the directory.
+def ignore_progress(done_bytes: int, total_bytes: int | None) -> None:
+    """Progress callback that does nothing."""
 
-    Progress counts the bytes of this call's downloads together and is not called where nothing was missing.
+
+def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress = ignore_progress) -> Path:
+    """Download the missing files of a published data set, verify all of them and return the data directory.
+
+    `progress` counts the bytes of all downloads of this call together; it is not called when nothing is missing.
     """
     if name not in PUBLISHED:
         raise unknown("data to fetch", name, PUBLISHED)
@@ -38,9 +43,9 @@ def fetch(name: str, directory: str | os.PathLike[str] = "", progress: Progress 
 
 
 def obtain(
-    published: PublishedDataset, directory: Path, *, may_download: bool, progress: Progress = silent
+    published: PublishedDataset, directory: Path, *, may_download: bool, progress: Progress = ignore_progress
 ) -> dict[str, Path]:
-    """A verified path for every file of a data set, or UsageError that names what is missing or wrong."""
+    """Return a verified path for every file of a data set; UsageError names files that are missing or wrong."""
     found = published.find(directory)
     if len(found) < len(published.files):
         archived = any(os.path.isfile(directory / archive) for archive in published.archive)
@@ -48,39 +53,45 @@ def obtain(
             raise published.missing(directory, "downloading is off (--no-download)")
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            with _one_at_a_time(directory):
-                _complete(published, directory, may_download, progress)
+            with _download_lock(directory):
+                _add_missing(published, directory, progress)
         except OSError as error:
             raise UsageError(
                 f"data {published.name!r} cannot be written to {directory} ({error.strerror or error}); "
                 f"name a folder that can be written with --data-dir"
             ) from None
         found = published.find(directory)
-    verify((path, published.files[file][path.name]) for file, path in found.items())
+    for file, path in found.items():
+        _verify(path, published.files[file][path.name])
     return found
 
 
-def _complete(published: PublishedDataset, directory: Path, may_download: bool, progress: Progress) -> None:
-    # Another process may have done it all while this one waited for its turn.
+def _verify(path: Path, pin: Pin) -> None:
+    problem = pin.mismatch(path)
+    if problem:
+        raise UsageError(f"data file {path} {problem}; delete it and get it again")
+
+
+def _add_missing(published: PublishedDataset, directory: Path, progress: Progress) -> None:
+    # Look again: another process may have completed the files while this one waited for the lock.
     missing = [file for file in published.files if file not in published.find(directory)]
     if not missing:
         return
-    home = directory / published.folders[0]
-    home.mkdir(parents=True, exist_ok=True)
+    folder = directory / published.folders[0]
+    folder.mkdir(parents=True, exist_ok=True)
     if not published.archive:
         compressed = [list(published.files[file].items())[-1] for file in missing]
-        _download(published, dict(compressed), home, directory, progress)
+        _download(published, dict(compressed), folder, directory, progress)
         return
     [(name, pin)] = published.archive.items()
     archive = directory / name
     if os.path.isfile(archive):
-        verify([(archive, pin)])
-        _unpack(published, archive, home)
+        _verify(archive, pin)
+        _unpack(published, archive, folder)
     else:
-        assert may_download
         _download(published, dict(published.archive), directory, directory, progress)
-        _unpack(published, archive, home)
-        archive.unlink()  # ours, and its content is beside it now
+        _unpack(published, archive, folder)
+        archive.unlink()
 
 
 def _download(
@@ -90,19 +101,80 @@ def _download(
     before_bytes = 0
     for name, pin in files.items():
 
-        def together(done_bytes: int, _: int | None, before_bytes: int = before_bytes) -> None:
+        def overall(done_bytes: int, before_bytes: int = before_bytes) -> None:
             progress(before_bytes + done_bytes, total_bytes)
 
-        try:
-            transfer([mirror + name for mirror in published.mirrors], into / name, pin, together)
-        except TransferFailed as error:
-            raise published.missing(directory, f"downloading failed ({error})") from None
+        reasons = []
+        for mirror in published.mirrors:
+            reason = _download_from(mirror + name, into / name, pin, overall)
+            if not reason:
+                break
+            reasons.append(f"{mirror}{name}: {reason}")
+        else:
+            raise published.missing(directory, f"downloading failed ({'; '.join(reasons)})")
         before_bytes += pin.size_bytes
 
 
-def _unpack(published: PublishedDataset, archive: Path, home: Path) -> None:
-    """Take the known files, and nothing else, out of an archive; each appears complete and verified."""
-    beside = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", dir=home))
+def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], None]) -> str:
+    """Download one file; return why this was impossible, or an empty string. OSError: it cannot be written."""
+    import pooch  # only here: most runs download nothing
+    from requests import exceptions
+
+    pooch.get_logger().setLevel("WARNING")  # it reports every download on standard error
+    # identity: requests would decompress what a server declares as compressed, and the digest would not match.
+    headers = {"User-Agent": "paceline", "Accept-Encoding": "identity"}
+    get = pooch.HTTPDownloader(chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S, headers=headers)
+
+    def download(url: str, temporary: str, _: object) -> None:
+        with open(temporary, "wb") as file:
+            progress(0)
+            get(url, _Counted(file, pin.size_bytes, progress), None)
+        problem = pin.mismatch(Path(temporary))
+        if problem:
+            raise _Refused(f"what it sent {problem}")
+        os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # pooch's temporary file is its owner's alone
+
+    reason = ""
+    for _ in range(ATTEMPTS_PER_MIRROR):
+        try:
+            pooch.retrieve(url, pin.digest, target.name, target.parent, downloader=download)
+        except _Refused as error:
+            return str(error)
+        except exceptions.HTTPError as error:
+            answer = error.response
+            return f"HTTP {answer.status_code} {answer.reason}" if answer is not None else str(error)
+        except (exceptions.ChunkedEncodingError, exceptions.ReadTimeout) as error:
+            reason = f"interrupted ({error})"  # the only failure that another attempt may not meet
+        except exceptions.RequestException as error:
+            return f"no connection ({error})"
+        else:
+            return ""
+    return reason
+
+
+class _Refused(Exception):
+    """The mirror sent another file than the expected one."""
+
+
+class _Counted:
+    """A file that reports how much was written to it and refuses more bytes than expected."""
+
+    def __init__(self, file: IO[bytes], size_bytes: int, progress: Callable[[int], None]) -> None:
+        self.flush = file.flush
+        self._file, self._size_bytes, self._progress = file, size_bytes, progress
+        self._done_bytes = 0
+
+    def write(self, chunk: bytes) -> None:
+        self._done_bytes += len(chunk)
+        if self._done_bytes > self._size_bytes:
+            raise _Refused(f"what it sent has more than the expected {self._size_bytes} bytes")
+        self._file.write(chunk)
+        self._progress(self._done_bytes)
+
+
+def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
+    """Extract the files of the data set, and nothing else; each appears in the folder complete and verified."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", dir=folder))
     try:
         wanted = {file: pin for forms in published.files.values() for file, pin in forms.items()}
         unpacked = []
@@ -112,28 +184,29 @@ def _unpack(published: PublishedDataset, archive: Path, home: Path) -> None:
                 if member.isfile() and name in wanted:
                     content = tar.extractfile(member)
                     assert content is not None
-                    with content, (beside / name).open("wb") as target:  # its bytes alone: no path, owner or mode
+                    # Only the content: the archive's paths, owners and modes are not to be trusted.
+                    with content, (temporary / name).open("wb") as target:
                         shutil.copyfileobj(content, target)
                     unpacked.append(name)
         lacking = sorted(set(wanted) - set(unpacked))
         if lacking:
             raise UsageError(f"data file {archive} has no {', '.join(lacking)} in it; delete it and get it again")
         for name in unpacked:
-            problem = mismatch(beside / name, wanted[name])
+            problem = wanted[name].mismatch(temporary / name)
             if problem:
                 raise UsageError(f"{name} in data file {archive} {problem}; delete the archive and get it again")
         for name in unpacked:
-            os.replace(beside / name, home / name)
+            os.replace(temporary / name, folder / name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(f"data file {archive} cannot be unpacked ({error}); delete it and get it again") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Workers that start together must not download together."""
+def _download_lock(directory: Path) -> Iterator[None]:
+    """Let one process at a time download into a directory."""
     with (directory / ".fetch.lock").open("w") as lock:
         if sys.platform != "win32":
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield  # closing the file releases the lock, even where the process is killed
+        yield  # closing the file releases the lock, even when the process is killed

@@ -1,28 +1,50 @@
-"""The data sets that others publish: their files, what each must be, and where to find them."""
+"""Published data sets: their files with size and digest, where to look for them and where to download them."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.data.verify import Pin
 from paceline.errors import UsageError
 
 
 @dataclass(frozen=True)
+class Pin:
+    """Expected size and digest of a published file."""
+
+    size_bytes: int
+    digest: str  # "md5:..." or "sha256:..." of the whole file
+
+    def mismatch(self, path: Path) -> str:
+        """Read a file and return how it differs from the published one, or an empty string."""
+        algorithm, _, expected = self.digest.partition(":")
+        try:
+            size_bytes = path.stat().st_size
+            if size_bytes != self.size_bytes:
+                return f"has {size_bytes} bytes, not the expected {self.size_bytes}"
+            with path.open("rb") as stream:
+                # Some publishers state md5 alone; usedforsecurity=False allows it on FIPS systems.
+                found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        return "" if found == expected else f"is corrupt: its {algorithm} is {found}, not the expected {expected}"
+
+
+@dataclass(frozen=True)
 class PublishedDataset:
-    """A data set as a list of files, each of which may come in several forms (plain, compressed)."""
+    """A data set as a list of files, each of which exists in one or more forms (plain, compressed)."""
 
     name: str
-    files: Mapping[str, Mapping[str, Pin]]  # needed file -> the file names it may have, the best first
-    folders: tuple[str, ...]  # below the data directory, where files may be; downloads go to the first
-    mirrors: tuple[str, ...]  # addresses that a file's name is appended to, tried in order
-    archive: Mapping[str, Pin] = field(default_factory=dict)  # one file with all of them in, where so published
+    files: Mapping[str, Mapping[str, Pin]]  # needed file -> its possible file names, the preferred one first
+    folders: tuple[str, ...]  # searched below the data directory; downloads go to the first
+    mirrors: tuple[str, ...]  # URL prefixes of the file names, tried in order
+    archive: Mapping[str, Pin] = field(default_factory=dict)  # one archive with all files, if published so
 
     def find(self, directory: Path) -> dict[str, Path]:
-        """Those needed files that are there; a plain file is preferred to a compressed one."""
+        """Return the needed files that exist; a plain file is preferred to a compressed one."""
         found = {}
         for file, forms in self.files.items():
             for path in (directory / folder / form for form in forms for folder in self.folders):
@@ -32,7 +54,7 @@ class PublishedDataset:
         return found
 
     def missing(self, directory: Path, why: str) -> UsageError:
-        """The error that names what is missing, where it was looked for and how to get it."""
+        """Return the error that names the missing files, the folders searched and how to get them."""
         found = self.find(directory)
         files = ", ".join(list(forms)[-1] for file, forms in self.files.items() if file not in found)
         places = " or ".join(str(directory / folder) for folder in self.folders)
@@ -45,7 +67,7 @@ class PublishedDataset:
 
 
 def data_directory(given: str | os.PathLike[str] = "") -> Path:
-    """Where data files are: the given folder, or $PACELINE_DATA, or a cache in the user's home."""
+    """Return the folder of data files: `given`, else $PACELINE_DATA, else a cache in the user's home."""
     text = os.fspath(given) or os.environ.get("PACELINE_DATA", "") or "~/.cache/paceline/data"
     return Path(text).expanduser()
 

@@ -1,4 +1,4 @@
-"""Any strategy under the user's own training loop."""
+"""Use any strategy in your own training loop."""
 
 from paceline.library.loader import shard
 from paceline.library.session import (

@@ -1,8 +1,8 @@
-"""A strategy hooked into the user's own model and optimiser.
+"""Hooks that run a strategy on the user's own model and optimiser.
 
-Gradients are synchronised when `backward()` returns, because users look at them, clip them and unscale them before
-the step: a gradient that is complete tells the strategy, and the first one asks autograd for a call at the end of
-that backward. Weights are averaged when `step()` returns.
+Gradients are synchronised by the time `backward()` returns, because users inspect, clip and unscale them before the
+step: a hook passes each complete gradient to the strategy, and the first one queues an autograd callback for the end of
+that backward. Weights are averaged by the time `step()` returns.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Attachment:
         self._asks_for_reach = self._averages_gradients and not isinstance(strategy, CarriesReach)
         self._data = DataCheck(model) if check_data and as_asynchronous(strategy) is None else None
         self._known = set(self.worker.parameters)
-        self._queued: set[int] = set()  # backwards under way that will call at their end
+        self._queued: set[int] = set()  # running backwards with a queued callback
         self._is_held = False  # inside no_sync
         self._num_synchronised = self._num_held = 0  # backwards since the last step
-        self._backward, self._num_backwards = -1, 0  # the one under way, and how many since the last step
-        self._was_called = False  # the wrapped replica, since the last step
+        self._backward, self._num_backwards = -1, 0  # the running one, and how many since the last step
+        self._was_called = False  # whether the wrapped replica was, since the last step
         self._share = 1.0
         self._scaling: list[_Handle] = []
         self._handles: list[_Handle] = [
@@ -91,9 +91,9 @@ class Attachment:
             self._is_held = before
 
     def set_share(self, share: float) -> None:
-        """This worker's share of the coming batch, 1 when all are alike: gradients are scaled as they are made.
+        """Set the factor for the gradients of the next batch: its samples over the workers' mean number of samples.
 
-        So a mean over workers weights each by its samples, also for gradients that are held back and added up.
+        The mean over workers then weights each worker by its samples, including gradients accumulated in no_sync().
         """
         if share == self._share or not (self._averages_gradients or self._is_wrapped):
             return
@@ -104,7 +104,7 @@ class Attachment:
         self._scaling = [p.register_hook(scale) for p in self.worker.parameters] if share != 1.0 else []
 
     def finish(self) -> None:
-        """Bring replicas together and let go of the model and the optimiser."""
+        """Make replicas equal and remove all hooks from the model and the optimiser."""
         self.detach()
         self.strategy.finish()
         bring_together(self.worker.model, "average", self.comm, 1 / self.comm.world_size)
@@ -150,16 +150,16 @@ class Attachment:
         self._check_data()
 
     def _drop_unreached(self, reached: list[bool]) -> None:
-        """Where no worker's batch reached a parameter there is no gradient: decay and momentum must not act on it."""
-        said = torch.tensor([self.num_steps, self._num_synchronised, *reached], dtype=torch.float64)
-        total = said.clone()
+        """Reset gradients of parameters that no worker used, so that decay and momentum do not change them."""
+        own = torch.tensor([self.num_steps, self._num_synchronised, *reached], dtype=torch.float64)
+        total = own.clone()
         with self.comm.uncounted():
             self.comm.all_reduce(total)
-        if not torch.equal(total[:2], said[:2] * self.comm.world_size):
+        if not torch.equal(total[:2], own[:2] * self.comm.world_size):
             raise RunError(
                 f"workers are out of step: worker {self.comm.rank} is in backward {self._num_synchronised} of step "
-                f"{self.num_steps}, but not all of its peers are; every worker must make the same number of steps, and "
-                "of backwards outside no_sync() in each, and each backward must reach a trained parameter"
+                f"{self.num_steps}, but not all of its peers are; every worker must make the same number of steps, with "
+                "the same number of backwards outside no_sync(), and each backward must reach a trained parameter"
             )
         for parameter, count in zip(self.worker.parameters, total[2:].tolist(), strict=True):
             if count == 0:
@@ -167,24 +167,23 @@ class Attachment:
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if len(args) > 1 or kwargs.get("closure") is not None:
-            return  # the backward is still to come, inside the step
+            return  # the closure runs the backward inside the step
         if self._num_synchronised == 0:
             self._catch_up()
         elif self._is_wrapped and not self._was_called:
             raise RunError(
-                f"strategy {self.strategy.name} wraps the model, but forward was called on the model inside, so that "
-                "workers do not agree: call what parallel() returned"
+                f"strategy {self.strategy.name} wraps the model, but forward was called on the unwrapped model, so gradients "
+                "were not synchronised: call the model that parallel() returned"
             )
-        strangers = sum(
+        num_unknown = sum(
             parameter.grad is not None and parameter not in self._known
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
-        if strangers:
+        if num_unknown:
             raise RunError(
-                f"{strangers} parameters have a gradient but were frozen, or not there yet, when parallel() was "
-                "called, so workers do not agree on them: unfreeze before, or go through finish(), init() and "
-                "parallel() again"
+                f"{num_unknown} parameters have a gradient but were frozen or absent when parallel() was called, so they are "
+                "not synchronised: unfreeze or add them first, or call finish(), init() and parallel() again"
             )
         self._check_data()
 
@@ -194,14 +193,14 @@ class Attachment:
             data.compare(self.comm)
 
     def _catch_up(self) -> None:
-        """No backward of this step was synchronised here: none reached a parameter, or all were held back."""
+        """Synchronise now: no backward of this step did, because none reached a parameter or all were in no_sync()."""
         if self._averages_gradients:
             self._num_synchronised += 1
             self._synchronise()
         elif self._is_wrapped and self._num_held:
             raise RunError(
                 f"every backward of this step ran inside no_sync(), so strategy {self.strategy.name} has not "
-                "synchronised it; leave the last one outside"
+                "synchronised it; run the last one outside"
             )
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

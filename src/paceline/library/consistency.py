@@ -1,4 +1,4 @@
-"""Whether workers were given the same things, and really see different data."""
+"""Checks across workers: the same model and strategy everywhere, and different data on each."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _NO_DIGEST = bytes(32)
 
 
 class DataCheck:
-    """Remembers what the model was last called with in training; compared over workers once, before the first step."""
+    """Hashes the model's last training input; the hashes are compared across workers once, before the first step."""
 
     def __init__(self, model: nn.Module) -> None:
         self._digest = _NO_DIGEST
         self._handle = model.register_forward_pre_hook(self._look, with_kwargs=True)
 
     def compare(self, comm: Comm) -> None:
-        """Raise where two workers saw the same batch; the model is not watched any longer."""
+        """Remove the hook, and raise RunError if two workers got the same batch."""
         self._handle.remove()
-        everybody = _exchange(self._digest, comm)
+        digests = _gather(self._digest, comm)
         first: dict[bytes, int] = {}
-        for rank, digest in enumerate(everybody):
+        for rank, digest in enumerate(digests):
             if digest != _NO_DIGEST and digest in first:
                 raise RunError(
-                    f"workers {first[digest]} and {rank} see identical batches, so that more workers would learn "
-                    "nothing more: use paceline.shard(loader), or parallel(..., check_data=False) if that is meant"
+                    f"workers {first[digest]} and {rank} got identical batches, so the additional worker adds "
+                    "nothing: use paceline.shard(loader), or parallel(..., check_data=False) if this is intended"
                 )
             first.setdefault(digest, rank)
 
@@ -43,7 +43,7 @@ class DataCheck:
         if torch.compiler.is_compiling() or not (model.training and torch.is_grad_enabled()):
             return
         tensors = [leaf.detach() for leaf in tree_leaves((inputs, arguments)) if _is_plain(leaf)]
-        # A batch of nothing but one value is no sample of anything: a benchmark's zeros, say.
+        # A batch of one repeated value is not real data (a benchmark's zeros, for example).
         if all(bool((tensor == tensor.reshape(-1)[0]).all()) for tensor in tensors):
             self._digest = _NO_DIGEST
             return
@@ -54,14 +54,14 @@ class DataCheck:
 
 
 def check_alike(model: nn.Module, strategy: Strategy, comm: Comm) -> None:
-    """Raise where workers hold models of other shapes or another strategy: they would wait for each other in vain."""
-    for what, said in (
+    """Raise UsageError if workers have different strategies or model shapes, which would deadlock."""
+    for what, facts in (
         ("strategies", [strategy.name, sorted(strategy.options.items()), strategy.codec.name]),
         ("models", [[name, *_facts(tensor)] for name, tensor in model.named_parameters()]),
         ("buffers", [[name, *_facts(tensor)] for name, tensor in model.named_buffers()]),
     ):
-        everybody = _exchange(hashlib.sha256(repr(said).encode()).digest(), comm)
-        odd = next((rank for rank, other in enumerate(everybody) if other != everybody[0]), None)
+        digests = _gather(hashlib.sha256(repr(facts).encode()).digest(), comm)
+        odd = next((rank for rank, other in enumerate(digests) if other != digests[0]), None)
         if odd is not None:
             raise UsageError(f"workers 0 and {odd} called parallel() with different {what}")
 
@@ -70,7 +70,7 @@ def _facts(tensor: Tensor) -> list[Any]:
     return [tuple(tensor.shape), tensor.dtype, tensor.requires_grad]
 
 
-def _exchange(digest: bytes, comm: Comm) -> list[bytes]:
+def _gather(digest: bytes, comm: Comm) -> list[bytes]:
     own = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
     with comm.uncounted():
         return [bytes(other.tolist()) for other in comm.all_gather(own)]

@@ -1,4 +1,4 @@
-"""One worker's part of a DataLoader: disjoint shards that cover an epoch, the same number of batches everywhere."""
+"""Sharding of a DataLoader: disjoint shards that cover an epoch, with the same number of batches on every worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.data import ShardPlan
 from paceline.errors import UsageError
 from paceline.library.session import Session, current
 
-# What a loader is built from, besides its data and the order of it.
+# Arguments copied from the user's loader.
 _KEPT = (
     "num_workers",
     "collate_fn",
@@ -30,18 +30,18 @@ _KEPT = (
 
 
 def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
-    """This worker's part of a loader. Give every worker the same data set; `batch_size` counts one worker's samples.
+    """Return a loader over this worker's shard. Pass the same data set on every worker; `batch_size` is per worker.
 
-    A loader that shuffles is shuffled by `seed` and epoch, else the data's own order is kept; each `iter()` is the
-    next epoch. The samples left over at the end of an epoch are divided evenly, and a worker's gradient then counts
-    by its samples; fewer than there are workers are left out.
+    A shuffling loader is shuffled by `seed` and epoch; otherwise the order of the data is kept. Each `iter()` starts the
+    next epoch. The remainder at the end of an epoch is divided among workers, whose gradients are then weighted by
+    their samples; a remainder smaller than the number of workers is dropped.
     """
     session = current("shard")
     if not isinstance(loader, DataLoader):
         raise UsageError(f"shard() takes a torch DataLoader, not a {type(loader).__name__}")
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
         given = type(loader.batch_sampler).__name__
-        raise UsageError(f"shard() makes batches itself, but this loader has a {given}; give batch_size instead")
+        raise UsageError(f"shard() makes batches itself, but this loader has a {given}; pass batch_size instead")
     if loader.batch_size is None:
         raise UsageError(
             "shard() divides batches, but this loader has no batch_size; divide the data by paceline.rank()"
@@ -56,7 +56,7 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
 
 
 class ShardedLoader:
-    """A DataLoader over one worker's samples; anything else about it is asked of the loader inside."""
+    """A DataLoader over one worker's samples; other attributes are those of the inner DataLoader."""
 
     def __init__(self, session: Session, inner: DataLoader[Any], batches: _Batches | None) -> None:
         self.inner = inner
@@ -64,7 +64,7 @@ class ShardedLoader:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next `iter()` is; for going on after a restart."""
+        """Set the epoch of the next `iter()`, to resume after a restart."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -79,11 +79,11 @@ class ShardedLoader:
             if batches is not None:
                 self._session.set_share(batches.share(index))
             yield batch
-        # What comes between epochs is no part of a shard.
+        # Batches that the user feeds between epochs come from elsewhere.
         self._session.set_share(1.0)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # asked for while being copied, before there is one
+        if name == "inner":  # looked up by copy and pickle before it is set
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -107,13 +107,13 @@ class _Batches(BatchSampler):
             self._num_steps += 1
         elif rest and not self.drop_last:
             warnings.warn(
-                f"the last {rest} samples of every epoch are left out: they are fewer than {self._world_size} workers",
+                f"the last {rest} samples of every epoch are dropped: they are fewer than {self._world_size} workers",
                 stacklevel=3,
             )
         if not self._num_steps:
             raise UsageError(
-                f"{self._num_samples} samples are not one batch of {self.batch_size} for each of "
-                f"{self._world_size} workers"
+                f"{self._num_samples} samples are fewer than one batch of {self.batch_size} for each of "
+                f"{self._world_size} workers; use a smaller batch_size"
             )
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ class _Batches(BatchSampler):
             yield self._indices(epoch, step).tolist()
 
     def share(self, step: int) -> float:
-        """This worker's samples in a step, over what each would have if all had the same."""
+        """Return this worker's samples in a step over the workers' mean number of samples."""
         counts = self._plan.counts(step)
         return counts[self._rank] * self._world_size / sum(counts)
 
@@ -138,13 +138,13 @@ class _Batches(BatchSampler):
 
 
 class _EveryNth(IterableDataset[Any]):
-    """Every N-th sample of a stream, in whole rounds, so that every worker has as many."""
+    """Every N-th sample of a stream; an incomplete last round is dropped, so that all workers have equally many."""
 
     def __init__(self, stream: IterableDataset[Any], rank: int, world_size: int) -> None:
         self.stream, self.rank, self.world_size = stream, rank, world_size
 
     def __iter__(self) -> Iterator[Any]:
-        # One iterator N times: zip takes a whole round of N samples, or none.
+        # zip over N references to one iterator yields complete rounds of N samples.
         for samples in zip(*[iter(self.stream)] * self.world_size, strict=False):
             yield samples[self.rank]
 
@@ -156,8 +156,8 @@ def _is_shuffled(loader: DataLoader[Any]) -> bool:
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
         return True
     raise UsageError(
-        f"shard() makes an order of its own, but this loader has a {type(sampler).__name__}; "
-        "give shuffle=True or False instead, or divide the data by paceline.rank()"
+        f"shard() orders samples itself, but this loader has a {type(sampler).__name__}; "
+        "pass shuffle=True or False instead, or divide the data by paceline.rank()"
     )
 
 
@@ -169,6 +169,6 @@ def _check_lengths(num_samples: int, comm: Comm) -> None:
     odd = next((rank for rank, length in enumerate(lengths) if length != lengths[0]), None)
     if odd is not None:
         raise UsageError(
-            f"worker 0 has {lengths[0]} samples and worker {odd} has {lengths[odd]}: give shard() the whole data set "
-            "on every worker; it divides it"
+            f"worker 0 has {lengths[0]} samples and worker {odd} has {lengths[odd]}: pass the whole data set to shard() "
+            "on every worker; shard() divides it"
         )

@@ -1,4 +1,4 @@
-"""An optimiser whose step belongs to the strategy."""
+"""An optimiser whose step is executed by the strategy."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ State = dict[str, Any]  # torch's own: a parameter group, or the state of an opt
 
 
 class SteppedByStrategy(Optimizer):
-    """The user's optimiser in everything but its step, which the strategy takes.
+    """The user's optimiser with its step replaced by the strategy's.
 
-    Groups, state, defaults and hooks are the user's own objects, so that what was made for either acts on both.
+    Groups, state, defaults and hooks are the user's own objects, so schedulers and scalers work with either.
     """
 
-    _step_supports_amp_scaling = False  # a GradScaler unscales gradients itself and does not hand its scale on
+    _step_supports_amp_scaling = False  # a GradScaler must unscale gradients itself instead of passing its scale
 
     def __init__(self, inner: Optimizer, strategy: Strategy) -> None:
-        # Without Optimizer.__init__: it would make groups and state of its own.
+        # No Optimizer.__init__: it would create separate groups and state.
         self.inner = inner
         self._strategy = strategy
         self._optimizer_step_pre_hooks = inner._optimizer_step_pre_hooks
@@ -46,7 +46,7 @@ class SteppedByStrategy(Optimizer):
         self.inner.add_param_group(param_group)
 
     def state_dict(self) -> State:
-        """The state of the steps that this worker takes: of its slices, where the strategy divides them."""
+        """Return the state of this worker's steps: that of its slices if the strategy shards the optimiser."""
         return optimizer_of(self._strategy).state_dict()
 
     def load_state_dict(self, state_dict: State) -> None:
@@ -59,7 +59,7 @@ class SteppedByStrategy(Optimizer):
         return f"{self.inner!r} stepped by {self._strategy.name}"
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # asked for while being copied, before there is one
+        if name == "inner":  # looked up by copy and pickle before it is set
             raise AttributeError(name)
         return getattr(self.inner, name)
 

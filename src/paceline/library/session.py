@@ -1,4 +1,4 @@
-"""Any strategy under the user's own training loop: `init`, `parallel`, `finish`, and what lies between."""
+"""The library's functions for the user's own training loop: `init`, `parallel`, `no_sync`, `finish`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from paceline.parsing import whole_number
 from paceline.strategies import Strategy, StrategySpec
 from paceline.strategies.capabilities import as_asynchronous, check_contract, servers_of
 
-# What `parallel` uses when nothing is said: the fastest exact strategy.
+# The fastest exact strategy.
 DEFAULT_STRATEGY = "overlap"
 
 
 class Session:
-    """What lies between `init` and `finish`: one worker's connection to its peers, and what it trains."""
+    """State between `init` and `finish`: one worker's connection to its peers and its attached models."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -38,15 +38,15 @@ class Session:
             attachment.set_share(share)
 
     def connect(self, strategy: Strategy, device: str) -> Comm:
-        """A connection for one model, so that several models cannot get into each other's way."""
+        """Open a separate connection for one model, so that messages of several models cannot mix."""
         return self.world.connect(f"parallel{len(self.attachments)}", device=device, strategy=strategy)
 
     def close(self) -> None:
-        """Bring everything together and let go."""
+        """Make replicas equal and close all connections."""
         self._check_steps()
         for attachment in self.attachments:
             attachment.finish()
-        self.comm.barrier()  # nobody lets go of a connection that a slower peer still uses
+        self.comm.barrier()  # a slower peer may still use the connections
         if self.world.given is None:
             for attachment in self.attachments:
                 attachment.comm.close()
@@ -54,29 +54,31 @@ class Session:
             self.world.leave()
 
     def _check_steps(self) -> None:
-        """Workers that made different numbers of steps would wait for each other in what follows."""
+        """Raise RunError if workers made different numbers of steps: finishing would deadlock."""
         if self.world.store is None or any(as_asynchronous(a.strategy) for a in self.attachments):
             return
-        everybody = self.world.tell("finish", " ".join(str(attachment.num_steps) for attachment in self.attachments))
-        odd = next((rank for rank, steps in enumerate(everybody) if steps != everybody[0]), None)
+        steps_by_rank = self.world.gather(
+            "finish", " ".join(str(attachment.num_steps) for attachment in self.attachments)
+        )
+        odd = next((rank for rank, steps in enumerate(steps_by_rank) if steps != steps_by_rank[0]), None)
         if odd is not None:
-            self.world.leave()  # everybody has read why, before the first one ends
+            self.world.leave()  # every worker has read the counts before the first one exits
             raise RunError(
-                f"worker 0 made {everybody[0]} steps and worker {odd} made {everybody[odd]}: workers must make the "
-                "same number; a loader that is not paceline.shard()'s, or a GradScaler that skips a step on one worker "
-                "alone, makes them differ"
+                f"worker 0 made {steps_by_rank[0]} steps and worker {odd} made {steps_by_rank[odd]}: workers must make the "
+                "same number; usual causes are a loader without paceline.shard() and a GradScaler that skips a step on "
+                "one worker only"
             )
 
 
 _current: Session | None = None
 _num_sessions = 0
-_place = (0, 1)  # rank and world size of the last session: who saves a model after finish() asks for them
+_place = (0, 1)  # rank and world size of the last session: valid after finish(), for saving on rank 0
 
 
 def current(function: str) -> Session:
-    """The session that `init` began."""
+    """Return the session that `init` started."""
     if _current is None:
-        raise UsageError(f"paceline.{function}() was called without a session: paceline.init() comes first")
+        raise UsageError(f"paceline.{function}() was called without a session; call paceline.init() first")
     return _current
 
 
@@ -90,14 +92,14 @@ def init(
     master_port: int | None = None,
     timeout_s: float = 60.0,
 ) -> None:
-    """Meet the other workers. Every worker calls it, once, before anything else of the library.
+    """Connect to the other workers. Call it once on every worker, before any other function of the library.
 
-    A worker's place is what is given here, or what torch.distributed has been told already, or what torchrun's
-    environment says (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT); without any of these it is alone, and
-    the library then costs nothing. `timeout_s` is the longest wait for a peer.
+    Rank and world size come from the arguments (processes started by spawn), else from an initialised
+    torch.distributed, else from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). Without
+    any of these the worker runs alone, without overhead. `timeout_s` is the longest wait for a peer.
     """
     if _current is not None:
-        raise UsageError("paceline.init() was called twice; paceline.finish() comes between")
+        raise UsageError("paceline.init() was called twice; call paceline.finish() in between")
     begin(
         find_world(
             session=_num_sessions,
@@ -113,13 +115,13 @@ def init(
 
 
 def begin(world: World) -> None:
-    """Begin a session in a world that is known."""
+    """Start a session in an existing world."""
     global _current, _num_sessions, _place
     assert _current is None
     _current = Session(world)
     _num_sessions += 1
     _place = (_current.rank, _current.world_size)
-    atexit.register(_forgotten)
+    atexit.register(_warn_unfinished)
 
 
 def parallel(
@@ -130,12 +132,12 @@ def parallel(
     codec: str | None = None,
     check_data: bool = True,
 ) -> tuple[nn.Module, Optimizer]:
-    """Train a model together with the other workers; the loop stays as it was.
+    """Synchronise a model and its optimiser with the other workers; the training loop stays unchanged.
 
-    Returns what to call forward on and what to call `step` on: the same objects, unless the strategy wraps the model
-    (ddp) or takes the step itself. `strategy` is written as on the command line (`ring`, `ddp:bucket_mb=5+bf16`) or is
-    a Strategy. All workers start from rank 0's parameters and buffers. `check_data` compares the first batch over
-    workers: identical ones are an error.
+    Returns the model to call and the optimiser to step: the same objects, unless the strategy wraps the model (ddp) or
+    executes the step itself. `strategy` is written as on the command line (`ring`, `ddp:bucket_mb=5+bf16`) or is a
+    Strategy. All workers start from rank 0's parameters and buffers. With `check_data`, identical first batches on two
+    workers are an error.
     """
     session = current("parallel")
     built = _build(strategy, codec)
@@ -145,18 +147,20 @@ def parallel(
     if not parameters:
         raise UsageError("the model has no trainable parameter")
     own = set(model.parameters())
-    strangers = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p not in own]
-    if strangers:
+    foreign = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p not in own]
+    if foreign:
         raise UsageError(
-            f"the optimizer holds {len(strangers)} parameters that are not the model's: workers would not agree on "
-            "them; give parallel() a module that holds all, nn.ModuleList([a, b]) for instance"
+            f"the optimizer has {len(foreign)} parameters that are not the model's, which would not be synchronised; "
+            "pass a module that holds all of them, such as nn.ModuleList([a, b])"
         )
     if any(attachment.worker.model is model for attachment in session.attachments):
         raise UsageError("parallel() was called twice for one model")
     if session.world_size == 1:
         return model, optimizer
     if servers_of(built, session.world_size):
-        raise UsageError(f"strategy {built.name!r} has servers, which are processes of their own: use `paceline run`")
+        raise UsageError(
+            f"strategy {built.name!r} needs server processes, which the library does not start; use `paceline run`"
+        )
     built.check(session.world_size, type(optimizer))
     comm = session.connect(built, parameters[0].device.type)
     reason = built.unsupported(type(comm))
@@ -169,7 +173,7 @@ def parallel(
 
 @contextmanager
 def no_sync() -> Iterator[None]:
-    """Around forward and backward of every part of a step but the last: gradients add up here and travel once."""
+    """Accumulate gradients locally: wrap forward and backward of every micro-batch of a step except the last."""
     with ExitStack() as stack:
         for attachment in current("no_sync").attachments:
             stack.enter_context(attachment.no_sync())
@@ -177,10 +181,10 @@ def no_sync() -> Iterator[None]:
 
 
 def finish() -> None:
-    """Bring replicas together and end the session. Every worker calls it, after its last step.
+    """Make replicas equal and end the session. Call it on every worker after its last step.
 
-    Afterwards weights are equal on every worker (but for strategy none, which promises nothing), BatchNorm's running
-    statistics are their mean over workers, and neither model nor optimiser has a hook of the library.
+    Afterwards weights are equal on every worker (except under strategy none), BatchNorm's running statistics are
+    averaged over workers, and all hooks are removed from model and optimiser.
     """
     global _current
     session = current("finish")
@@ -190,21 +194,21 @@ def finish() -> None:
         for attachment in session.attachments:
             attachment.detach()
         _current = None
-        atexit.unregister(_forgotten)
+        atexit.unregister(_warn_unfinished)
 
 
 def rank() -> int:
-    """This worker's number, from 0, also after `finish`; 0 before any session."""
+    """Return this worker's rank, also after `finish`; 0 before any session."""
     return _place[0]
 
 
 def world_size() -> int:
-    """How many workers there are, or were before `finish`; 1 before any session."""
+    """Return the number of workers, also after `finish`; 1 before any session."""
     return _place[1]
 
 
 def state_dict() -> dict[str, Tensor]:
-    """What the strategies must remember over a restart, for this worker: part of the user's own checkpoint."""
+    """Return this worker's strategy state, to be saved in the user's own checkpoint."""
     return {
         f"{index}.{name}": value
         for index, attachment in enumerate(current("state_dict").attachments)
@@ -213,14 +217,14 @@ def state_dict() -> dict[str, Tensor]:
 
 
 def load_state_dict(state: dict[str, Tensor]) -> None:
-    """Take back what `state_dict` gave, after the same calls of `parallel`."""
+    """Restore the result of `state_dict`, after the same calls of `parallel`."""
     attachments = current("load_state_dict").attachments
     parts: list[dict[str, Tensor]] = [{} for _ in attachments]
     for key, value in state.items():
         index, _, name = key.partition(".")
         number = whole_number(index)
         if number is None or number >= len(parts):
-            raise UsageError(f"{key!r} belongs to no model of this session; call parallel() as before, then this")
+            raise UsageError(f"{key!r} belongs to no model of this session; make the same calls of parallel() first")
         parts[number][name] = value
     for attachment, part in zip(attachments, parts, strict=True):
         attachment.strategy.load_state_dict(part)
@@ -230,20 +234,20 @@ def _build(strategy: str | Strategy, codec: str | None) -> Strategy:
     if isinstance(strategy, str):
         return StrategySpec.parse(strategy, codec or "fp32").build()
     if codec is not None:
-        raise UsageError("a Strategy object has its codec already; leave codec= out")
+        raise UsageError("codec= conflicts with a Strategy object, which has its own codec; leave codec= out")
     check_contract(type(strategy))
     return strategy
 
 
-def _forgotten() -> None:
-    """At exit, without a word to peers: they may be gone."""
+def _warn_unfinished() -> None:
+    """Warn at exit if `finish` was not called. Does not contact peers, which may have exited."""
     if hasattr(sys, "last_type"):
-        return  # the program ends by an exception, which says more
+        return  # an exception ended the program and is printed
     if _current is not None and any(attachment.may_differ for attachment in _current.attachments):
         names = ", ".join(a.strategy.name for a in _current.attachments if a.may_differ)
         warnings.warn(
-            f"worker {_current.rank} ends without paceline.finish(): under strategy {names} replicas may differ, "
-            "and they were not brought together",
+            f"worker {_current.rank} exits without paceline.finish(): under strategy {names} replicas may differ, "
+            "and they were not made equal",
             RuntimeWarning,
             stacklevel=1,
         )

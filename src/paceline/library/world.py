@@ -1,4 +1,4 @@
-"""Who the peers are: found in what the user says, in torch's process group, or in torchrun's environment."""
+"""Rank and peers of a worker: from arguments, torch's process group or torchrun's environment."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from paceline.launch.torchrun_env import TorchrunEnv
 from paceline.parsing import whole_number
 from paceline.strategies import Strategy
 
-# A store stays open for as long as its process lives: peers of the next session look for it at the same address.
+# Stores stay open until the process exits: the next session's peers connect to the same address.
 _stores: dict[tuple[str, int], Any] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A worker's place among its peers, and the way to connect to them."""
+    """Rank, world size and rendezvous of a worker; opens connections to its peers."""
 
     rank: int = 0
     world_size: int = 1
@@ -34,10 +34,10 @@ class World:
     nodes: tuple[str, ...] = ("0",)  # by rank
     local_rank: int = 0
     address: str = ""
-    given: Comm | None = None  # a connection that somebody else made, instead of everything above
+    given: Comm | None = None  # an existing connection, used instead of everything above
 
-    def connect(self, corner: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
-        """A connection of its own, on the comm that suits the workers, the device and the strategy."""
+    def connect(self, prefix: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
+        """Open a separate connection, on the comm that suits the workers, the device and the strategy."""
         if self.given is not None:
             return self.given
         if self.world_size == 1:
@@ -52,7 +52,7 @@ class World:
                 CommConfig(
                     rank=self.rank,
                     world_size=self.world_size,
-                    store=prefix_store(corner, self.store),
+                    store=prefix_store(prefix, self.store),
                     node=self.nodes[self.rank],
                     local_rank=self.local_rank,
                     timeout_s=self.timeout_s,
@@ -64,20 +64,20 @@ class World:
             reason = str(error).partition("\n")[0]
             raise RunError(f"worker {self.rank} cannot connect to its peers: {reason}") from error
 
-    def tell(self, key: str, text: str) -> list[str]:
-        """What every worker says under a key; apart from all connections, so that it can be asked at any time."""
+    def gather(self, key: str, text: str) -> list[str]:
+        """Gather a text from every worker through the store, independently of all connections."""
         assert self.store is not None
         self.store.set(f"{key}/{self.rank}", text.encode())
         found = [wait_for(self.store, f"{key}/{peer}", self.timeout_s) for peer in range(self.world_size)]
-        missing = [str(peer) for peer, said in enumerate(found) if said is None]
+        missing = [str(peer) for peer, value in enumerate(found) if value is None]
         if missing:
             raise RunError(
-                f"worker {self.rank} waited {self.timeout_s:g} s at {key} for worker {', '.join(missing)} in vain"
+                f"worker {self.rank} got no answer from worker {', '.join(missing)} at {key} within {self.timeout_s:g} s"
             )
-        return [said.decode() for said in found if said is not None]
+        return [value.decode() for value in found if value is not None]
 
     def leave(self) -> None:
-        """Nobody asks the store any more when the process that it lives in goes on."""
+        """Leave the store; the process that hosts it waits until all others have left."""
         if self.store is not None:
             leave(self.store, "end", is_host=self.rank == 0, num_others=self.world_size - 1)
 
@@ -93,13 +93,15 @@ def find_world(
     master_addr: str | None,
     master_port: int | None,
 ) -> World:
-    """This worker's world; without a word about peers, it is alone."""
+    """Return this worker's world; without information about peers, a world of one."""
     if comm != AUTO:
         reason = comms.get(comm).unavailable()
         if reason:
             raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
         if not comms.get(comm).between_processes:
-            raise UsageError(f"comm {comm!r} connects threads of one process, and workers here are processes")
+            raise UsageError(
+                f'comm {comm!r} connects threads of one process, but workers here are processes; use comm="auto"'
+            )
     existing = existing_world()
     host, port, node = "", 0, host_identity()
     if rank is not None or world_size is not None:
@@ -108,13 +110,11 @@ def find_world(
         given = {"rank": rank, "world_size": world_size, "master_addr": master_addr, "master_port": master_port}
         missing = [name for name, value in given.items() if value is None]
         if missing:
-            raise UsageError(
-                f"init() was given a part of its worker's place; {' and '.join(missing)} must be given too"
-            )
+            raise UsageError(f"init() was given only a part of the rendezvous; pass {' and '.join(missing)} too")
         assert rank is not None
         assert world_size is not None
         if not 0 <= rank < world_size:
-            raise UsageError(f"rank {rank} is not one of 0 to {world_size - 1} (world_size)")
+            raise UsageError(f"rank {rank} is not between 0 and {world_size - 1} (world_size {world_size})")
         host, port, attempt, opens = master_addr or "", master_port or 0, "0", rank == 0
     elif existing is not None:
         rank, world_size, _ = existing
@@ -129,17 +129,17 @@ def find_world(
     if world_size == 1:
         return World(comm=comm, timeout_s=timeout_s)
     if host:
-        meeting = TorchrunEnv(
+        rendezvous = TorchrunEnv(
             rank=rank, world_size=world_size, host=host, port=port, local_rank=0, node=node, opens_store=opens
         )
-        raw = _stores.get((host, port)) or meeting.open_store(timeout_s)
+        raw = _stores.get((host, port)) or rendezvous.open_store(timeout_s)
         _stores[host, port] = raw
     else:
         assert existing is not None
         raw = existing[2]
     store = prefix_store(f"paceline-library{attempt}/{session}", raw)
     world = World(rank=rank, world_size=world_size, comm=comm, timeout_s=timeout_s, store=store)
-    nodes = tuple(world.tell("init", node))
+    nodes = tuple(world.gather("init", node))
     here = Counter(nodes[:rank])[node]
     is_one_host = len(set(nodes)) == 1
     return World(
@@ -159,5 +159,5 @@ def _port(text: str | None) -> int | None:
         return None
     number = whole_number(text)
     if number is None:
-        raise UsageError(f"MASTER_PORT is {text!r}, which is no port")
+        raise UsageError(f"MASTER_PORT is {text!r}, which is not a port number")
     return number
