@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.errors import RunError, UsageError
 
 Line = dict[str, Any]  # its `kind` says which keys it has
 
@@ -76,3 +76,11 @@ def _parsed(data: bytes) -> Line:
         if type(line.get(key)) not in types:
             raise ValueError(f"{key} of a {kind} is {line.get(key, 'missing')!r}")
     return line
+
+
+def path_in_run(folder: Path, name: str, *, rank: int) -> Path:
+    """Return the path of a file that a worker sent; RunError if it is outside the run's folder."""
+    inner = PurePosixPath(name)
+    if inner.is_absolute() or ".." in inner.parts:
+        raise RunError(f"worker {rank} sent the file {name!r}, which is outside the run's folder")
+    return folder / inner

@@ -41,7 +41,7 @@ def test_figures_of_every_worker_are_served_while_a_run_lasts(tmp_path: Path) ->
                 break
         found = re.search(r"http://127\.0\.0\.1:\d+/metrics", said)
         assert found, said
-        wanted = [rf'^paceline_{name}{{strategy="ring",rank="{rank}"}} \S+$'
+        wanted = [rf'^paceline_{name}{{rank="{rank}",strategy="ring"}} \S+$'
                   for name in ("step", "loss", "samples_per_second", "in_comm_percent", "cpu_percent", "memory_bytes")
                   for rank in (0, 1)]  # fmt: skip
         deadline = time.monotonic() + 90

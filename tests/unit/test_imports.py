@@ -113,8 +113,12 @@ def loaded_by(statement: str) -> set[str]:
 def test_training_needs_neither_the_reports_nor_the_command_lines_packages() -> None:
     loaded = loaded_by("import paceline.train.job, paceline.launch.local")
     assert "torch" in loaded
-    elsewhere = {"plotly", "jinja2", "playwright", "typer", "rich", "pandas", "matplotlib"}
+    elsewhere = {"plotly", "jinja2", "playwright", "typer", "rich", "pandas", "matplotlib", "prometheus_client"}
     assert not loaded & (elsewhere | {"pyarrow", "mlflow", "tensorboard", "onnx", "onnxruntime"})
+
+
+def test_metrics_packages_are_imported_with_a_metrics_port_alone() -> None:
+    assert "prometheus_client" not in loaded_by("import paceline.cli.compare, paceline.cli.metrics")
 
 
 def test_the_accelerator_needs_torch_for_users_models_alone() -> None:

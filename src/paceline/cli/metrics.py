@@ -1,21 +1,24 @@
-"""Prometheus text while a command runs, for whoever asked for it with --metrics-port."""
+"""--metrics-port: serve Prometheus metrics while a command runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from paceline.measure.prometheus import MetricsBoard, MetricsServer
 from paceline.results import RunResult, StudyResult
 from paceline.study.base import Cell, StudyListener
 from paceline.study.entries import Entry
 from paceline.train.context import Event
 
+if TYPE_CHECKING:
+    from paceline.measure.prometheus import MetricsBoard
+
 
 class Metrics(StudyListener):
-    """Follows a study for a board of figures."""
+    """Listener that writes a study's progress to a metrics board."""
 
     def __init__(self, board: MetricsBoard) -> None:
         self._board = board
@@ -31,42 +34,41 @@ class Metrics(StudyListener):
 
 
 class ListenerGroup(StudyListener):
-    """Several followers of one study, told in order."""
+    """Listener that forwards every callback to several listeners, in order."""
 
-    def __init__(self, followers: Sequence[StudyListener]) -> None:
-        self._followers = followers
+    def __init__(self, listeners: Sequence[StudyListener]) -> None:
+        self._listeners = listeners
 
     def planned(self, cells: Sequence[Cell]) -> None:
-        for follower in self._followers:
-            follower.planned(cells)
+        for listener in self._listeners:
+            listener.planned(cells)
 
     def started(self, entry: Entry, repeat: int) -> None:
-        for follower in self._followers:
-            follower.started(entry, repeat)
+        for listener in self._listeners:
+            listener.started(entry, repeat)
 
     def event(self, entry: Entry, event: Event) -> None:
-        for follower in self._followers:
-            follower.event(entry, event)
+        for listener in self._listeners:
+            listener.event(entry, event)
 
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
-        for follower in self._followers:
-            follower.done(entry, repeat, result)
+        for listener in self._listeners:
+            listener.done(entry, repeat, result)
 
     def stage_done(self, result: StudyResult) -> None:
-        for follower in self._followers:
-            follower.stage_done(result)
+        for listener in self._listeners:
+            listener.stage_done(result)
 
 
 @contextmanager
 def serving(port: int | None, host: str, console: Console, *, is_main: bool) -> Iterator[list[StudyListener]]:
-    """A follower whose figures are served while the block lasts; none where nobody asked, or another process serves."""
+    """Serve metrics inside the block and yield the listener that updates them; none without a port or off rank 0."""
     if port is None or not is_main:
         yield []
         return
+    from paceline.measure.prometheus import MetricsBoard, metrics_server  # needs prometheus_client
+
     board = MetricsBoard()
-    server = MetricsServer(board.text, host=host, port=port)
-    try:
-        console.print(f"metrics on {server.address}", markup=False, soft_wrap=True)
+    with metrics_server(board, host=host, port=port) as address:
+        console.print(f"metrics on {address}", markup=False, soft_wrap=True)
         yield [Metrics(board)]
-    finally:
-        server.close()

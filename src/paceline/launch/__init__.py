@@ -1,0 +1,1 @@
+"""Launchers: start worker processes and run tasks on them."""

@@ -1,4 +1,4 @@
-"""The contract of launchers: a request, the class that serves it, and the pool of workers that it opens."""
+"""Base classes of launchers: the request, the launcher that handles it, and the pool of workers that it opens."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
-if TYPE_CHECKING:  # these need torch, which a waiting worker process does without
+if TYPE_CHECKING:  # these import torch, which takes seconds
     from paceline.train.context import Context, Event
 
-DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # of host 0, where hosts are started by hand
+DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # of host 0 with --nnodes
 
 Function = Callable[..., Any]  # (context, **arguments) -> plain values; a module-level function
 
 
 @dataclass(frozen=True)
 class Task:
-    """A function for every worker, one for every server, their arguments, and the comm between them."""
+    """The functions that workers and servers run, their arguments, and the comm that connects them."""
 
     function: Function
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Task:
 
     @property
     def shared_arguments(self) -> Mapping[str, Any]:
-        """The arguments that must be equal on all hosts; paths of files may differ."""
+        """The arguments that must be equal on all hosts: all but the paths of files."""
         return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 
     @property
@@ -58,30 +58,30 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What the user asked for about starting workers; every launcher reads the fields that it needs."""
+    """The user's options for starting workers; every launcher reads the fields that it needs."""
 
     launcher: str = ""  # --launcher: a name or `file.py:Class`; empty: detected from the rest
     hosts: tuple[str, ...] | None = None  # --hosts; None: not given
-    ssh: str = "ssh"  # a client with its options; any program that takes a host and a command
+    ssh: str = "ssh"  # client and its options; any program that takes a host and a command
     remote_python: str = ""  # the interpreter on other hosts; empty: the same path as here
-    num_nodes: int = 1  # --nnodes: hosts that the user starts one by one
+    num_nodes: int = 1  # --nnodes: hosts on which the user starts the same command
     node_rank: int = 0
-    master_addr: str = ""  # of the first host, as the others reach it; empty: the launcher's default
-    master_port: int = 0  # that the first host listens on; 0: the launcher's default
+    master_addr: str = ""  # address of the first host for its peers; empty: the launcher's default
+    master_port: int = 0  # port of the first host; 0: the launcher's default
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
 
     def __post_init__(self) -> None:
         if self.hosts is None and (self.remote_python or self.ssh != "ssh"):
             option = "--remote-python" if self.remote_python else "--ssh"
-            raise UsageError(f"{option} is for --hosts, which is not given")
+            raise UsageError(f"{option} needs --hosts, which is not given; add --hosts or remove {option}")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A launcher's claim on a request."""
+    """The reason why a launcher fits a request."""
 
-    because: str = ""  # the option or program that asks for it: --hosts; empty: it is used when no other fits
+    because: str = ""  # the option or program that selects it, such as --hosts; empty: it is the default
 
 
 @dataclass(frozen=True)
@@ -89,30 +89,30 @@ class Place:
     """Where workers run, for tables and stored runs."""
 
     launcher: str
-    num_hosts: int = 1  # real ones: emulated nodes share one
+    num_hosts: int = 1  # all emulated nodes are on one host
     words: str = ""  # "on alpha, beta"; empty for plain processes of this host
 
 
 class WorkerPool(ABC):
-    """Worker processes that take one task after the other. Use it as a context manager."""
+    """Worker processes that run one task at a time. Use it as a context manager."""
 
-    is_main: bool = True  # whether this process receives results, writes files and talks to the user
+    is_main: bool = True  # whether this process receives results, writes files and prints
     can_go_on: bool = False  # whether another task can run after one in which a worker failed
 
     @abstractmethod
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        """Run a task; the workers' results in order of rank (an empty list where this process is not the main one)."""
+        """Run a task and return the workers' results in order of rank; an empty list unless `is_main`."""
 
     @abstractmethod
     def close(self) -> None:
         """End every process that this pool started."""
 
     def give(self, objects: bytes) -> None:
-        """Send pickled objects along with every task; refused unless all workers are children of this process."""
+        """Send pickled objects with every task; UsageError unless all workers are children of this process."""
         del objects
         raise UsageError(
-            "models, data and losses given as objects cannot be sent to workers on other hosts; "
-            "put them into a file that is there too and give its name: 'file.py:factory'"
+            "models, data and losses passed as objects cannot be sent to workers on other hosts; "
+            "put them into a file that exists on every host and pass its name: 'file.py:factory'"
         )
 
     def __enter__(self) -> WorkerPool:
@@ -123,12 +123,12 @@ class WorkerPool(ABC):
 
 
 class Launcher(ABC):
-    """One way to start workers. Adding one is one file in this package with one class."""
+    """Starts workers. A new launcher is one file in this package with one class."""
 
     name: ClassVar[str] = ""
-    # Whether one process starts all workers and decides what runs; else several run the same command side by side.
+    # Whether one process starts all workers; otherwise several processes run the same command.
     starts_all: ClassVar[bool] = True
-    # Launchers whose options contradict this one's, by name, with the sentence for the user.
+    # Error messages for requests that also ask for another launcher, by its name.
     conflicts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, request: LaunchRequest) -> None:
@@ -136,26 +136,26 @@ class Launcher(ABC):
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes results and talks to the user."""
+        """Whether this process writes results and prints."""
         return True
 
     @property
     def because(self) -> str:
-        """The option or program that asked for this launcher."""
+        """The option or program that selected this launcher."""
         fit = self.detect(self.request)
         return (fit.because if fit is not None else "") or f"--launcher {self.name}"
 
     @classmethod
     @abstractmethod
     def detect(cls, request: LaunchRequest) -> Fit | None:
-        """Whether the options or the environment of a request ask for this launcher."""
+        """Return a Fit if the options or the environment of a request select this launcher."""
 
     def check(self) -> None:
-        """Raise UsageError for every mistake in the request that can be found before anything starts."""
+        """Raise UsageError for mistakes in the request, before any process starts."""
 
     @abstractmethod
     def open(self, num_processes: int) -> WorkerPool:
-        """A pool with room for that many workers and servers. It holds nothing until its `with` block begins."""
+        """Return a pool for that many workers and servers. It acquires resources when its `with` block begins."""
 
     def describe(self) -> Place:
         return Place(self.name)

@@ -1,4 +1,4 @@
-"""Workers on hosts that the user starts one by one, each with the same command and its own --node-rank."""
+"""Launcher for --nnodes: the user starts the same command on every host, each with its own --node-rank."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from paceline.launch.rendezvous import collect, leave, publish
 
 
 class ByHand(Launcher):
-    """One command per host; host 0 listens at a known address, and its process reports."""
+    """One command per host; host 0 listens at a known address and writes the results."""
 
     name: ClassVar[str] = "by-hand"
     starts_all: ClassVar[bool] = False
-    conflicts: ClassVar = {"torchrun": "--nnodes is for hosts started by hand; leave torchrun out, or --nnodes"}
+    conflicts: ClassVar = {
+        "torchrun": "--nnodes is for hosts started by hand and conflicts with torchrun; use one of the two"
+    }
 
     @classmethod
     def detect(cls, request: LaunchRequest) -> Fit | None:
@@ -30,17 +32,17 @@ class ByHand(Launcher):
             raise UsageError(f"node rank {request.node_rank} is not one of 0 to {request.num_nodes - 1} (--nnodes)")
         if request.num_nodes < 2:
             raise UsageError(
-                "--launcher by-hand needs --nnodes, the number of hosts, and --node-rank, this one's number"
+                "--launcher by-hand needs --nnodes (the number of hosts) and --node-rank (the number of this host, from 0)"
             )
         if not 0 <= request.master_port < 65536:
-            raise UsageError(f"several nodes need a --master-port from 1 to 65535, not {request.master_port}")
+            raise UsageError(f"--nnodes needs a --master-port from 1 to 65535, not {request.master_port}")
 
     def open(self, num_processes: int) -> ByHandPool:
         request = self.request
         if num_processes % request.num_nodes:
             raise UsageError(
-                f"{num_processes} workers cannot be split evenly over {request.num_nodes} nodes (servers included, "
-                "where a strategy has some)"
+                f"{num_processes} workers cannot be split evenly over {request.num_nodes} nodes (servers of the strategy "
+                "included); change --workers or --nnodes"
             )
         return ByHandPool(
             num_processes // request.num_nodes,
@@ -58,26 +60,26 @@ class ByHand(Launcher):
 
 
 class ByHandPool(ProcessPool):
-    """This host's share of the processes; hosts exchange requests and results through a store on host 0."""
+    """The processes of this host; hosts exchange requests and results through a store on host 0."""
 
-    can_go_on = False  # other hosts would not learn that a task has ended
+    can_go_on = False  # other hosts are not notified of a failed task
 
     def __init__(self, num_processes: int, *, num_nodes: int, node_rank: int, master: tuple[str, int]) -> None:
-        ground = LocalHost(num_processes, node=str(node_rank), address="")
-        super().__init__(num_processes, ground, first_rank=num_processes * node_rank)
+        host = LocalHost(num_processes, node=str(node_rank), address="")
+        super().__init__(num_processes, host, first_rank=num_processes * node_rank)
         self._num_nodes, self._node_rank, self._master = num_nodes, node_rank, master
         self.is_main = node_rank == 0
 
-    def _meet(self, timeout_s: float) -> tuple[Any, int]:
+    def _open_store(self, timeout_s: float) -> tuple[Any, int]:
         host, port = self._master
         try:
             return make_store(host, port, is_master=self.is_main, timeout_s=timeout_s), port
         except (RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
-            raise RunError(f"node {self._node_rank} cannot meet the others at {host}:{port}: {reason}") from None
+            raise RunError(f"node {self._node_rank} cannot reach the rendezvous at {host}:{port}: {reason}") from None
 
-    def _agree_on(self, task: Task) -> None:
-        """Compare requests: hosts that were started with different ones would wait for each other for ever."""
+    def _check_same_task(self, task: Task) -> None:
+        """Compare the requests of all hosts: with different ones they would wait for each other forever."""
         asked = (task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)
         digest = hashlib.sha256(repr(asked).encode()).hexdigest()
         key = f"request{self._job}"
@@ -86,16 +88,16 @@ class ByHandPool(ProcessPool):
             try:
                 theirs = collect(self._store, f"{key}/{other}")
             except RuntimeError:
-                raise RunError(f"node {other} did not appear within {task.timeout_s:g} s") from None
+                raise RunError(f"node {other} did not connect within {task.timeout_s:g} s") from None
             if theirs != digest:
                 leave(self._store, key, is_host=self.is_main, num_others=self._num_nodes - 1)
                 raise UsageError(f"node {self._node_rank} and node {other} were started with different requests")
 
-    def _bring_together(self, task: Task, results: dict[int, Any]) -> list[Any]:
+    def _gather_results(self, task: Task, results: dict[int, Any]) -> list[Any]:
         key = f"results{self._job}"
         if not self.is_main:
             publish(self._store, f"{key}/{self._node_rank}", results)
-            # The store lives on node 0: stay until it has every result.
+            # Node 0 holds the store: wait until it has read every result.
             self._store.get(f"{key}/taken")
             leave(self._store, key, is_host=False, num_others=self._num_nodes - 1)
             return []
@@ -104,8 +106,8 @@ class ByHandPool(ProcessPool):
             first = other * self._num_processes
             ranks = range(first, min(first + self._num_processes, task.num_workers))
             if not isinstance(theirs, dict) or not set(ranks) <= set(theirs):
-                raise RunError(f"node {other} sent results that are not those of its workers")
+                raise RunError(f"node {other} sent results of the wrong workers")
             results.update({rank: theirs[rank] for rank in ranks})
         self._store.set(f"{key}/taken", "1")
         leave(self._store, key, is_host=True, num_others=self._num_nodes - 1)
-        return super()._bring_together(task, results)
+        return super()._gather_results(task, results)

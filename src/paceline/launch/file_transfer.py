@@ -1,4 +1,4 @@
-"""Files of a run whose folder worker 0 cannot see, because it is on another host: sent to the launcher by its pipe."""
+"""File transfer to the launcher: worker 0 on another host sends the files of its run through its pipe."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from paceline.errors import RunError
 from paceline.launch.base import Task
 from paceline.launch.messages import FilePiece
+from paceline.worker_files import path_in_run
 
 PIECE_BYTES = 1 << 20
 
 
 @contextmanager
-def delivered(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
-    """The task with a folder that this process can write to; its files are sent at the end, after a failure too."""
+def send_files_after(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
+    """Yield the task with a folder that exists on this host, and send its files afterwards, even after an error."""
     folder = task.arguments.get("folder")
     if not folder or Path(folder).is_dir():
         yield task
         return
     own = Path(tempfile.mkdtemp(prefix="paceline-run-"))
     try:
-        yield replace(task, arguments={**task.arguments, **_moved(task, Path(folder), own)})
+        yield replace(task, arguments={**task.arguments, **_local_paths(task, Path(folder), own)})
         _send_all(own, send)
     except Exception:
         _send_all(own, send)
@@ -34,14 +35,14 @@ def delivered(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
         shutil.rmtree(own)
 
 
-def _moved(task: Task, folder: Path, own: Path) -> dict[str, str]:
-    moved = {"folder": str(own)}
+def _local_paths(task: Task, folder: Path, own: Path) -> dict[str, str]:
+    paths = {"folder": str(own)}
     checkpoint = task.arguments.get("checkpoint")
     if checkpoint:
         inner = own / Path(checkpoint).relative_to(folder)
         inner.parent.mkdir(parents=True, exist_ok=True)
-        moved["checkpoint"] = str(inner)
-    return moved
+        paths["checkpoint"] = str(inner)
+    return paths
 
 
 def _send_all(folder: Path, send: Callable[[FilePiece], None]) -> None:
@@ -55,16 +56,15 @@ def _send_all(folder: Path, send: Callable[[FilePiece], None]) -> None:
 
 
 class Receiver:
-    """Writes files into the folder of a task's run as their pieces arrive."""
+    """Writes received pieces of files into the folder of a task's run."""
 
     def __init__(self, task: Task) -> None:
         self._folder = task.arguments.get("folder")
 
     def take(self, piece: FilePiece) -> None:
-        inner = PurePosixPath(piece.name)
-        if not self._folder or inner.is_absolute() or ".." in inner.parts:
-            raise RunError(f"worker 0 wants to write outside the run's folder: {piece.name!r}")
-        target = Path(self._folder) / inner
+        if not self._folder:
+            raise RunError(f"worker 0 sent the file {piece.name!r}, but this task has no folder")
+        target = path_in_run(Path(self._folder), piece.name, rank=0)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb" if piece.is_first else "ab") as file:

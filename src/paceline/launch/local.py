@@ -1,4 +1,4 @@
-"""Workers as plain processes of this host."""
+"""Default launcher: workers are child processes on this host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LocalPool(ProcessPool):
 
 
 class Local(Launcher):
-    """Child processes on this host; used when nothing else is asked for."""
+    """Child processes on this host; used when no option selects another launcher."""
 
     name: ClassVar[str] = "local"
 

@@ -1,7 +1,7 @@
 """Messages between a pool and its worker processes, and their encoding for workers on other hosts.
 
-A parent and the processes that it forked on this machine pickle these types. Everything else that comes from a socket
-is MessagePack, bounded in size and checked against the types below: reading it never runs code of the sender's choice.
+A parent and its child processes on this host exchange pickles. Messages of other hosts are MessagePack, limited in size
+and validated against the types below, so that reading one never runs code that the sender chose.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from paceline.launch.base import Function, Task
 from paceline.recipe import Recipe
 from paceline.results.value import Json
 
-MAX_MESSAGE_BYTES = 256 << 20  # a worker's result has some 60 bytes per step: that of four million steps
-TASK_PACKAGES = ["paceline"]  # only functions of these packages run on the word of another host
-RECIPE_CODE = 1  # of the MessagePack extension that holds a recipe
+MAX_MESSAGE_BYTES = 256 << 20  # a result takes about 60 bytes per step: enough for four million steps
+TASK_PACKAGES = ["paceline"]  # another host can only name functions of these packages
+RECIPE_CODE = 1  # MessagePack extension type of a recipe
 
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -32,18 +32,18 @@ _FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r
 
 
 class MessageError(RunError):
-    """A message that is too large, malformed, or of no known type; nothing of it was used."""
+    """A message that is too large, malformed or of an unknown type. It was ignored as a whole."""
 
 
 class Enter(msgspec.Struct, frozen=True, tag="enter"):
-    """Order to a worker on another host: work in this folder, and also look for modules on this path."""
+    """Order to a worker on another host: change to this folder and extend sys.path."""
 
     folder: str
     path: list[str]
 
 
 class KeepStore(msgspec.Struct, frozen=True, tag="store"):
-    """Order: open the store at which all workers meet."""
+    """Order: open the store for the rendezvous of all workers."""
 
     address: str
     port: _Port
@@ -52,7 +52,7 @@ class KeepStore(msgspec.Struct, frozen=True, tag="store"):
 
 @dataclass(frozen=True, kw_only=True)
 class RunTask:
-    """Order: take part in a task."""
+    """Order: run a task."""
 
     task: Task
     rank: int
@@ -65,7 +65,7 @@ class RunTask:
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Reply: the worker waits for orders."""
+    """Reply: the worker is ready for orders."""
 
 
 class StoreKept(msgspec.Struct, frozen=True, tag="store"):
@@ -95,7 +95,7 @@ class Done(msgspec.Struct, frozen=True, tag="result"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Reply: the task failed, by this worker's own fault (raised) or because its peers are gone (comm)."""
+    """Reply: the task failed, because this worker raised (raised) or because it lost its peers (comm)."""
 
     kind: Literal["raised", "comm"]
     message: str
@@ -107,7 +107,7 @@ Reply = Ready | StoreKept | Emitted | FilePiece | Done | Failed
 
 
 class _PlainTask(msgspec.Struct, frozen=True, tag="task"):
-    """A RunTask with functions by name."""
+    """A RunTask that names its functions, for other hosts."""
 
     function: str
     serve: str | None
@@ -127,7 +127,7 @@ class _PlainTask(msgspec.Struct, frozen=True, tag="task"):
 
 
 class Forked:
-    """Messages as pickles, between this process and one that it forked, or was forked by, on this machine."""
+    """Pickled messages between a parent and its child process on this host."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ class Forked:
 
 
 class Plain:
-    """Messages as MessagePack, to or from a process on another host."""
+    """MessagePack messages to and from a process on another host."""
 
     def __init__(self, inward: Connection[Any, Any], outward: Connection[Any, Any]) -> None:
         self._inward, self._outward = inward, outward
@@ -188,7 +188,7 @@ class Plain:
         except EOFError:
             raise
         except OSError as error:
-            if str(error) == "bad message length":  # multiprocessing's words for a message beyond the limit
+            if str(error) == "bad message length":  # multiprocessing's text for a message above the limit
                 raise MessageError(f"a message of more than {MAX_MESSAGE_BYTES >> 20} MiB") from None
             raise
 
@@ -197,17 +197,17 @@ MessageChannel = Forked | Plain
 
 
 def encode(value: Any) -> bytes:
-    """Plain values as MessagePack; arrays of numbers become lists."""
+    """Encode plain values as MessagePack; arrays become lists."""
     return _encoder.encode(value)
 
 
 def decode(data: bytes) -> Any:
-    """Plain values from MessagePack; MessageError for anything else."""
+    """Decode plain values from MessagePack; MessageError if malformed."""
     return _checked(_values, data)
 
 
 def printable(text: str) -> str:
-    """Text of another host without control characters, which could drive a terminal; line breaks stay."""
+    """Replace control characters of another host's text, which could control the terminal; keep line breaks."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
@@ -219,7 +219,7 @@ def _encode_other(value: Any) -> Any:
 
 def _no_extension(code: int, data: memoryview) -> Any:
     del data
-    raise ValueError(f"extension {code}, which has no meaning here")
+    raise ValueError(f"unknown extension {code}")
 
 
 def _read_recipe(code: int, data: memoryview) -> Any:
@@ -238,7 +238,7 @@ def _checked(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
     try:
         return decoder.decode(data)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise MessageError(f"a message that cannot be read ({error})") from None
+        raise MessageError(f"a message that cannot be decoded ({error})") from None
 
 
 _TASK_FIELDS = ("num_workers", "num_servers", "comm", "device", "threads", "timeout_s")
@@ -259,7 +259,7 @@ def _plain_task(order: RunTask) -> _PlainTask:
 def _plain_argument(value: Any) -> Any:
     if isinstance(value, Recipe):
         return msgspec.msgpack.Ext(RECIPE_CODE, msgspec.msgpack.encode(value.to_dict()))
-    assert not is_dataclass(value), f"a {type(value).__name__} would arrive as a dict; give its values instead"
+    assert not is_dataclass(value), f"a {type(value).__name__} would arrive as a dict; pass its values instead"
     return value
 
 
@@ -274,17 +274,17 @@ def _fields(value: Any, names: tuple[str, ...]) -> Json:
 
 
 def name_of_function(function: Function) -> str:
-    """`module:name` of a function that workers on other hosts may run."""
+    """Return `module:name` of a function; UsageError unless workers on other hosts may run it."""
     name = f"{function.__module__}:{function.__qualname__}"
     if not _may_run(name):
-        raise UsageError(f"workers on other hosts run functions of {' and '.join(TASK_PACKAGES)} alone, not {name}")
+        raise UsageError(f"workers on other hosts only run functions of {' and '.join(TASK_PACKAGES)}, not {name}")
     return name
 
 
 def find_function(name: str) -> Function:
-    """The function behind `module:name`; only one that is defined in a module of TASK_PACKAGES is found."""
+    """Return the function `module:name`; MessageError unless a module of TASK_PACKAGES defines it."""
     if not _may_run(name):
-        raise MessageError(f"an order to run {name!r}, which is no function of {' or '.join(TASK_PACKAGES)}")
+        raise MessageError(f"an order to run {name!r}, which is not a function of {' or '.join(TASK_PACKAGES)}")
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""A pool of worker processes, started once and reused, on any ground."""
+"""A pool of worker processes, started once and reused for several tasks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess
 if TYPE_CHECKING:
     from paceline.train.context import Event
 
-START_S = 120.0  # a loaded machine may take long to import torch
-GRACE_S = 1.5  # after a peer's complaint, how long to wait for the failure that caused it
+START_S = 120.0  # importing torch is slow on a busy machine
+GRACE_S = 1.5  # wait after a communication error for the failure of the peer that caused it
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class _Failure:
 
 
 class ProcessPool(WorkerPool):
-    """Processes on some ground; a pool that lost one is started again for the next task."""
+    """The processes of a ProcessHost. After one of them died, the next task starts all of them again."""
 
     can_go_on = True
 
-    def __init__(self, num_processes: int, ground: ProcessHost, *, first_rank: int = 0) -> None:
-        """Room for the workers and servers of the largest task; the first process has rank `first_rank`."""
-        self._num_processes, self._ground, self._first_rank = num_processes, ground, first_rank
+    def __init__(self, num_processes: int, host: ProcessHost, *, first_rank: int = 0) -> None:
+        """`num_processes`: workers and servers of the largest task; the first process has rank `first_rank`."""
+        self._num_processes, self._host, self._first_rank = num_processes, host, first_rank
         self._is_open = False
         self._processes: list[WorkerProcess] = []
         self._objects = b""
@@ -63,7 +63,7 @@ class ProcessPool(WorkerPool):
         return self
 
     def give(self, objects: bytes) -> None:
-        if not self._ground.is_forked:
+        if not self._host.is_forked:
             super().give(objects)
         self._objects = objects
 
@@ -71,15 +71,15 @@ class ProcessPool(WorkerPool):
         try:
             self._start(task)
             self._job += 1
-            self._agree_on(task)
+            self._check_same_task(task)
             active = [index for index in range(self._num_processes) if self._first_rank + index < task.num_processes]
             for index in active:
                 self._order(index, task)
-            results = self._listen(task, active, on_event)
+            results = self._collect(task, active, on_event)
         except BaseException:
             self.close()
             raise
-        return self._bring_together(task, results)
+        return self._gather_results(task, results)
 
     def close(self) -> None:
         for process in self._processes:
@@ -90,23 +90,23 @@ class ProcessPool(WorkerPool):
         self._processes = []
         if self._is_open:
             self._is_open = False
-            self._ground.close()
+            self._host.close()
 
     def _open(self) -> None:
         if not self._is_open:
-            self._ground.open()
+            self._host.open()
             self._is_open = True
 
     def _start(self, task: Task) -> None:
-        if self._ground.meeting is None and self._store is None:
-            self._store, port = self._meet(task.timeout_s)
+        if self._host.rendezvous is None and self._store is None:
+            self._store, port = self._open_store(task.timeout_s)
             self._master = (self._master[0], port)
         if any(process.popen.poll() is not None for process in self._processes):
-            self.close()  # one died between two tasks
+            self.close()  # a process died between two tasks
         if self._processes:
             return
         self._open()
-        for process in self._ground.start({"OMP_NUM_THREADS": str(task.threads)}):
+        for process in self._host.start({"OMP_NUM_THREADS": str(task.threads)}):
             self._processes.append(process)
         for index, process in enumerate(self._processes):
             if not process.pipe.has_message(START_S):
@@ -114,54 +114,54 @@ class ProcessPool(WorkerPool):
             reply = self._receive(process.pipe, index)
             if not isinstance(reply, Ready):
                 raise self._start_error(task, index, f"could not start: {_reason(reply)}")
-        if self._ground.meeting is not None:
-            self._master = (self._ground.meeting[0], self._keep_store_on_worker_0(task))
+        if self._host.rendezvous is not None:
+            self._master = (self._host.rendezvous[0], self._keep_store_on_worker_0(task))
 
     def _start_error(self, task: Task, index: int, sentence: str) -> WorkerError:
         rank = self._first_rank + index
-        where = self._where(index)
+        where = self._location(index)
         return WorkerError(rank, sentence if sentence.endswith(where) else sentence + where, who=task.name_of(rank))
 
-    def _where(self, index: int) -> str:
-        words = self._ground.who(index)
-        return f" ({words})" if words else ""
+    def _location(self, index: int) -> str:
+        location = self._host.location(index)
+        return f" ({location})" if location else ""
 
-    def _meet(self, timeout_s: float) -> tuple[Any, int]:
-        """A store in this process, and its port."""
+    def _open_store(self, timeout_s: float) -> tuple[Any, int]:
+        """Open the store for the rendezvous; return it and its port."""
         store = make_store("127.0.0.1", 0, is_master=True, timeout_s=timeout_s)
         return store, store.port
 
     def _keep_store_on_worker_0(self, task: Task) -> int:
-        """Open the store on worker 0, since this process may not be in the workers' network; its port."""
-        assert self._ground.meeting is not None
-        address, port = self._ground.meeting
+        """Open the store on worker 0, since this process may be outside the workers' network; return its port."""
+        assert self._host.rendezvous is not None
+        address, port = self._host.rendezvous
         self._processes[0].pipe.send(KeepStore(address, port, task.timeout_s))
         reply = self._receive(self._processes[0].pipe, 0)
         if not isinstance(reply, StoreKept):
-            raise self._start_error(task, 0, f"cannot let the others meet at {address}:{port}: {_reason(reply)}")
+            raise self._start_error(task, 0, f"cannot open the rendezvous at {address}:{port}: {_reason(reply)}")
         return reply.port
 
-    def _agree_on(self, task: Task) -> None:
-        """Compare this task with that of other parents; here is only one."""
+    def _check_same_task(self, task: Task) -> None:
+        """Compare the task with that of other pools in the same run; there are none by default."""
         del task
 
     def _order(self, index: int, task: Task) -> None:
-        seat = self._ground.seat(index)
+        slot = self._host.slot(index)
         self._processes[index].pipe.send(
             RunTask(
                 task=task,
                 rank=self._first_rank + index,
-                local_rank=seat.local_rank,
-                node=seat.node,
+                local_rank=slot.local_rank,
+                node=slot.node,
                 job=self._job,
                 master=self._master,
-                address=seat.address,
+                address=slot.address,
                 objects=self._objects,
             )
         )
 
-    def _listen(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
-        """Results by rank; the first failure that is not a consequence of another ends the wait."""
+    def _collect(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
+        """Wait for the results by rank; stop at the first failure that no other failure caused."""
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
         failures: list[_Failure] = []
@@ -189,7 +189,9 @@ class ProcessPool(WorkerPool):
                 elif isinstance(reply, _Failure):
                     failures.append(reply)
                 else:
-                    failures.append(_Failure(rank, "raised", f"sent a message out of turn{self._where(pipes[pipe])}"))
+                    failures.append(
+                        _Failure(rank, "raised", f"sent a message out of turn{self._location(pipes[pipe])}")
+                    )
                 del pipes[pipe]
             if any(failure.kind != "comm" for failure in failures):
                 break
@@ -204,7 +206,7 @@ class ProcessPool(WorkerPool):
         try:
             return pipe.receive()
         except MessageError as error:
-            return _Failure(rank, "raised", f"sent {error}{self._where(index)}")
+            return _Failure(rank, "raised", f"sent {error}{self._location(index)}")
         except (EOFError, OSError):
             popen = self._processes[index].popen
             try:
@@ -213,9 +215,9 @@ class ProcessPool(WorkerPool):
                 popen.kill()
                 code = popen.wait()
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            return _Failure(rank, "died", f"died: its process {how}{self._ground.hint(index, code)}")
+            return _Failure(rank, "died", f"died: its process {how}{self._host.hint(index, code)}")
 
-    def _bring_together(self, task: Task, results: dict[int, Any]) -> list[Any]:
+    def _gather_results(self, task: Task, results: dict[int, Any]) -> list[Any]:
         return [results[rank] for rank in range(task.num_workers)]
 
 
@@ -224,7 +226,7 @@ def _reason(reply: Reply | _Failure) -> str:
 
 
 def _verdict(task: Task, failures: list[_Failure], silent: list[int]) -> WorkerError:
-    """Blame a worker that died or raised before those that lost it; else one that stayed silent."""
+    """Choose the worker to report: one that died or raised, else one that did not reply, else one that lost its peers."""
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
         first = culprits[0]

@@ -1,4 +1,4 @@
-"""How the processes of a pool are started: by what command, on which node, and where they meet."""
+"""Hosts of worker processes: start the processes of a pool and define their nodes and rendezvous address."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Any
 
 from paceline.launch.messages import Forked, MessageChannel
 
-STOP_S = 2.0  # between asking a worker to end and making it
+STOP_S = 2.0  # between asking a process to end and killing it
 
-Wrap = Callable[[list[str]], list[str]]  # from a command to the one that runs it
+Wrap = Callable[[list[str]], list[str]]  # adds a program in front of a command
 
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """Where one process runs."""
+    """The node, local rank and address of one process."""
 
     node: str  # processes with the same name here share a host
-    local_rank: int  # which of its node's processes it is
-    address: str  # at which peers reach it; empty: that of the interface towards the store
+    local_rank: int
+    address: str  # its address for peers; empty: that of the interface towards the store
 
 
 @dataclass
 class WorkerProcess:
-    """A worker process, or the client that is connected to it, and our end of its pipe."""
+    """A worker process, or the ssh client connected to it, and the parent's end of its pipe."""
 
     popen: subprocess.Popen[bytes]
     pipe: MessageChannel
-    ends_with_pipe: bool = False  # whether it is asked to end by closing its pipe, not by a signal
+    ends_with_pipe: bool = False  # end it by closing the pipe instead of a signal
 
     def ask_to_end(self) -> None:
         if self.ends_with_pipe:
@@ -44,7 +44,7 @@ class WorkerProcess:
             self.popen.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait for its end until the deadline, then kill it."""
+        """Wait until the deadline for the process to end, then kill it."""
         try:
             self.popen.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -54,12 +54,12 @@ class WorkerProcess:
 
 
 class ProcessHost(ABC):
-    """Starts all processes of a pool; opened before the first of them and closed after the last."""
+    """Starts the processes of a pool. Opened before they start, closed after they ended."""
 
-    # Whether every process is a child of this one on this machine, so that pickles may pass both ways.
+    # Whether every process is a child of this one on this host, so that messages may be pickles.
     is_forked: bool = True
     # Address and port (0: a free one) of the store that worker 0 opens; None: this process opens it.
-    meeting: tuple[str, int] | None = None
+    rendezvous: tuple[str, int] | None = None
 
     def open(self) -> None:
         """Acquire resources before processes start."""
@@ -69,10 +69,10 @@ class ProcessHost(ABC):
         """Start every process with these variables added to the environment; each sends Ready through its pipe."""
 
     @abstractmethod
-    def seat(self, index: int) -> WorkerSlot:
-        """Where the process with that number runs."""
+    def slot(self, index: int) -> WorkerSlot:
+        """Return the slot of a process."""
 
-    def who(self, index: int) -> str:
+    def location(self, index: int) -> str:
         """The host or node of a process, for errors; empty for this host."""
         del index
         return ""
@@ -87,7 +87,7 @@ class ProcessHost(ABC):
 
 
 class LocalHost(ProcessHost):
-    """Processes of this host; `wrap` puts a program in front of their command, as `nice` or `numactl` want."""
+    """Processes on this host; `wrap` can put a program such as `nice` or `numactl` in front of their command."""
 
     def __init__(
         self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1", wrap: Wrap | None = None
@@ -98,7 +98,7 @@ class LocalHost(ProcessHost):
         for _ in range(self._num_processes):
             yield start_process({**os.environ, **environment}, self._wrap)
 
-    def seat(self, index: int) -> WorkerSlot:
+    def slot(self, index: int) -> WorkerSlot:
         return WorkerSlot(self._node, index, self._address)
 
 
@@ -106,7 +106,7 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
     """Start a worker as a child of this process, with a socket pair as its pipe; `wrap` changes its command."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno())]
-    # A session of its own: Ctrl-C reaches this process alone, which then ends the workers in order.
+    # In a new session Ctrl-C does not reach the worker; this process ends it in order.
     popen = subprocess.Popen(
         wrap(command),
         pass_fds=[theirs.fileno()],
@@ -121,7 +121,7 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:
-    """The node of each process: one each while there are enough nodes, else even blocks."""
+    """Return the node of each process: one process per node, or even blocks if there are fewer nodes."""
     if num_processes <= num_nodes:
         return list(range(num_processes))
     return [index * num_nodes // num_processes for index in range(num_processes)]

@@ -1,4 +1,4 @@
-"""From a request to a launcher: those of this package, found by walking it, or the user's `file.py:Class`."""
+"""Registry of launchers: the classes of this package, and a user's `file.py:Class`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ launchers: Registry[Launcher] = Registry("launcher", "paceline.launch", Launcher
 
 
 def choose_launcher(request: LaunchRequest) -> Launcher:
-    """The launcher that a request asks for, checked; a request that asks for two is refused."""
+    """Return the launcher of a request and check the request; UsageError if it selects two launchers."""
     launcher = find_launcher(request)
     launcher.check()
     return launcher
 
 
 def find_launcher(request: LaunchRequest) -> Launcher:
-    """The launcher that a request asks for, before `check`."""
+    """Return the launcher of a request without calling `check`."""
     return _class_for(request)(request)
 
 
@@ -29,8 +29,8 @@ def _class_for(request: LaunchRequest) -> type[Launcher]:
         for other in by_option:
             if other is not chosen:
                 raise UsageError(
-                    f"--launcher {request.launcher} conflicts with {asked[other]}, which asks for launcher "
-                    f"{other.name}; give one of the two"
+                    f"--launcher {request.launcher} conflicts with {asked[other]}, which selects launcher "
+                    f"{other.name}; use one of the two"
                 )
         return chosen
     if len(by_option) > 1:
@@ -43,6 +43,4 @@ def _conflict(classes: list[type[Launcher]], because: dict[type[Launcher], str])
     if known:
         return known[0]
     one, other, *_ = classes
-    return (
-        f"{because[one]} asks for launcher {one.name}, {because[other]} for launcher {other.name}; give one of the two"
-    )
+    return f"{because[one]} selects launcher {one.name}, {because[other]} launcher {other.name}; use one of the two"

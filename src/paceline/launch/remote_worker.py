@@ -1,7 +1,7 @@
-"""A worker on another host, started there by ssh: standard input and output are its pipe to the launcher.
+"""A worker process on another host, started by ssh; its standard input and output are the pipe to the launcher.
 
-Started as `python -m paceline.launch.remote_worker`. The first line of its input is a token; the worker repeats it to
-mark where the output of the login ends and its own begins. After that it is an ordinary worker that reads no pickle.
+Started as `python -m paceline.launch.remote_worker`. The first line of its input is a token, which the worker repeats to
+mark the end of the login's output. From then on it is an ordinary worker, but exchanges no pickles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "paceline worker"
 def main() -> None:
     token = _read_line(0)
     inward, outward = os.dup(0), os.dup(1)
-    # Anything else that is printed here must stay out of the pipe.
+    # Keep everything else that is printed out of the pipe.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -32,7 +32,7 @@ def main() -> None:
     try:
         order = pipe.receive_order()
     except EOFError:
-        sys.exit(1)  # the other end does not want this worker
+        sys.exit(1)  # the launcher rejected this worker
     except MessageError as error:
         sys.exit(f"the launcher sent {error}")
     if not isinstance(order, Enter):
@@ -40,7 +40,7 @@ def main() -> None:
     try:
         os.chdir(order.folder)
     except OSError as error:
-        reason = f"the working directory {order.folder!r} cannot be entered there: {error.strerror}"
+        reason = f"the working directory {order.folder!r} cannot be opened there: {error.strerror}"
         pipe.send(Failed("raised", reason))
         sys.exit(1)
     sys.path += [entry for entry in order.path if entry not in sys.path and os.path.isdir(entry)]
@@ -54,12 +54,12 @@ def _own_address() -> str:
 
 
 def _read_line(fd: int) -> str:
-    """Read up to the end of the line and no further: what follows belongs to the pipe."""
+    """Read one line and not a byte more: the rest belongs to the pipe."""
     line = b""
     while not line.endswith(b"\n"):
         letter = os.read(fd, 1)
         if not letter:
-            sys.exit("paceline.launch.remote_worker is started by paceline itself: see --hosts")
+            sys.exit("paceline.launch.remote_worker is started by paceline itself: use --hosts")
         line += letter
     return line.decode().strip()
 

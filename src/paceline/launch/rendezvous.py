@@ -1,4 +1,4 @@
-"""How workers find each other: one store per world, with a prefix of its own for every task."""
+"""Rendezvous of workers: they connect through a shared store, with a separate prefix for every task."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from paceline.errors import RunError
 from paceline.launch.base import Task
 from paceline.launch.messages import MAX_MESSAGE_BYTES, MessageError, decode, encode
 
-CHUNK_BYTES = 4 << 20  # a store's value is one message; large results travel in several
+CHUNK_BYTES = 4 << 20  # largest value in the store; larger results are split
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlot:
-    """A process's place in a task: which job of the pool, its ranks, and where others reach it."""
+    """A process in a task: the number of the task in its pool, its ranks, and its address for peers."""
 
     job: int
     rank: int
@@ -30,38 +30,38 @@ class TaskSlot:
     address: str
 
 
-def connect(task: Task, store: Any, seat: TaskSlot) -> tuple[Comm, Comm | None]:
-    """Fresh comms for one task: one of the workers, and a wide one that includes the servers, if there are any.
+def connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
+    """Open the comms of one task: one of the workers, and, if there are servers, a wide one of workers and servers.
 
-    A server is not in the comm of the workers: it gets the wide one twice.
+    A server is not in the workers' comm; it gets the wide one twice.
     """
     kind = comms.get(task.comm)
 
-    def join(corner: str, world_size: int) -> Comm:
+    def join(prefix: str, world_size: int) -> Comm:
         return kind.connect(
             CommConfig(
-                rank=seat.rank,
+                rank=slot.rank,
                 world_size=world_size,
-                store=prefix_store(corner, store),
-                node=seat.node,
-                local_rank=seat.local_rank,
+                store=prefix_store(prefix, store),
+                node=slot.node,
+                local_rank=slot.local_rank,
                 timeout_s=task.timeout_s,
-                address=seat.address,
+                address=slot.address,
                 device=task.device,
             )
         )
 
-    own = join(f"job{seat.job}", task.num_workers) if seat.rank < task.num_workers else None
-    wide = join(f"job{seat.job}/wide", task.num_processes) if task.num_servers else None
+    own = join(f"job{slot.job}", task.num_workers) if slot.rank < task.num_workers else None
+    wide = join(f"job{slot.job}/wide", task.num_processes) if task.num_servers else None
     comm = own or wide
     assert comm is not None
     return comm, wide
 
 
-def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
-    """Close a task's comms; workers wait for each other, so that none closes a connection that another still uses.
+def disconnect(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
+    """Close a task's comms, after a barrier of the workers: none may close a connection that a peer still uses.
 
-    A server does not wait for workers that have parted from it.
+    Servers do not take part in the barrier.
     """
     if rank < task.num_workers:
         comm.barrier()
@@ -71,15 +71,15 @@ def part(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
 
 
 class MoreComms:
-    """Opens further comms for a task, each with its own prefix in the store."""
+    """Opens additional comms for a task, each with its own prefix in the store."""
 
-    def __init__(self, task: Task, store: Any, seat: TaskSlot) -> None:
-        self._task, self._store, self._seat = task, store, seat
+    def __init__(self, task: Task, store: Any, slot: TaskSlot) -> None:
+        self._task, self._store, self._slot = task, store, slot
         self._numbers = itertools.count(1)
 
     def connect(self, name: str) -> Comm:
-        corner = prefix_store(f"more{next(self._numbers)}", self._store)
-        comm, _ = connect(replace(self._task, comm=name, num_servers=0), corner, self._seat)
+        store = prefix_store(f"more{next(self._numbers)}", self._store)
+        comm, _ = connect(replace(self._task, comm=name, num_servers=0), store, self._slot)
         return comm
 
 
@@ -92,7 +92,7 @@ def device_for(task: Task, local_rank: int) -> torch.device:
 
 
 def address_towards(host: str, port: int) -> str:
-    """The local address that reaches a host; nothing is sent."""
+    """Return the local address of the route to a host. Sends nothing."""
     try:
         resolved = socket.gethostbyname(host)
     except OSError as error:
@@ -105,7 +105,7 @@ def address_towards(host: str, port: int) -> str:
 
 
 def publish(store: Any, key: str, value: Any) -> None:
-    """Put plain values into a store."""
+    """Write plain values to a store."""
     data = encode(value)
     if len(data) > MAX_MESSAGE_BYTES:
         raise RunError(f"{key} has {len(data) >> 20} MiB; at most {MAX_MESSAGE_BYTES >> 20} MiB can be sent")
@@ -116,24 +116,24 @@ def publish(store: Any, key: str, value: Any) -> None:
 
 
 def collect(store: Any, key: str) -> Any:
-    """Wait for plain values that a peer published, and check them."""
+    """Wait for plain values that a peer published; RunError if they are malformed."""
     text = bytes(store.get(key))
     if not text.isdigit() or len(text) > 9 or int(text) > MAX_MESSAGE_BYTES // CHUNK_BYTES:
-        raise RunError(f"{key} in the store of all workers is not a message of theirs: {text[:40]!r}")
+        raise RunError(f"{key} in the rendezvous store is not a message of a worker: {text[:40]!r}")
     chunks = [store.get(f"{key}/{index}") for index in range(int(text))]
     if any(len(chunk) > CHUNK_BYTES for chunk in chunks):
-        raise RunError(f"{key} in the store of all workers has a piece of more than {CHUNK_BYTES >> 20} MiB")
+        raise RunError(f"{key} in the rendezvous store has a chunk of more than {CHUNK_BYTES >> 20} MiB")
     try:
         return decode(b"".join(chunks))
     except MessageError as error:
-        raise RunError(f"{key} in the store of all workers is {error}") from None
+        raise RunError(f"{key} in the rendezvous store is {error}") from None
 
 
 def leave(store: Any, key: str, *, is_host: bool, num_others: int) -> None:
-    """Stop using a store; the process that hosts it waits for the others."""
+    """Stop using a store; its host waits until all others have stopped."""
     if not is_host:
         if store.add(f"{key}/left", 1) == num_others:
             store.set(f"{key}/all left", "1")
     elif num_others:
-        with suppress(RuntimeError):  # one that died needs no store
+        with suppress(RuntimeError):  # a process that died never leaves
             store.get(f"{key}/all left")

@@ -1,4 +1,4 @@
-"""Workers on several hosts, all started from this one over ssh."""
+"""Launcher for --hosts: starts workers on several hosts over ssh."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from paceline.launch.version_check import difference, own_facts
 from paceline.text import plain_text
 
 CONNECT_S = 15
-WAVE = 8  # connections that are opened at once; an ssh server refuses many at a time
-MOST_NOISE_BYTES = 1 << 16  # that a login may print before the worker answers
+BATCH = 8  # connections opened at once; ssh servers limit simultaneous logins
+MOST_LOGIN_BYTES = 1 << 16  # output of a login before the worker replies
 
-Facts = dict[str, str]  # of a worker's interpreter, and the address of its host
-# No password can be typed; a host that stops answering is noticed.
+Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host
+# Never ask for a password; detect hosts that stop responding.
 SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "ServerAliveInterval=15"]
 
 
 class Ssh(Launcher):
-    """Processes on hosts, in even blocks, each at the end of an ssh connection; this host may be one of them."""
+    """Even blocks of processes on hosts, one ssh connection each. This host may be one of them."""
 
     name: ClassVar[str] = "ssh"
     conflicts: ClassVar = {
-        "torchrun": "--hosts starts workers on hosts itself; leave torchrun out, or --hosts",
-        "by-hand": "--hosts starts every host from here, --nnodes is for hosts started by hand; give one of them",
+        "torchrun": "--hosts starts workers on hosts itself and conflicts with torchrun; use one of the two",
+        "by-hand": "--hosts starts all hosts from here, --nnodes is for hosts started by hand; use one of the two",
     }
 
     @classmethod
@@ -58,7 +58,7 @@ class Ssh(Launcher):
             if not name or name.startswith("-") or any(letter.isspace() for letter in name):
                 raise UsageError(f"--hosts: {name!r} is not the name of a host")
             if names.count(name) > 1:
-                raise UsageError(f"--hosts names {name} twice; --workers says how many processes there are in all")
+                raise UsageError(f"--hosts names {name} twice; set the number of processes with --workers instead")
         if not names:
             raise UsageError("--hosts is empty; an example: --hosts alpha,beta,user@gamma")
         if not 0 <= self.request.master_port < 65536:
@@ -79,7 +79,7 @@ class Ssh(Launcher):
 
 
 def remote_command(request: LaunchRequest, name: str, environment: dict[str, str]) -> list[str]:
-    """The command line, here, that starts a worker there."""
+    """Return the local command that starts a worker on another host."""
     client = shlex.split(request.ssh)
     if os.path.basename(client[0]) == "ssh":
         client += SSH_OPTIONS
@@ -89,7 +89,7 @@ def remote_command(request: LaunchRequest, name: str, environment: dict[str, str
 
 
 class OverSsh(ProcessHost):
-    """An ssh client for every worker. When it ends, or this process does, the worker ends."""
+    """One ssh client per worker. The worker ends with its client and with this process."""
 
     is_forked = False
 
@@ -97,32 +97,32 @@ class OverSsh(ProcessHost):
         assert request.hosts is not None
         self._request, self._names = request, request.hosts
         self._host_of = spread(num_processes, len(request.hosts))
-        self._said: list[_Said] = []
-        self.meeting = ("", request.master_port)
+        self._stderr: list[_HostStderr] = []
+        self.rendezvous = ("", request.master_port)
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
-        self._said = []
+        self._stderr = []
         facts: list[Facts] = []
-        carried = {**_carried_variables(), **environment}
-        for first in range(0, len(self._host_of), WAVE):
-            wave = []
-            for index in range(first, min(first + WAVE, len(self._host_of))):
-                process = self._connect(index, carried)
-                wave.append((index, process.pipe))
+        forwarded = {**_forwarded_variables(), **environment}
+        for first in range(0, len(self._host_of), BATCH):
+            batch = []
+            for index in range(first, min(first + BATCH, len(self._host_of))):
+                process = self._connect(index, forwarded)
+                batch.append((index, process.pipe))
                 yield process
-            facts += [self._greet(index, pipe) for index, pipe in wave]
-        self.meeting = (self._address_of_first(facts), self._request.master_port)
+            facts += [self._handshake(index, pipe) for index, pipe in batch]
+        self.rendezvous = (self._address_of_first(facts), self._request.master_port)
 
-    def seat(self, index: int) -> WorkerSlot:
+    def slot(self, index: int) -> WorkerSlot:
         host = self._host_of[index]
         return WorkerSlot(str(host), index - self._host_of.index(host), "")
 
-    def who(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"on host {self._name(index)}"
 
     def hint(self, index: int, code: int) -> str:
-        last = self._said[index].last()
-        how = " (ssh's own: a signal ended it there, or the connection is gone)" if code == 255 else ""
+        last = self._stderr[index].last()
+        how = " (from ssh: a signal ended the worker, or the connection was lost)" if code == 255 else ""
         return f"{how} on host {self._name(index)}{last and f': {last}'}"
 
     def _name(self, index: int) -> str:
@@ -146,32 +146,32 @@ class OverSsh(ProcessHost):
                 connection.close()
                 raise UsageError(f"--ssh: {command[0]!r} cannot be started: {error.strerror}") from None
         assert popen.stderr is not None
-        self._said.append(_Said(name, popen.stderr))
+        self._stderr.append(_HostStderr(name, popen.stderr))
         return WorkerProcess(popen, Plain(connection, connection), ends_with_pipe=True)
 
-    def _greet(self, index: int, pipe: MessageChannel) -> Facts:
-        """Wait for the token, compare versions, and send the working directory."""
+    def _handshake(self, index: int, pipe: MessageChannel) -> Facts:
+        """Exchange the token, compare versions, send the working directory; return the worker's facts."""
         token = secrets.token_hex(32)
-        name, said = self._name(index), self._said[index]
+        name, stderr = self._name(index), self._stderr[index]
         try:
             os.write(pipe.fileno(), f"{token}\n".encode())
             facts = _read_answer(pipe.fileno(), token)
         except (TimeoutError, MessageError) as error:
             raise RunError(f"host {name} {error}") from None
         except OSError:
-            said.wait()
+            stderr.wait()
             raise RunError(
-                f"no worker could be started on host {name}: {said.last() or 'it ended without a word'}"
+                f"no worker could be started on host {name}: {stderr.last() or 'it ended without a message'}"
             ) from None
         differs = difference(own_facts(), facts)
         if differs:
-            raise UsageError(f"host {name} must run the same as this one, but {printable(differs)}")
-        said.is_heard = True
+            raise UsageError(f"host {name} must have the same versions as this one, but {printable(differs)}")
+        stderr.is_printed = True
         pipe.send(Enter(os.getcwd(), [os.path.abspath(entry) for entry in sys.path if entry]))
         return facts
 
     def _address_of_first(self, facts: list[Facts]) -> str:
-        """The address at which other hosts reach worker 0."""
+        """Return the address of worker 0 for other hosts."""
         if self._request.master_addr:
             return self._request.master_addr
         addresses = [facts[self._host_of.index(host)].get("address", "") for host in sorted(set(self._host_of))]
@@ -179,17 +179,17 @@ class OverSsh(ProcessHost):
         if len(addresses) > 1 and (_is_loopback(first) or ":" in first):
             what = "which other hosts cannot reach" if _is_loopback(first) else "which is not an IPv4 address"
             raise UsageError(
-                f"host {self._names[0]} is reached at {first} from here, {what}; name it by its address in their "
-                "network, or give that with --master-addr"
+                f"host {self._names[0]} has the address {first} here, {what}; name it in --hosts by its address in "
+                "their network, or set --master-addr"
             )
         return first
 
 
-class _Said:
-    """Standard error of a client and its host: kept for errors, and shown once the worker is known."""
+class _HostStderr:
+    """Reads standard error of an ssh client: keeps the last lines for errors, prints them once `is_printed`."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
-        self.is_heard = False
+        self.is_printed = False
         self._name, self._stream = name, stream
         self._lines: deque[str] = deque(maxlen=20)
         self._thread = threading.Thread(target=self._read, daemon=True, name=f"paceline-host-{name}")
@@ -206,18 +206,18 @@ class _Said:
             for data in stream:
                 line = plain_text(data.decode(errors="replace").strip())
                 self._lines.append(line)
-                if self.is_heard:
+                if self.is_printed:
                     print(f"{self._name}: {line}", file=sys.stderr, flush=True)
 
 
 def _read_answer(fd: int, token: str) -> Facts:
-    """The worker's facts, after whatever a login prints; OSError if the other end is gone before.
+    """Skip the login's output and return the worker's facts; OSError if the connection closes before.
 
-    Read byte by byte, since what follows the line belongs to the pipe.
+    Reads byte by byte, since everything after the line belongs to the pipe.
     """
     deadline = time.monotonic() + START_S
     line = b""
-    for _ in range(MOST_NOISE_BYTES):
+    for _ in range(MOST_LOGIN_BYTES):
         if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:
             raise TimeoutError(f"did not answer within {START_S:g} s")
         letter = os.read(fd, 1)
@@ -231,16 +231,16 @@ def _read_answer(fd: int, token: str) -> Facts:
             try:
                 return msgspec.json.decode(words.removeprefix(f"{MARK} {token} "), type=Facts)
             except (msgspec.DecodeError, RecursionError):
-                raise MessageError("does not answer as a worker does; is paceline the same there?") from None
+                raise MessageError("sent a malformed reply; check that it has the same version of paceline") from None
         line = b""
-    raise TimeoutError("says more than a login should before its worker is heard")
+    raise TimeoutError(f"printed more than {MOST_LOGIN_BYTES >> 10} KiB at login, before its worker replied")
 
 
-def _carried_variables() -> dict[str, str]:
-    """Variables of this process that decide what a worker finds, and by which interface."""
-    carried = {key: os.environ[key] for key in ("GLOO_SOCKET_IFNAME",) if os.environ.get(key)}
+def _forwarded_variables() -> dict[str, str]:
+    """Environment variables of this process that workers need: the network interface and PYTHONPATH."""
+    forwarded = {key: os.environ[key] for key in ("GLOO_SOCKET_IFNAME",) if os.environ.get(key)}
     places = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return {**carried, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}
+    return {**forwarded, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}
 
 
 def _is_loopback(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""Workers that torchrun, or a program that sets the same variables, has started: this process is one of them."""
+"""Launcher under torchrun, or a program that sets the same variables: this process is one of the workers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from paceline.launch.rendezvous import (
     collect,
     connect,
     device_for,
+    disconnect,
     leave,
-    part,
     publish,
 )
 from paceline.launch.torchrun_env import TorchrunEnv
@@ -25,7 +25,7 @@ from paceline.train.context import Context, Event
 
 
 class Torchrun(Launcher):
-    """One worker or server per process, servers last, placed by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+    """One worker or server per process, servers last; ranks and rendezvous come from torchrun's variables."""
 
     name: ClassVar[str] = "torchrun"
     starts_all: ClassVar[bool] = False
@@ -37,12 +37,12 @@ class Torchrun(Launcher):
     def check(self) -> None:
         if not TorchrunEnv.is_here(self.request.environment):
             raise UsageError(
-                "--launcher torchrun needs RANK and WORLD_SIZE, which torchrun sets: start this command by it"
+                "--launcher torchrun needs RANK and WORLD_SIZE, which torchrun sets; start this command with torchrun"
             )
         TorchrunEnv.from_environment(self.request.environment)
 
     def open(self, num_processes: int) -> TorchrunPool:
-        del num_processes  # decided by torchrun; compared with each task
+        del num_processes  # set by torchrun; compared with each task
         return TorchrunPool(TorchrunEnv.from_environment(self.request.environment))
 
     @property
@@ -50,22 +50,22 @@ class Torchrun(Launcher):
         return TorchrunEnv.from_environment(self.request.environment).rank == 0
 
     def describe(self) -> Place:
-        meeting = TorchrunEnv.from_environment(self.request.environment)
-        return Place(self.name, -(-meeting.world_size // meeting.local_world_size))
+        env = TorchrunEnv.from_environment(self.request.environment)
+        return Place(self.name, -(-env.world_size // env.local_world_size))
 
 
 class TorchrunPool(WorkerPool):
-    """This process takes part in every task; rank 0 receives the results of all."""
+    """A pool of which this process is one worker; rank 0 receives all results."""
 
-    def __init__(self, meeting: TorchrunEnv) -> None:
-        self.rank, self.world_size = meeting.rank, meeting.world_size
+    def __init__(self, env: TorchrunEnv) -> None:
+        self.rank, self.world_size = env.rank, env.world_size
         self.is_main = self.rank == 0
-        self._meeting = meeting
+        self._env = env
         self._store: Any = None
         self._job = 0
 
     def give(self, objects: bytes) -> None:
-        del objects  # every process was given the same objects by its own script
+        del objects  # the script of every process made the same objects
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         import torch
@@ -73,35 +73,35 @@ class TorchrunPool(WorkerPool):
         if task.num_processes > self.world_size:
             servers = f" and {task.num_servers} servers" if task.num_servers else ""
             raise UsageError(
-                f"{task.num_workers} workers{servers} are asked for, but torchrun started {self.world_size}"
+                f"{task.num_workers} workers{servers} are requested, but torchrun started {self.world_size} processes"
             )
         torch.set_num_threads(task.threads)
         keep_memory()
         if self._store is None:
-            store = self._meeting.open_store(task.timeout_s)
-            self._store = prefix_store(f"paceline{self._meeting.attempt}", store)
+            store = self._env.open_store(task.timeout_s)
+            self._store = prefix_store(f"paceline{self._env.attempt}", store)
         self._job += 1
-        results = self._take_part(task, on_event) if self.rank < task.num_processes else []
-        # Processes without a part in this task, and those that are done early, wait for its end.
-        self._meet(f"end{self._job}")
+        results = self._run_here(task, on_event) if self.rank < task.num_processes else []
+        # Processes that do not run this task, or finish early, wait for its end.
+        self._barrier(f"end{self._job}")
         return results
 
     def close(self) -> None:
         self._store = None
 
-    def _take_part(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        meeting = self._meeting
-        seat = TaskSlot(
+    def _run_here(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
+        env = self._env
+        slot = TaskSlot(
             job=self._job,
             rank=self.rank,
-            local_rank=meeting.local_rank,
-            node=meeting.node,
-            address=address_towards(meeting.host, meeting.port),
+            local_rank=env.local_rank,
+            node=env.node,
+            address=address_towards(env.host, env.port),
         )
-        comm, wide = connect(task, self._store, seat)
-        more = MoreComms(task, self._store, seat)
-        result = task.call(Context(comm, device_for(task, meeting.local_rank), on_event, more.connect, wide))
-        part(task, self.rank, comm, wide)
+        comm, wide = connect(task, self._store, slot)
+        more = MoreComms(task, self._store, slot)
+        result = task.call(Context(comm, device_for(task, env.local_rank), on_event, more.connect, wide))
+        disconnect(task, self.rank, comm, wide)
         if self.rank >= task.num_workers:
             return []
         publish(self._store, f"result{self._job}/{self.rank}", result)
@@ -109,7 +109,7 @@ class TorchrunPool(WorkerPool):
             return []
         return [collect(self._store, f"result{self._job}/{rank}") for rank in range(task.num_workers)]
 
-    def _meet(self, key: str) -> None:
+    def _barrier(self, key: str) -> None:
         if self._store.add(key, 1) == self.world_size:
             self._store.set(f"{key}/all", "1")
         while True:
@@ -117,7 +117,7 @@ class TorchrunPool(WorkerPool):
                 self._store.get(f"{key}/all")
                 break
             except RuntimeError as error:
-                # A task may last longer than the time limit of one answer; a store that is gone does not.
+                # Keep waiting if a long task exceeds the store's time limit; other errors mean that the store is gone.
                 if "timeout" not in str(error).lower():
-                    raise RunError(f"worker {self.rank} lost the meeting point: {error}") from None
+                    raise RunError(f"worker {self.rank} lost the rendezvous store: {error}") from None
         leave(self._store, key, is_host=self.is_main, num_others=self.world_size - 1)

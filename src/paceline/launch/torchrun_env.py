@@ -1,4 +1,4 @@
-"""Rendezvous of processes that torchrun started, read from the environment."""
+"""Environment variables of torchrun: rank, world size and rendezvous address of this process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from paceline.errors import RunError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class TorchrunEnv:
-    """The rank of a process and the address of the store that it shares with its peers."""
+    """The ranks of a process and the address of the rendezvous store."""
 
     rank: int
     world_size: int
     host: str
     port: int
     local_rank: int
-    local_world_size: int = 1  # processes of this host
+    local_world_size: int = 1  # processes on this host
     node: str  # processes with the same name here share a host
     opens_store: bool
     attempt: str = "0"  # torchrun restarts all processes after a failure; the store keeps the keys of the last attempt
@@ -39,7 +39,9 @@ class TorchrunEnv:
             local_rank = int(environment.get("LOCAL_RANK", rank))
             local_world_size = max(int(environment.get("LOCAL_WORLD_SIZE", world_size)), 1)
         except (KeyError, ValueError) as error:
-            raise UsageError(f"RANK is set, but the rest of torchrun's environment is not in order: {error}") from None
+            raise UsageError(
+                f"RANK is set, but another variable of torchrun is missing or malformed: {error}"
+            ) from None
         return TorchrunEnv(
             rank=rank,
             world_size=world_size,
@@ -48,15 +50,17 @@ class TorchrunEnv:
             local_rank=local_rank,
             local_world_size=local_world_size,
             node=environment.get("GROUP_RANK") or host_identity(),
-            # torchrun may open a store of its own at that address; else rank 0 does.
+            # Rank 0 opens the store unless torchrun has opened one at that address.
             opens_store=rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
             attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
         )
 
     def open_store(self, timeout_s: float) -> Any:
-        """The store of all processes; rank 0 opens it unless torchrun did."""
+        """Connect to the store of all processes; rank 0 opens it unless torchrun did."""
         try:
             return make_store(self.host, self.port, is_master=self.opens_store, timeout_s=timeout_s)
         except (RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
-            raise RunError(f"worker {self.rank} cannot meet the others at {self.host}:{self.port}: {reason}") from None
+            raise RunError(
+                f"worker {self.rank} cannot reach the rendezvous at {self.host}:{self.port}: {reason}"
+            ) from None

@@ -1,4 +1,4 @@
-"""Versions that must be equal on all hosts: Python, paceline and its source files, torch. Does not import torch."""
+"""Version check between hosts: Python, paceline and its source files, torch. Does not import torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {
 
 
 def own_facts() -> dict[str, str]:
-    """Versions of this interpreter and its packages."""
+    """Return the versions of this interpreter and its packages."""
     try:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def own_facts() -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """A sentence about the first difference; empty when all are equal."""
+    """Describe the first difference; empty if all versions are equal."""
     for key, word in WORDS.items():
         if ours.get(key) != theirs.get(key):
             return f"it has {word} {theirs.get(key, 'unknown')}, this host {ours.get(key)}"
@@ -46,7 +46,7 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 @functools.cache
 def _source_digest() -> str:
-    """A digest of the source files, since two working copies may have the same version number."""
+    """Digest of the source files: two working copies may have the same version number."""
     digest = hashlib.sha256()
     folder = Path(paceline.__file__).parent
     for file in sorted(folder.rglob("*.py")):

@@ -1,6 +1,6 @@
-"""A worker process: takes tasks from its parent's pipe until the pipe closes.
+"""A worker process: runs tasks that it receives through its parent's pipe until the pipe closes.
 
-Started as `python -m paceline.launch.worker_process FD`. The pipe from the parent carries pickles.
+Started as `python -m paceline.launch.worker_process FD`. Messages from the parent are pickles.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def serve(pipe: MessageChannel) -> NoReturn:
-    """Carry out the parent's orders, one after the other, until the pipe closes."""
+    """Execute the parent's orders until the pipe closes."""
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
     _get_ready()
     pipe.send(Ready())
@@ -58,12 +58,12 @@ def serve(pipe: MessageChannel) -> NoReturn:
             reply = Failed("raised", "received an order out of turn")
         try:
             pipe.send(reply)
-        except (TypeError, OverflowError, UnicodeEncodeError) as error:  # a result that has no plain form
-            pipe.send(Failed("raised", f"has a result that cannot be sent: {error}"))
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:  # a result that cannot be encoded
+            pipe.send(Failed("raised", f"returned a result that cannot be sent: {error}"))
 
 
 def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
-    """Open the store at which all workers meet in this process."""
+    """Open the store for the rendezvous of all workers in this process."""
     from paceline.comm.torch import keep_store
 
     try:
@@ -74,7 +74,7 @@ def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
 
 
 def _get_ready() -> None:
-    """Import and warm up before the first task, so that idle workers do not disturb what it measures."""
+    """Import and warm up before the first task, so that no worker does so while another is measured."""
     import torch
 
     from paceline.train import job  # noqa: F401
@@ -92,8 +92,8 @@ def _work(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]
     from paceline.comm import CommError
     from paceline.comm.torch import is_peer_failure, make_store
     from paceline.errors import PacelineError
-    from paceline.launch.file_transfer import delivered
-    from paceline.launch.rendezvous import MoreComms, TaskSlot, address_towards, connect, device_for, part
+    from paceline.launch.file_transfer import send_files_after
+    from paceline.launch.rendezvous import MoreComms, TaskSlot, address_towards, connect, device_for, disconnect
     from paceline.train.allocator import give_back_memory
     from paceline.train.context import Context
     from paceline.train.user_objects import unpack
@@ -107,27 +107,27 @@ def _work(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]
         torch.set_num_threads(task.threads)
         if store is None:
             store = make_store(*order.master, is_master=False, timeout_s=task.timeout_s)
-        seat = TaskSlot(
+        slot = TaskSlot(
             job=order.job,
             rank=order.rank,
             local_rank=order.local_rank,
             node=order.node,
             address=order.address or address_towards(*order.master),
         )
-        comm, wide = connect(task, store, seat)
+        comm, wide = connect(task, store, slot)
         context = Context(
             comm,
             device_for(task, order.local_rank),
             lambda event: pipe.send(Emitted(event)),
-            MoreComms(task, store, seat).connect,
+            MoreComms(task, store, slot).connect,
             wide,
         )
         if order.rank == 0:
-            with delivered(task, pipe.send) as placed:
-                result = placed.call(context)
+            with send_files_after(task, pipe.send) as local_task:
+                result = local_task.call(context)
         else:
             result = task.call(context)
-        part(task, order.rank, comm, wide)
+        disconnect(task, order.rank, comm, wide)
         return store, Done(result)
     except CommError as error:
         return store, Failed("comm", str(error))
@@ -140,9 +140,9 @@ def _work(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]
 
 
 def _end_with_parent(fd: int) -> None:
-    """End this process when the parent is gone, even by kill -9 in the middle of a task."""
+    """End this process when the parent ends, even by SIGKILL during a task."""
     poller = select.poll()
-    half_closed = getattr(select, "POLLRDHUP", 0)  # as far as a connection from another host goes
+    half_closed = getattr(select, "POLLRDHUP", 0)  # the event for connections from another host
     poller.register(fd, select.POLLHUP | half_closed)
     while True:
         if any(event & (select.POLLHUP | select.POLLERR | half_closed) for _, event in poller.poll()):
@@ -152,7 +152,7 @@ def _end_with_parent(fd: int) -> None:
 def _leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # native threads of a comm may still run; there is nothing left to clean up
+    os._exit(code)  # skip clean-up: native threads of a comm may still run
 
 
 if __name__ == "__main__":

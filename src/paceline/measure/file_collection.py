@@ -1,21 +1,21 @@
-"""Files of workers that do not share a disk with rank 0, carried there over the comm, in pieces."""
+"""File collection: workers without a disk in common with rank 0 send it their files over the comm, in pieces."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import torch
 
-from paceline.errors import RunError
 from paceline.measure.clock import ClockComm
+from paceline.worker_files import path_in_run
 
 PIECE_BYTES = 1 << 20
 TAG = 0x7C03
 
 
 def told_by_root(comm: ClockComm, text: str) -> str:
-    """Rank 0's text, on every worker."""
+    """Broadcast a text from rank 0; return it on every worker."""
     data = text.encode()
     with comm.uncounted():
         length = torch.tensor([len(data)])
@@ -28,7 +28,8 @@ def told_by_root(comm: ClockComm, text: str) -> str:
 
 
 def carry_to_root(comm: ClockComm, folder: Path, local: Path | None) -> None:
-    """Bring every file below a worker's own folder into rank 0's; None where it needs no help. All workers call it."""
+    """Copy all files of a worker's `local` folder to `folder` on rank 0. Collective: `local` is None on workers that
+    write to rank 0's disk themselves."""
     files = sorted(path for path in local.rglob("*") if path.is_file()) if local is not None else []
     names = [(path.relative_to(local).as_posix(), path.stat().st_size) for path in files] if local is not None else []
     listing = json.dumps(names).encode()
@@ -54,10 +55,7 @@ def _receive_all(comm: ClockComm, rank: int, length: int, folder: Path) -> None:
     listing = torch.zeros(length, dtype=torch.uint8)
     comm.recv(listing, rank, TAG)
     for name, size in json.loads(bytes(listing.tolist())):
-        inner = PurePosixPath(name)
-        if inner.is_absolute() or ".." in inner.parts:
-            raise RunError(f"worker {rank} wants to write outside the run's folder: {name!r}")
-        target = folder / inner
+        target = path_in_run(folder, name, rank=rank)
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             for begin in range(0, size, PIECE_BYTES):
