@@ -32,8 +32,8 @@ def run_study(
 ) -> StudyOutcome | None:
     """Run every cell of a study; return None if another process reports.
 
-    The study is stored in a new folder below `out`, or resumed in the folder `resume`, where completed cells are not run
-    again. An interrupted or failed study keeps everything measured so far.
+    The study is stored in a new folder below `out`, or resumed in the folder `resume` without repeating completed
+    cells. An interrupted or failed study keeps everything measured so far.
     """
     with ExitStack() as stack:
         folder, stored = None, None
