@@ -53,7 +53,7 @@ def cost_of_measuring(
 
 
 def steps_per_block(num_steps: int) -> int:
-    """Length of a block: short, so that noise affects both kinds alike, and about 20 pairs if there are enough steps."""
+    """Return the length of a block: short, so that noise affects both kinds alike, and about 20 pairs if possible."""
     return min(max(num_steps // 48, 1), 5)
 
 
