@@ -139,7 +139,7 @@ def test_a_study_goes_on_wherever_it_was_interrupted(make: Callable[[], Study], 
             ran(make(), out, first)
         [stored] = list_runs(out)
         assert stored.status == "interrupted"
-        assert caught.value.__notes__ == [f"what was measured until then is kept; go on with --resume {stored.folder}"]
+        assert caught.value.__notes__ == [f"completed runs are kept; continue with --resume {stored.folder}"]
         study = make()
         folder = unfinished(study, out)
         assert folder == stored.folder
@@ -181,7 +181,7 @@ def test_other_cells_go_on_after_a_failure(make: Callable[[], Study], tmp_path: 
     assert outcome is not None
     assert outcome.result.results
     [warning] = listener.warnings
-    assert warning.endswith("failed: worker 1 died; the others go on")
+    assert warning.endswith("failed: worker 1 died; continuing with the others")
     failed = listener.started_rows[1]
     assert [row for row in listener.started_rows if row[0] == failed[0] and row != failed] == [] or make is tune
 
@@ -208,7 +208,7 @@ def test_a_failing_overhead_probe_is_a_caution(make: Callable[[], Study], tmp_pa
 
     outcome = ran(make(), tmp_path, MadeUpLauncher(reply))
     assert outcome.result.status == "done"
-    assert outcome.result.cautions == ["the cost of measuring is not known: worker 0 died"]
+    assert outcome.result.cautions == ["profiling overhead could not be measured: worker 0 died"]
     assert all(row.measuring is None for row in outcome.result.results)
     assert read_study(outcome.folder).cautions == outcome.result.cautions
 

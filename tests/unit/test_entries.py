@@ -30,7 +30,7 @@ def test_servers_are_beside_the_workers() -> None:
 def test_statistics_in_step_need_workers_in_step() -> None:
     recipe = RECIPE.replace({"train.batchnorm": "sync"})
     assert make_entry("parameter-server", recipe).guarantee == "EXACT"
-    with pytest.raises(UsageError, match="at their own pace, and batchnorm sync needs them in step"):
+    with pytest.raises(UsageError, match="is asynchronous, and batchnorm sync needs synchronous workers"):
         make_entry("parameter-server:mode=bounded", recipe)
 
 

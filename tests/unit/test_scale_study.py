@@ -92,7 +92,7 @@ def test_a_point_that_fails_loses_no_other(tmp_path: Path, troubles: Troubles) -
         ("one-worker", 1): 3, ("ring", 2): 3, ("ring", 3): 1, ("ddp", 2): 3, ("ddp", 3): 3,
     }  # fmt: skip
     assert heard.started_rows.count(("ring on 3, strong", 2)) == 0  # it is not tried again
-    assert heard.warnings == ["ring on 3, strong: failed: worker 1 died; the others go on"]
+    assert heard.warnings == ["ring on 3, strong: failed: worker 1 died; continuing with the others"]
     assert study.status == "done"
 
 

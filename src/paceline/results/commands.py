@@ -1,12 +1,4 @@
-"""Results of `paceline bench`: collectives on every comm.
-
-Listings of strategies with their predicted bytes, codecs and models.
-
-Emulated clusters: those that there are, and what was measured in one.
-
-Two runs or studies side by side.
-
-The equivalence certificate: how far every strategy is from one process that plays all workers."""
+"""Results of commands that are not studies: bench, strategies, codecs, models, cluster, diff and verify."""
 
 from __future__ import annotations
 
@@ -18,7 +10,7 @@ from paceline.results.value import Interval, Json, Scalar, Value
 
 
 class CommSpeedup(Value, frozen=True, kw_only=True):
-    """The reference comm's time over this one's."""
+    """The reference comm's time divided by this comm's time."""
 
     over: str
     value: float
@@ -26,11 +18,11 @@ class CommSpeedup(Value, frozen=True, kw_only=True):
 
 
 class CollectiveResult(Value, frozen=True, kw_only=True):
-    """One operation of one size on one comm; an iteration lasts as long as its slowest worker takes."""
+    """One operation of one size on one comm; the time of an iteration is that of its slowest worker."""
 
     op: str
     comm: str
-    result: str  # whose memory the result is in: private, shared or plain
+    result: str  # memory that holds the result: private, shared or plain
     world_size: int
     bytes: int
     dtype: str
@@ -52,17 +44,17 @@ class Bench(Value, frozen=True, kw_only=True):
     results: list[CollectiveResult]
     copy_limit_bytes_per_s: float  # at the largest size
     reference: str
-    unavailable: dict[str, str]  # comms that cannot be used here, with the reasons
+    unavailable: dict[str, str]  # comms that cannot be used here -> reason
     environment: Environment
 
 
 class StrategyEntry(Value, frozen=True, kw_only=True):
-    """One strategy for a model on so many workers; bytes and messages are predicted."""
+    """One strategy for one model and number of workers; bytes and messages are predicted."""
 
     strategy: str
     description: str
     paper: str
-    unavailable: str  # the reason, empty where it can be used
+    unavailable: str  # the reason; empty if it can be used
     guarantee: str
     options: dict[str, Scalar]
     workers: int
@@ -92,7 +84,7 @@ class StrategyCatalogue(Value, frozen=True, kw_only=True):
 
 
 class ClusterFigure(Value, frozen=True, kw_only=True):
-    """One figure of a cluster. `asked` is None where nothing was asked for."""
+    """One measured figure of a cluster. `asked` is None if no value was requested."""
 
     what: str  # bandwidth in bits per second, latency in seconds one way, cpus, memory in bytes
     where: str
@@ -115,7 +107,7 @@ class ListedCluster(Value, frozen=True, kw_only=True):
     addresses: list[str]
     is_ready: bool
     keeper: int  # process that keeps the cluster up
-    parent: int | None  # process that the cluster ends with; None: it stays until `down`
+    parent: int | None  # the cluster ends with this process; None: it stays until `down`
     processes: list[int]
     cgroups: list[str]
 
@@ -134,7 +126,7 @@ class DiffSide(Value, frozen=True, kw_only=True):
 
 
 class DiffRow(Value, frozen=True, kw_only=True):
-    """One strategy on both sides; pairs are A and B."""
+    """One strategy on both sides; pairs are (A, B)."""
 
     label: str
     labels: tuple[str, str]
@@ -170,17 +162,17 @@ Traffic = list[tuple[str, int, float]]  # operation, peer (-1: all) and bytes of
 
 
 class Divergence(Value, frozen=True, kw_only=True):
-    """How far one replica is from where it should be, after one step."""
+    """The error of one replica after one step."""
 
     optimizer: str
     rank: int
     step: int
     tensor: str
-    error: float  # infinite where replicas are not equal at all, which JSON shows as null
+    error: float  # infinite if replicas that must be equal are not; null in JSON
 
 
 class Certified(Value, frozen=True, kw_only=True):
-    """One strategy on so many workers with one model."""
+    """One line of the certificate: a strategy, a number of workers, a model."""
 
     strategy: str
     world_size: int
@@ -190,7 +182,7 @@ class Certified(Value, frozen=True, kw_only=True):
     guarantee: str
     max_relative_error: float
     tolerance: float
-    passed: bool  # a strategy that promises nothing has nothing to pass
+    passed: bool  # always False for a strategy without a guarantee
     meets_guarantee: bool
     bytes_as_predicted: bool
     first_divergence: Divergence | None
@@ -204,25 +196,25 @@ class Certificate(Value, frozen=True, kw_only=True):
 
 
 class ReplicaStep(Value, frozen=True, kw_only=True):
-    """One worker's replica after a step. Errors are set where there is an oracle, distances where they were asked."""
+    """One worker's replica after a step. Errors need an oracle; distances are set on request."""
 
     step: int
     digest: str
-    relative_error: float | None = None  # distance to the oracle over the oracle's length
-    relative_to_path: float | None = None  # the same over the way that the oracle has moved
-    tensor: str | None = None  # that is furthest from the oracle's
+    relative_error: float | None = None  # distance to the oracle / norm of the oracle
+    relative_to_path: float | None = None  # distance to the oracle / distance of the oracle from its start
+    tensor: str | None = None  # the tensor furthest from the oracle's
     distance: float | None = None  # to the mean of all replicas
-    longest_update: float | None = None  # of this worker's optimiser so far
+    longest_update: float | None = None  # norm of this worker's largest optimiser update so far
 
 
 class ReplicaReport(Value, frozen=True, kw_only=True):
-    """The report of one worker of a verification."""
+    """Report of one worker of `verify`."""
 
     rank: int
     steps: list[ReplicaStep]
     start_digest: str
     final_digest: str
     metrics: Json
-    counted: list[Traffic] = []  # by the comm, per step
-    predicted: list[Traffic] = []  # by the strategy, per step
+    counted: list[Traffic] = []  # by the comm, one item per step
+    predicted: list[Traffic] = []  # by the strategy, one item per step
     final_relative_error: float | None = None

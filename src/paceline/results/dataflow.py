@@ -1,4 +1,4 @@
-"""Costs of a convolution or a network on an accelerator."""
+"""Results of `paceline dataflow`: costs of a convolution or a network on an accelerator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENERGY_LEVELS = ("mac", "register_file", "neighbour", "buffer", "dram")
 
 
 class AccessCounts(Value, frozen=True, kw_only=True):
-    """Words by level of the memory and by what they are."""
+    """Words moved, by memory level and by kind of data."""
 
     dram: dict[str, int]
     buffer: dict[str, int]
@@ -23,7 +23,7 @@ class AccessCounts(Value, frozen=True, kw_only=True):
 
 
 class EnergyByLevel(Value, frozen=True, kw_only=True):
-    """In units of one multiply-accumulate."""
+    """Energy in units of one multiply-accumulate."""
 
     mac: float
     dram: float
@@ -32,7 +32,7 @@ class EnergyByLevel(Value, frozen=True, kw_only=True):
     register_file: float
 
     def by_level(self, per: float = 1.0) -> dict[str, float]:
-        """Levels in the order in which they are shown."""
+        """Return the energy of each level, in display order."""
         return {level: getattr(self, level) / per for level in ENERGY_LEVELS}
 
 
@@ -43,7 +43,7 @@ class LayerEnergy(EnergyByLevel, frozen=True, kw_only=True):
 
 
 class Gating(Value, frozen=True, kw_only=True):
-    """Products with a zero, which are not made."""
+    """Multiplications by zero, which are skipped."""
 
     products: int
     energy_saved: float
@@ -74,7 +74,7 @@ class Cost(Value, frozen=True, kw_only=True):
     processing_s: float  # on the chip, without waiting for DRAM
     dram_s: float
     time_s: float
-    utilisation: float  # share of PE cycles in that time in which a PE multiplies
+    utilisation: float  # share of the PE cycles in time_s in which a PE multiplies
     processing_utilisation: float
     accesses: AccessCounts
     buffer_traffic_bytes: int
@@ -91,7 +91,7 @@ class LayerCost(Cost, frozen=True, kw_only=True):
     input_zeros: float
     output_zeros: float
     filter_zeros: float | None
-    is_counted: bool  # zeros were counted on real values
+    is_counted: bool  # whether zeros were counted on real values
     mapping: dict[str, int]
     active_pes: int
     pes: int

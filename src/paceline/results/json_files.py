@@ -1,6 +1,6 @@
-"""Reading and writing the JSON of runs and studies: the only code that does either.
+"""The only reader and writer of the JSON files of runs and studies.
 
-Reading validates: a file that is damaged, foreign or of a newer version raises `Unreadable` with the reason.
+Reading validates: a file that is damaged, foreign or from a newer version raises `Unreadable` with the reason.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from paceline.results.value import Json, Value
 
 RUN_FILE = "summary.json"
 STUDY_FILE = "study.json"
-MOST_BYTES = 1 << 30  # larger than any file that we write: refused before it fills the memory
+MOST_BYTES = 1 << 30  # larger than any file that paceline writes
 
 V = TypeVar("V", bound=Value)
 
 
 class Unreadable(UsageError):
-    """A stored file that cannot be used, and why."""
+    """A stored file cannot be read; the message gives the reason."""
 
 
 def encode(value: Value) -> bytes:
-    """The value as indented JSON; NaN and infinity become null, because JSON has neither."""
+    """Encode a value as indented JSON; NaN and infinity become null."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def read_file(file: Path) -> RunRecord | StudyResult:
-    """The run or the study in a file."""
+    """Read the run or study stored in a file."""
     plain = read_object(file)
     schema = plain.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
@@ -46,13 +46,13 @@ def read_file(file: Path) -> RunRecord | StudyResult:
     if kind == "run":
         return _convert(plain, RunRecord, file)
     if kind == "study":
-        name = plain.setdefault("study", "compare")  # the first studies were comparisons and did not say so
+        name = plain.setdefault("study", "compare")  # the first versions had only comparisons
         return _convert(plain, study_types.get(name, StudyResult) if isinstance(name, str) else StudyResult, file)
     raise Unreadable(f"{str(file)!r} is neither a run nor a study: its kind is {str(kind)[:40]!r}")
 
 
 def read_object(file: Path) -> Json:
-    """The JSON object in a file."""
+    """Read the JSON object in a file."""
     try:
         if file.stat().st_size > MOST_BYTES:
             raise Unreadable(f"{str(file)!r} is damaged: it is larger than any file of a run")
@@ -67,17 +67,17 @@ def read_object(file: Path) -> Json:
 
 
 def settled(result: RunResult) -> RunResult:
-    """The result as it will be read again: what is shown now equals what is shown later."""
+    """Encode and decode a result, so that it is shown now exactly as it will be after loading."""
     return msgspec.json.decode(msgspec.json.encode(result), type=RunResult)
 
 
 def convert(plain: Any, kind: type[V]) -> V:
-    """Plain values as a typed one; raises msgspec.ValidationError where they do not fit."""
+    """Convert plain values to a typed one; raise msgspec.ValidationError if they do not match."""
     return msgspec.convert(plain, kind)
 
 
 def received(answers: Iterable[Any], kind: type[V]) -> list[V]:
-    """The reports of workers in order of rank: typed already, or plain values where they come from another host."""
+    """Convert workers' reports, in order of rank. Reports from another host arrive as plain values."""
     reports = []
     for rank, answer in enumerate(answers):
         try:

@@ -1,4 +1,4 @@
-"""Results of a quantization: every stage, every tensor, and the deployed files."""
+"""Result of `paceline quantize`: its stages, its tensors and the deployed files."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class LeftInFloat(Value, frozen=True, kw_only=True):
 
 
 class Stage(Value, frozen=True, kw_only=True):
-    """One stage on the way from floats to integers, judged on the test set."""
+    """One stage of quantization, evaluated on the test set."""
 
     stage: str  # the key, such as weights-per-channel
-    name: str  # for people
+    name: str  # the displayed name
     calibration: str | None
     test_loss: float | None
     test_accuracy: float | None
-    change_points: float | None  # of accuracy, against the float model
-    agreement: float | None  # share of test samples with the float model's answer
+    change_points: float | None  # percentage points of accuracy gained over the float model
+    agreement: float | None  # share of test samples with the float model's prediction
     evaluation_s: float
 
 
 class WeightPicture(Value, frozen=True, kw_only=True):
-    """Weights of one layer: how many fall into each bin between low and high, as floats and as int8."""
+    """Histograms of one layer's weights between low and high, before and after quantization."""
 
     layer: str
     kind: str
@@ -56,7 +56,7 @@ class WeightPicture(Value, frozen=True, kw_only=True):
 
 
 class ActivationPicture(Value, frozen=True, kw_only=True):
-    """Activations of one tensor, and the range that each method of calibration chose for it."""
+    """Histogram of one activation tensor, and the range that each calibration method chose for it."""
 
     tensor: str
     kind: str
@@ -90,7 +90,7 @@ class Latency(Value, frozen=True, kw_only=True):
 
 
 class RunnerSpeedup(Value, frozen=True, kw_only=True):
-    """How many times as fast int8 is as fp32, for one size of batch."""
+    """Speed-up of int8 over fp32 for one batch size."""
 
     batch: int
     ratio: float
@@ -98,7 +98,7 @@ class RunnerSpeedup(Value, frozen=True, kw_only=True):
 
 
 class Deployed(Value, frozen=True, kw_only=True):
-    """The ONNX files: their sizes, their answers, their times."""
+    """The ONNX files: sizes, predictions and latencies."""
 
     onnxruntime: str
     agreement_with_integer: float | None
@@ -127,12 +127,12 @@ class Quantization(StudyResult, frozen=True, kw_only=True):
     left_in_float: list[LeftInFloat]
     stages: list[Stage]
     chosen_calibration: str
-    distances: dict[str, float | None]  # by method: how far scores of training images moved
+    distances: dict[str, float | None]  # by method: mean squared change of the scores of training images
     num_calibration_samples: int
     finetuned: Finetuned | None = None
     weights: list[WeightPicture]
     activations: list[ActivationPicture]
     deployed: Deployed | None = null()
-    deployed_reason: str  # why there are no files
-    confusion: list[list[int]]  # rows: the float model's class, columns: that of the integers
+    deployed_reason: str  # why there are no ONNX files; empty if there are
+    confusion: list[list[int]]  # rows: class predicted by the float model; columns: by the integer model
     sizes: Sizes

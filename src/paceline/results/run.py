@@ -1,4 +1,4 @@
-"""Results of one run: over its workers, and for each of them."""
+"""Result of one run, over all workers and per worker, and the row of a study."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from paceline.results.value import Interval, Json, Point, Scalar, Value, null
 
 
 class TimeSummary(Value, frozen=True, kw_only=True):
-    """Times of many steps."""
+    """Summary of step times, in seconds."""
 
     mean: float
     p50: float
     p95: float
-    p90: float | None = None  # runs stored by the first versions have none
+    p90: float | None = None  # absent from runs of the first versions
 
 
 class Final(Value, frozen=True, kw_only=True):
-    """Scores at the end of training; accuracies are fractions, None where the task has none or the run diverged."""
+    """Final scores. Accuracies are fractions; None if the task has no accuracy or the run diverged."""
 
     train_loss: float | None
     train_accuracy: float | None
@@ -26,7 +26,7 @@ class Final(Value, frozen=True, kw_only=True):
 
 
 class Staleness(Value, frozen=True, kw_only=True):
-    """By how many updates gradients were late: how often each number occurred."""
+    """Distribution of gradient staleness, in updates."""
 
     counts: dict[str, int]
     max: int
@@ -34,7 +34,7 @@ class Staleness(Value, frozen=True, kw_only=True):
 
 
 class WorkerTotals(Value, frozen=True, kw_only=True):
-    """Bytes and scores of one worker over a whole run."""
+    """Bytes and scores of one worker for a whole run."""
 
     rank: int
     sent_bytes: int
@@ -61,7 +61,7 @@ class WorkerResult(WorkerTotals, frozen=True, kw_only=True):
 
 
 class Curve(Value, frozen=True, kw_only=True):
-    """Training over steps, thinned to what a chart can show; one value per point in every column."""
+    """Training curves, thinned for charts; every list has one value per point."""
 
     step: list[int]
     train_s: list[float]
@@ -72,18 +72,18 @@ class Curve(Value, frozen=True, kw_only=True):
 
 
 class Evaluation(Value, frozen=True, kw_only=True):
-    """The test set during training, judged by rank 0."""
+    """One evaluation on the test set during training, by rank 0."""
 
     step: int
     epoch: int
     train_s: float
     loss: float | None
     accuracy: float | None
-    sent_bytes: int | None = null()  # by all workers until then; unknown to a single worker
+    sent_bytes: int | None = null()  # by all workers so far; None in a single worker's report
 
 
 class Target(Value, frozen=True, kw_only=True):
-    """What it took to reach an accuracy. `step` to `sent_bytes` are set where it was reached, `best` where not."""
+    """Cost of reaching a target accuracy: `step` to `sent_bytes` if it was reached, else `best`."""
 
     accuracy: float
     reached: bool
@@ -97,7 +97,7 @@ class Target(Value, frozen=True, kw_only=True):
 
 
 class SplitMean(Value, frozen=True, kw_only=True):
-    """Where the time of a step goes, in mean seconds; the parts add up to the step."""
+    """Mean split of the step time in seconds; the parts add up to `step_s`."""
 
     step_s: float
     compute_s: float
@@ -122,12 +122,12 @@ class Split(Value, frozen=True, kw_only=True):
 
 
 class Straggler(Value, frozen=True, kw_only=True):
-    """A worker whose own work takes longer than that of the others; sizes are those of the phase, per step."""
+    """A worker whose own work takes longer than its peers'. Figures are per step, for the given phase."""
 
     rank: int
-    phase: str  # the one with the largest excess, or "all"
+    phase: str  # the phase with the largest excess, or "all"
     excess_s: float
-    excess_percent: float  # of the others' own work in all phases
+    excess_percent: float  # of the peers' own work in all phases
     interval95_percent: Interval
     steps: int
 
@@ -146,14 +146,14 @@ class Lane(Value, frozen=True, kw_only=True):
 
 
 class Timeline(Value, frozen=True, kw_only=True):
-    """A few steps of every worker."""
+    """Spans of a few steps of every worker."""
 
     first_step: int
     lanes: list[Lane]
 
 
 class WorkerResources(Value, frozen=True, kw_only=True):
-    """Samples over time; a column is None where nothing of it could be read."""
+    """Resource samples over time; a column is None if it could not be read."""
 
     rank: int
     time_s: list[float]
@@ -173,7 +173,7 @@ class Resources(Value, frozen=True, kw_only=True):
 
 
 class WorkerNetwork(Value, frozen=True, kw_only=True):
-    """Bytes of the training steps: counted by the kernel, counted by the comm, predicted by the strategy."""
+    """Bytes sent in training steps, as counted by the kernel and the comm and predicted by the strategy."""
 
     rank: int
     kernel_sent_bytes: int | None
@@ -193,7 +193,7 @@ class NetworkUse(Value, frozen=True, kw_only=True):
 
 
 class Link(Value, frozen=True, kw_only=True):
-    """Bytes from one worker to another."""
+    """Bytes sent from one worker to another."""
 
     source: int = msgspec.field(name="from")
     target: int = msgspec.field(name="to")
@@ -203,7 +203,7 @@ class Link(Value, frozen=True, kw_only=True):
 
 
 class Overhead(Value, frozen=True, kw_only=True):
-    """How much longer a step takes because it is measured."""
+    """Profiling overhead: the extra time of a measured step."""
 
     cost_percent: float
     interval95_percent: Interval | None
@@ -211,13 +211,13 @@ class Overhead(Value, frozen=True, kw_only=True):
 
 
 class Versus(Value, frozen=True, kw_only=True):
-    """The time of a step over that of another strategy."""
+    """Step time relative to another strategy."""
 
     label: str
     ratio: float
     interval95: Interval | None
     verdict: str | None = None  # against the fastest: fastest, no difference, slower, faster, one repeat cannot tell
-    limit_s: float | None = None  # against workers that never synchronise: their own time
+    limit_s: float | None = None  # step time of workers that never synchronise
 
 
 class RunResult(Value, frozen=True, kw_only=True):
@@ -247,7 +247,7 @@ class RunResult(Value, frozen=True, kw_only=True):
     num_parameters: int
     per_worker: list[WorkerResult]
     curve: Curve
-    servers: int = msgspec.field(default_factory=int)  # studies stored before there were any do not say
+    servers: int = msgspec.field(default_factory=int)  # absent from early studies
     staleness_updates: Staleness | None = null()
     evaluations: list[Evaluation] = msgspec.field(default_factory=lambda: list[Evaluation]())
     target: Target | None = null()
@@ -260,7 +260,7 @@ class RunResult(Value, frozen=True, kw_only=True):
 
 
 class Row(RunResult, frozen=True, kw_only=True):
-    """One row of a study: medians over the repeats of one strategy at one point, compared with the other rows."""
+    """One row of a study: medians over the repeats of one strategy at one point, and comparisons with other rows."""
 
     iteration_mean_s_repeats: list[float]
     slowest_mean_s_repeats: list[float] = msgspec.field(default_factory=lambda: list[float]())
@@ -272,7 +272,7 @@ class Row(RunResult, frozen=True, kw_only=True):
     speedup_interval95: Interval | None = null()
     efficiency: float | None = None
     measuring: Overhead | None = null()
-    # Set by the studies that have them.
+    # Set only by some studies.
     point: Point | None = None
     batch_size: int | None = None
     is_within: bool | None = None
@@ -282,7 +282,7 @@ class Row(RunResult, frozen=True, kw_only=True):
 
 
 class Gain(Value, frozen=True, kw_only=True):
-    """Throughput over that of fewer workers."""
+    """Throughput relative to fewer workers."""
 
     workers: int
     over_workers: int
@@ -292,7 +292,7 @@ class Gain(Value, frozen=True, kw_only=True):
 
 
 class Scaling(Value, frozen=True, kw_only=True):
-    """A point of a scaling study against one worker, and against the point with fewer workers."""
+    """A point of a scaling study compared with one worker and with the previous number of workers."""
 
     reference_s: float | None = null()
     ideal_s: float | None = null()
@@ -313,7 +313,7 @@ class Scaling(Value, frozen=True, kw_only=True):
 
 
 class MemoryUse(Value, frozen=True, kw_only=True):
-    """The most memory of a worker: predicted before the run, measured during it."""
+    """Peak memory of a worker: predicted before the run, and measured."""
 
     predicted: dict[str, int] | None
     peak_rss_bytes: int | None

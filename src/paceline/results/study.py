@@ -1,4 +1,4 @@
-"""Results of studies. Every study has the same header and adds its own fields."""
+"""Results of studies: a common header, and the fields of each study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
 
 
 class Environment(Value, frozen=True, kw_only=True):
-    """Facts of the machine that a result was measured on."""
+    """The machine that a result was measured on."""
 
     paceline: str | None = null()
     python: str | None = null()
@@ -30,7 +30,7 @@ class Environment(Value, frozen=True, kw_only=True):
 
 
 class RunRecord(Value, frozen=True, kw_only=True):
-    """The file of one run. A run that failed or was interrupted has no result."""
+    """The stored file of one run. A failed or interrupted run has no result."""
 
     schema: int
     kind: str
@@ -43,7 +43,7 @@ class RunRecord(Value, frozen=True, kw_only=True):
 
 
 class Failure(Value, frozen=True, kw_only=True):
-    """A point that could not be measured: refused before it started, or failed while it ran."""
+    """A point without a measurement: refused before it started, or failed while running."""
 
     label: str
     point: Point | None = None
@@ -55,10 +55,9 @@ class Failure(Value, frozen=True, kw_only=True):
 
 
 class StudyResult(Value, frozen=True, kw_only=True):
-    """The header of every study, and its rows.
+    """The header and the rows of a study.
 
-    A subclass names the study that it is the result of: `class Comparison(StudyResult): study_name = "compare"`. The
-    loader reads a stored study as the subclass of that name.
+    A subclass sets `study_name`; the loader reads a stored study as the subclass of that name.
     """
 
     study_name: ClassVar[str] = ""
@@ -75,7 +74,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     repeats: int | None = None
     wall_s: float | None = None
     code: dict[str, str] | None = None  # SHA-256 of the user's own files, by path
-    cautions: list[str] | None = None  # what a reader should know about the figures, such as a failed overhead probe
+    cautions: list[str] | None = None  # limitations of the figures, such as a failed overhead probe
     results: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -91,7 +90,7 @@ class CompareResult(StudyResult, frozen=True, kw_only=True):
 
 
 class Paying(Value, frozen=True, kw_only=True):
-    """Up to how many workers one strategy gains throughput, in one mode."""
+    """Number of workers up to which one strategy gains throughput, in one mode."""
 
     mode: str
     label: str
@@ -106,7 +105,7 @@ class Paying(Value, frozen=True, kw_only=True):
 
 
 class ScaleResult(StudyResult, frozen=True, kw_only=True):
-    """`modes` says what each mode keeps: the global batch or the batch per worker."""
+    """`modes` holds what each mode keeps constant: the global batch or the batch per worker."""
 
     study_name: ClassVar[str] = "scale"
 
@@ -135,7 +134,7 @@ class SweepResult(StudyResult, frozen=True, kw_only=True):
 
 
 class Candidate(Value, frozen=True, kw_only=True):
-    """One candidate at one rung of tuning; a candidate that failed has a reason and no figures."""
+    """One candidate at one rung of tuning; a failed candidate has a reason and no figures."""
 
     label: str
     end: str  # kept, reference, slower, less accurate, failed
@@ -167,7 +166,7 @@ class RungResult(Value, frozen=True, kw_only=True):
 
 
 class Best(Value, frozen=True, kw_only=True):
-    """The winner of tuning and how to use it."""
+    """The winner of tuning, with the command and the library call that use it."""
 
     label: str
     strategy: str
@@ -191,12 +190,12 @@ class TuneResult(StudyResult, frozen=True, kw_only=True):
     reference: str
     margins: dict[str, float]
     left_out: dict[str, str]
-    request: Json | None = None  # the search space as it was asked for
+    request: Json | None = None  # the requested search space
     rungs: list[RungResult] = msgspec.field(default_factory=lambda: list[RungResult]())
     best: Best | None = null()
 
 
-FigureValue = float | int | str | list[float] | None  # a number, numbers by rank, or words
+FigureValue = float | int | str | list[float] | None  # a number, numbers by rank, or text
 
 
 class MeasuredFigure(Value, frozen=True, kw_only=True):
@@ -212,7 +211,7 @@ class PublishedColumn(Value, frozen=True, kw_only=True):
 
 
 class WorkerLoad(Value, frozen=True, kw_only=True):
-    """Resources that one worker used over a run."""
+    """Resources that one worker used in a run."""
 
     rank: int
     cpu_percent: float | None
@@ -224,7 +223,7 @@ class WorkerLoad(Value, frozen=True, kw_only=True):
 
 
 class OurRow(Value, frozen=True, kw_only=True):
-    """A row measured here, in the terms of the published table."""
+    """A measured row with the columns of the published table."""
 
     key: str
     label: str
@@ -268,7 +267,7 @@ class Reproduction(StudyResult, frozen=True, kw_only=True):
     title: str
     notes: list[str]
     quantities: dict[str, PublishedColumn]
-    request: Json | None = None  # what part of the experiment was asked for, and where to run it
+    request: Json | None = None  # arguments of the study: length, data, device, cluster
     proof: list[Proof] = msgspec.field(default_factory=lambda: list[Proof]())
     ours: list[OurRow] = msgspec.field(default_factory=lambda: list[OurRow]())
     published: list[PublishedTable] = msgspec.field(default_factory=lambda: list[PublishedTable]())

@@ -1,4 +1,4 @@
-"""The base of every stored value: frozen, typed, written to JSON under its field names."""
+"""Base class of stored values: frozen, typed, written to JSON under its field names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-Json = dict[str, Any]  # an object as it stands in a file: recipes, metrics that a strategy names itself
+Json = dict[str, Any]  # a plain JSON object, such as a recipe or a strategy's own metrics
 Interval = tuple[float, float]  # low and high
 Scalar = bool | int | float | str | None
-Point = dict[str, Scalar | list[Scalar]]  # recipe keys with the values that tell one row from another
+Point = dict[str, Scalar | list[Scalar]]  # recipe keys and values that identify a row
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,7 +29,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return default if value is None else value
 
     def keys(self) -> Iterable[str]:
-        """The keys of the JSON; a key whose value is None by default is not among them."""
+        """The keys of the JSON, without fields that are left out because they are None."""
         return [key for key in _field_names(type(self)) if key in self]
 
     def __contains__(self, key: object) -> bool:
@@ -42,13 +42,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @functools.cache
 def _field_names(kind: type[Value]) -> dict[str, str]:
-    """The name of a field by its key in the JSON."""
+    """Map JSON keys to field names."""
     return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
 
 
 @functools.cache
 def _left_out(kind: type[Value]) -> frozenset[str]:
-    """The keys that the JSON leaves out while their value is None."""
+    """The keys that are left out of the JSON while their value is None."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(kind) if item.default is None)
 
 
@@ -56,7 +56,7 @@ V = TypeVar("V", bound=Value)
 
 
 def null() -> Any:
-    """The default of a field that is None until known and is written as null."""
+    """Declare a field that defaults to None and is written as null."""
     return msgspec.field(default_factory=_none)
 
 
@@ -65,11 +65,11 @@ def _none() -> None:
 
 
 def changed(value: V, **changes: Any) -> V:
-    """The value with some fields replaced."""
+    """Return the value with some fields replaced."""
     return msgspec.structs.replace(value, **changes)
 
 
 def to_json(value: Value) -> Json:
-    """The value as plain JSON values; NaN and infinity become null, because JSON has neither."""
+    """Convert a value to plain JSON values; NaN and infinity become null."""
     plain: Json = msgspec.json.decode(msgspec.json.encode(value))
     return plain

@@ -1,4 +1,4 @@
-"""What one worker hands to the parent at the end of a run."""
+"""The report that a worker returns to the parent at the end of a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from paceline.results.value import Json
 
 
 class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
-    """One worker's history, counters and scores. Sequences have a value per step of this worker.
+    """One worker's history, counters and scores. Sequences have one value per step of this worker.
 
-    From another host it arrives as plain values; `received` reads both.
+    Reports from another host arrive as plain values; `received` converts them.
     """
 
     steps_per_epoch: int
@@ -29,11 +29,11 @@ class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
     strategy_metrics: Json
     num_parameters: int
     setup_s: float | None = None
-    step_sent_bytes: Sequence[int] | None = None  # bytes sent from the start to the end of each step
+    step_sent_bytes: Sequence[int] | None = None  # bytes sent from the start of the run to the end of each step
     links: Sequence[Link] = ()
-    samples: Sequence[Json] = ()  # of the machine, as in workers/RANK.jsonl
-    sampling_s: float | None = None  # time that taking them needed
-    at_last_step: Json | None = None  # the kernel's counters after the last step
+    samples: Sequence[Json] = ()  # resource samples, as in workers/RANK.jsonl
+    sampling_s: float | None = None  # time spent taking them
+    at_last_step: Json | None = None  # kernel counters after the last step
     network_sent_bytes: int | None = None
     network_received_bytes: int | None = None
     memory_sent_bytes: int | None = None

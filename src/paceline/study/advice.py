@@ -1,4 +1,4 @@
-"""What to type and what to write to use a recipe: the command, and the call of the library."""
+"""Instructions for using a recipe: the command line and the library call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from paceline.recipe import Changes, ClusterConfig, Recipe, builtin_recipes, rec
 from paceline.results.study import Best
 
 BEST_FILE = "best.toml"
-SAME_RUN = ("name", "description", "strategies")  # keys that do not change what one run does
-MOST_WORDS = 8  # options beyond which a file says it better
+SAME_RUN = ("name", "description", "strategies")  # keys that do not affect a run
+MOST_OPTIONS = 8  # with more, `paceline run best.toml` is easier to read
 
 
 def command_for(recipe: Recipe) -> str | None:
-    """`paceline run` with a built-in recipe and the options that make it this one; None where a file says it better."""
+    """Return `paceline run` with a built-in recipe and options; None if that takes too many options."""
     bases = [(name, _changes(base, recipe)) for name, base in builtin_recipes().items()]
-    usable = [(name, changes) for name, changes in bases if changes is not None and len(changes) <= MOST_WORDS]
+    usable = [(name, changes) for name, changes in bases if changes is not None and len(changes) <= MOST_OPTIONS]
     if not usable:
         return None
     name, changes = min(usable, key=lambda pair: len(pair[1]))
@@ -25,18 +25,18 @@ def command_for(recipe: Recipe) -> str | None:
 
 
 def command_in(best: Best, folder: str | Path) -> str:
-    """What to type for the winner of a study that is stored in a folder."""
+    """Return the command that runs the winner of a stored study."""
     return best.command or f"paceline run {shlex.quote(str(Path(folder) / BEST_FILE))}"
 
 
 def library_call(strategy: str, comm: str) -> str:
-    """The lines of a training loop that agree in the same way, on the same comm."""
+    """Return the lines that give a training loop this strategy and comm."""
     wrap = f'model, optimizer = paceline.parallel(model, optimizer, strategy="{strategy}")'
     return f'paceline.init(comm="{comm}")\n{wrap}'
 
 
 def _changes(base: Recipe, recipe: Recipe) -> Changes | None:
-    """What changes one recipe into another; None where options cannot say it."""
+    """Return the changes from one recipe to another; None if options cannot express them."""
     keys = [key for key, _ in recipe_keys() if key not in SAME_RUN]
     changes = {key: _value(recipe, key) for key in keys if _value(recipe, key) != _value(base, key)}
     changes = {key: value for key, value in changes.items() if value is not None}

@@ -1,7 +1,7 @@
-"""The contract of studies: a plan of cells, and a function from measured cells to a result.
+"""The study interface: a plan of cells, and a function from measured cells to a result.
 
-A study is one file with one class. The engine (`study/engine.py`) runs it: it interleaves the cells, stores after every
-one of them, goes on where an interrupted study was, and calls `result` with everything measured so far.
+A study is one file with one class. The engine (`study/engine.py`) interleaves its cells, stores the study after every
+cell, resumes interrupted studies, and calls `result` with everything measured so far.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Cell:
     recipe: Recipe  # with the seed of this repeat
     entry: Entry
     folder_name: str  # of the run, inside the study's folder
-    shown: Entry | None = None  # the entry under the label that progress shows; the entry itself unless given
+    shown: Entry | None = None  # the entry with the label that progress shows; default: `entry`
     repeat: int = 0
-    keeps_run: bool = True  # whether the run gets a folder; else the study keeps only its result
+    keeps_run: bool = True  # whether the run is stored in a folder; otherwise only its result is kept
 
     @property
     def seed(self) -> int:
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellFailure:
-    """A cell that could not be measured: refused before it started, or failed while it ran."""
+    """A cell without a measurement: refused before it started, or failed while running."""
 
     cell: Cell
     reason: str
@@ -55,11 +55,11 @@ class CellFailure:
 
 @dataclass
 class Progress:
-    """Everything measured so far. The engine owns it, studies read it."""
+    """Everything measured so far. Written by the engine, read by studies."""
 
     results: dict[str, dict[int, RunResult]] = field(default_factory=dict)  # by key, by repeat
     failures: dict[str, CellFailure] = field(default_factory=dict)  # by key
-    overhead: tuple[str, Overhead] | None = None  # the label that was probed, and the cost of measuring
+    overhead: tuple[str, Overhead] | None = None  # label of the probed strategy, and its profiling overhead
     cautions: list[str] = field(default_factory=list)
 
     def add(self, cell: Cell, result: RunResult) -> None:
@@ -69,13 +69,13 @@ class Progress:
         return cell.repeat in self.results.get(cell.key, {})
 
     def of(self, key: str) -> list[RunResult]:
-        """The results of one key in the order of its repeats."""
+        """Return the results of one key, in order of repeats."""
         return [result for _, result in sorted(self.results.get(key, {}).items())]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadProbe:
-    """A short run at the end that measures the cost of measuring."""
+    """A short run at the end of a study that measures the profiling overhead."""
 
     recipe: Recipe
     entries: Sequence[Entry]
@@ -83,10 +83,10 @@ class OverheadProbe:
 
 
 class StudyListener:
-    """Progress callbacks of a study; all of them do nothing by default."""
+    """Progress callbacks of a study; all do nothing by default."""
 
     def planned(self, cells: Sequence[Cell]) -> None:
-        """These cells run next; cells that were measured before are not among them."""
+        """Called with the cells that run next, without those already measured."""
 
     def started(self, entry: Entry, repeat: int) -> None: ...
 
@@ -95,25 +95,24 @@ class StudyListener:
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None: ...
 
     def stage_done(self, result: StudyResult) -> None:
-        """All cells that were planned together have run."""
+        """Called when all cells that were planned together have run."""
 
 
 class Study(ABC):
-    """One kind of study. A subclass names itself, its result and its policies."""
+    """Base class of studies. A subclass sets its name, result type and policies."""
 
     name: ClassVar[str] = ""
     result_type: ClassVar[type[StudyResult]]
-    # Whether repeats have seeds of their own. Without it, repeats differ only by what disturbs the machine, which is
-    # what an interval of times should show. With it they also show how much accuracy depends on the seed: studies
-    # that judge accuracy set it.
+    # Whether every repeat has its own seed. Set by studies that judge accuracy, which depends on the seed. Otherwise
+    # repeats differ only by noise of the machine, which is what a confidence interval of times should show.
     varies_seed: ClassVar[bool] = False
-    # Whether the other cells go on after one failed. Its key is not tried again, except by a resumed study.
+    # Whether the study continues after a cell failed. Its key is not tried again until the study is resumed.
     goes_on: ClassVar[bool] = False
-    # Whether every cell starts processes of its own, so that no run inherits the memory of another.
+    # Whether every cell starts new processes, so that no run inherits the memory of another.
     has_own_processes: ClassVar[bool] = False
-    # Fields of the result that say what was asked for: two studies that agree in them are the same study.
+    # Fields of the result that hold the request: studies with equal values are the same study.
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats")
-    repeat_mark: ClassVar[str] = "-"  # before the number of a repeat in a folder's name
+    repeat_mark: ClassVar[str] = "-"  # separates the repeat number in a folder name
 
     recipe: Recipe
     repeats: int
@@ -121,29 +120,29 @@ class Study(ABC):
     @property
     @abstractmethod
     def num_processes(self) -> int:
-        """Processes that the largest cell needs."""
+        """Number of processes that the largest cell needs."""
 
     @abstractmethod
     def cells(self) -> list[Cell]:
-        """The cells of the first stage, made by `repeated`."""
+        """Return the cells of the first stage, made with `repeated`."""
 
     def next_cells(self, progress: Progress) -> list[Cell]:
-        """The cells of the next stage, once all before have run; none where the study is complete."""
+        """Return the cells of the next stage; none if the study is complete."""
         del progress
         return []
 
     @abstractmethod
     def result(self, header: StudyResult, progress: Progress) -> StudyResult:
-        """The result from everything measured so far, whether that is all or not; see `make_result`."""
+        """Return the result of everything measured so far, complete or not; see `make_result`."""
 
     @classmethod
     @abstractmethod
     def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Study:
-        """The study that a stored result belongs to."""
+        """Recreate the study that a stored result belongs to."""
 
     @property
     def title(self) -> str:
-        """Names the study's folder."""
+        """Name of the study, used in its folder name."""
         return self.recipe.name
 
     @property
@@ -151,23 +150,23 @@ class Study(ABC):
         return self.recipe.to_dict()
 
     def refusal(self, cell: Cell) -> str:
-        """Why a cell cannot run now; empty where it can. Called just before it would start."""
+        """Return why a cell cannot run now, or an empty string. Called just before the cell starts."""
         del cell
         return ""
 
     def probe(self, progress: Progress) -> OverheadProbe | None:
-        """What to measure the cost of measuring with; None where the study does not show it."""
+        """Return the run that measures the profiling overhead; None if the study does not report it."""
         del progress
         return None
 
     def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
-        """Work before the first cell. `stored` is the result so far of a study that is resumed."""
+        """Do work before the first cell. `stored` is the result so far of a resumed study."""
 
     def end(self, folder: Path, progress: Progress) -> None:
-        """Work after the last cell; the study's folder may get more files."""
+        """Do work after the last cell, such as writing more files to the study's folder."""
 
     def repeated(self, cells: Sequence[Cell], repeats: int) -> list[Cell]:
-        """Every cell so many times, with the seed and the folder name of each repeat."""
+        """Repeat every cell, with the seed and the folder name of each repeat."""
         return [self._at(cell, repeat) for repeat in range(repeats) for cell in cells]
 
     def _at(self, cell: Cell, repeat: int) -> Cell:
@@ -183,12 +182,12 @@ S = TypeVar("S", bound=StudyResult)
 
 
 def make_result(kind: type[S], header: StudyResult, **fields: Any) -> S:
-    """A study's result: the header, and the fields that the study adds or overrules."""
+    """Make a study's result from the header and the fields that the study adds or replaces."""
     return kind(**{**header, **fields})
 
 
 def fair_rows(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
-    """One row for each that has results, of as many repeats as all of them have: rows are compared in pairs."""
+    """Combine repeats to rows, using as many repeats as every row has, because rows are compared pairwise."""
     found = [results for results in measured if results]
     common = min((len(results) for results in found), default=0)
     return [combine(list(results[:common])) for results in found]

@@ -1,4 +1,4 @@
-"""Candidates of `tune`: strategies with the bucket sizes, sync periods and codecs that each can have."""
+"""Candidates of `tune`: strategies combined with bucket sizes, synchronisation periods and codecs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from paceline.train.predicted_traffic import predicted_traffic
 
 CODECS = ("fp32", "bf16", "int8", "powersgd")
 PERIODS = (4, 16)
-SHARES = (1 / 16, 1 / 4, 1.0)  # of the model, for bucket sizes when none are given
-LEAST_MB = 0.05  # a smaller bucket is a message per tensor
+SHARES = (1 / 16, 1 / 4, 1.0)  # default bucket sizes, as shares of the model
+LEAST_MB = 0.05  # smaller buckets hold one tensor each
 MB = 1_000_000
-NO_CODEC = "unsaid"  # stands for a codec that was not written
+NO_CODEC = "unsaid"  # marks a strategy written without a codec
 
 
 def tried_strategies() -> tuple[str, ...]:
-    """The strategies that `tune` tries unless the user names some."""
+    """Return the strategies that `tune` tries by default."""
     return tuple(name for name, cls in strategies.classes.items() if is_tried_by_tune(cls))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What may be combined; options and codecs that a strategy was written with are left as they are."""
+    """The search space; options and codecs written with a strategy are not varied."""
 
     strategies: tuple[str, ...] = field(default_factory=tried_strategies)
     buckets_mb: tuple[float, ...] = ()  # empty: shares of the model
@@ -40,7 +40,7 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.strategies or not self.codecs:
-            raise UsageError("there is nothing to tune: name at least one strategy and one codec")
+            raise UsageError("nothing to tune: give at least one strategy and one codec")
         if any(not 0 < size < math.inf for size in self.buckets_mb):
             raise UsageError(f"--buckets must be above 0 MB, not {', '.join(f'{size:g}' for size in self.buckets_mb)}")
         if any(period < 1 for period in self.periods):
@@ -51,15 +51,15 @@ class Space:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What takes part, and what does not with the reasons; the reference is the exact strategy that all are held to."""
+    """Entries to try, and those left out with the reasons. All are compared with the reference, an exact strategy."""
 
     reference: Entry
-    entries: list[Entry]  # the reference is among them, first
+    entries: list[Entry]  # the reference comes first
     left_out: dict[str, str]
 
 
 def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec]) -> Candidates:
-    """Every combination that can run here and could pay; none twice."""
+    """Return every distinct combination that can run here and may be faster."""
     reference = _reference(recipe, tensors)
     found, left_out = {reference.label: reference}, dict[str, str]()
     for text in space.strategies:
@@ -76,26 +76,26 @@ def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec])
             else:
                 found.setdefault(entry.label, entry)
     if len(found) == 1:
-        why = "; ".join(dict.fromkeys(left_out.values())) or "the reference itself is all that is left"
-        raise UsageError(f"there is nothing to choose from: {why}")
+        why = "; ".join(dict.fromkeys(left_out.values())) or "only the reference is left"
+        raise UsageError(f"no candidates to compare: {why}")
     return Candidates(reference, list(found.values()), left_out)
 
 
 def sync_period(entries: Sequence[Entry]) -> int:
-    """The longest time between two synchronisations in steps: a fair measurement covers it whole."""
+    """Return the longest synchronisation period in steps; a fair measurement covers whole periods."""
     built = [StrategySpec.parse(entry.spec, entry.codec).build() for entry in entries]
     return max(steps_to_synchronisation(strategy) for strategy in built)
 
 
 def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
-    """Sizes in MB that make a difference: of those that hold the whole model only the smallest."""
+    """Return the distinct bucket sizes in MB; of sizes that hold the whole model only the smallest."""
     sizes = sorted(given or {float(f"{max(share * model_mb, LEAST_MB):.2g}") for share in SHARES})
     smaller = [size for size in sizes if size < model_mb]
     return smaller + [size for size in sizes if size >= model_mb][:1]
 
 
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
-    """Bytes that the worker which sends most puts on the comm, predicted, as a mean over a whole period."""
+    """Predicted bytes per step of the worker that sends most, as a mean over a period."""
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)
     counters = [
@@ -105,7 +105,7 @@ def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSp
 
 
 def _reference(recipe: Recipe, tensors: Sequence[TensorSpec]) -> Entry:
-    """The recipe's own strategy where it is exact, else an all-reduce."""
+    """Return the recipe's own strategy if it is exact, else all-reduce."""
     entry = make_entry(recipe.strategy, recipe)
     if entry.guarantee != Guarantee.EXACT.value or entry.label == ONE_WORKER:
         entry = make_entry("all-reduce+fp32", recipe)
@@ -115,7 +115,7 @@ def _reference(recipe: Recipe, tensors: Sequence[TensorSpec]) -> Entry:
 
 def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Iterator[StrategySpec]:
     if text == ONE_WORKER:
-        raise UsageError("one-worker agrees with nobody: there is nothing to tune in it")
+        raise UsageError("one-worker does not synchronise, so it cannot be tuned; remove it from --strategies")
     written = StrategySpec.parse(text, NO_CODEC)
     given = dict(written.options)
     model_mb = sum(spec.nbytes for spec in tensors) / MB
@@ -124,20 +124,20 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
         Varied.PERIOD_STEPS: [str(period) for period in space.periods],
     }
     tuned = tuned_options_of(strategies.get(written.name)).items()
-    ways = [[(option, value) for value in values[kind]] for option, kind in tuned if option not in given]
+    variants = [[(option, value) for value in values[kind]] for option, kind in tuned if option not in given]
     chosen = space.codecs if written.codec == NO_CODEC else (written.codec,)
-    for extra in itertools.product(*ways):
+    for extra in itertools.product(*variants):
         for codec in chosen:
             yield replace(written, options=(*written.options, *extra), codec=codec)
 
 
 def _whole_text(spec: StrategySpec) -> str:
-    """With its codec in any case: a recipe may have another one where none is written."""
+    """Write the codec even if it is fp32, because the recipe may set another one."""
     return f"{spec}+fp32" if spec.codec == "fp32" else str(spec)
 
 
 def _no_gain(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
-    """Why a codec cannot pay: what is gathered grows with the workers, until it is more than plain numbers."""
+    """Return why a codec cannot be faster: gathered data grows with the workers and may exceed fp32."""
     plain = replace(spec, codec="fp32")
     if spec == plain:
         return ""

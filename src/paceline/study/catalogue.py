@@ -1,4 +1,4 @@
-"""Every strategy with what it promises and what it would send: predicted, nothing is run."""
+"""Listings of strategies with predicted traffic, of codecs and of models. Nothing is run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from paceline.strategies.capabilities import servers_of, steps_to_synchronisatio
 
 
 def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]:
-    """One row per strategy for a model on so many workers."""
+    """Return one row per strategy for a model and a number of workers."""
     built = build_model(model, load_data(DataConfig(name=data), seed=0))
     specs = [TensorSpec.of(p) for p in built.parameters() if p.requires_grad]
     rows = []
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
-        # Between two synchronisations nothing may be sent: figures are means up to the first one.
+        # Means over a whole period: a strategy may send nothing between two synchronisations.
         period = steps_to_synchronisation(strategy)
         steps = [
             Counter.of(op for step in range(period) for op in strategy.traffic(specs, rank, num_workers, step))
@@ -54,7 +54,7 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]
 
 
 def codec_catalogue() -> list[CodecEntry]:
-    """One row per codec."""
+    """Return one row per codec."""
     return [
         CodecEntry(
             codec=name,
@@ -66,12 +66,12 @@ def codec_catalogue() -> list[CodecEntry]:
     ]
 
 
-# The input that each model was published for; a model takes channels and classes from its data.
+# The input that each model was published for.
 USUAL_INPUT = {"lenet5": ((1, 28, 28), 10), "resnet50": ((3, 224, 224), 1000)}
 
 
 def model_catalogue() -> list[ModelEntry]:
-    """One row per built-in model, with its size for its usual input."""
+    """Return one row per built-in model, with its size for its usual input."""
     rows = []
     for name, description in model_names().items():
         shape, num_classes = USUAL_INPUT.get(name, ((3, 32, 32), 10))
@@ -93,4 +93,4 @@ class _Nothing(Dataset):
         return 0
 
     def batch(self, indices: torch.Tensor, epoch: int) -> Batch:  # noqa: ARG002
-        raise AssertionError("a model is sized without looking at data")
+        raise AssertionError("building a model must not read data")

@@ -1,4 +1,4 @@
-"""Several strategies under one recipe, side by side: interleaved repeats, medians, intervals."""
+"""The compare study: several strategies under one recipe, with interleaved repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.text import file_name_of
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Study):
-    """Every strategy of a recipe, `repeats` times."""
+    """Runs every strategy of a recipe `repeats` times."""
 
     name: ClassVar[str] = "compare"
     result_type: ClassVar[type[StudyResult]] = CompareResult
@@ -30,9 +30,9 @@ class Compare(Study):
 
     @classmethod
     def prepare(cls, recipe: Recipe, *, repeats: int = 1) -> Compare:
-        """Find every mistake in a request before anything starts."""
+        """Validate the request before anything starts."""
         if not recipe.strategies:
-            raise UsageError(f"recipe {recipe.name!r} names no strategies to compare; give some with --strategies")
+            raise UsageError(f"recipe {recipe.name!r} has no strategies to compare; add --strategies")
         entries = make_entries(recipe.strategies, recipe)
         facts = preflight(recipe, entries)
         return cls(recipe=recipe, entries=tuple(entries), facts=facts, repeats=repeats)

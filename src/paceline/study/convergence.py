@@ -1,4 +1,4 @@
-"""How training progressed: over steps, over time, over bytes, and up to a target accuracy."""
+"""Convergence of a run: training curves, evaluations, and the cost of reaching a target accuracy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CURVE_POINTS = 400
 
 
 def curve_of(workers: Sequence[WorkerReport]) -> Curve:
-    """Loss, accuracy, time and bytes over steps, all workers together, thinned to what a chart can show.
+    """Return loss, accuracy, time and bytes over steps for all workers together, thinned for charts.
 
-    Workers of an asynchronous strategy may have made different numbers of steps: each counts in those that it made.
+    Asynchronous workers may have different numbers of steps; each contributes to its own steps only.
     """
     num_steps = max(len(worker.loss) for worker in workers)
     stride = max(-(-num_steps // CURVE_POINTS), 1)
@@ -53,7 +53,7 @@ def _loss_sum(workers: Sequence[WorkerReport], first: int, end: int) -> float:
 
 
 def sent_until(workers: Sequence[WorkerReport], step: int) -> int | None:
-    """Bytes that all workers have sent after so many steps of each; None where they were not counted."""
+    """Bytes that all workers have sent by the end of a step; None if they were not counted."""
     total = 0
     for worker in workers:
         if worker.step_sent_bytes is None:
@@ -63,14 +63,14 @@ def sent_until(workers: Sequence[WorkerReport], step: int) -> int | None:
 
 
 def evaluations_of(workers: Sequence[WorkerReport]) -> list[Evaluation]:
-    """Rank 0's evaluations during training, each with the bytes that all workers had sent until then."""
+    """Return rank 0's evaluations, each with the bytes that all workers had sent by then."""
     return [
         changed(evaluation, sent_bytes=sent_until(workers, evaluation.step)) for evaluation in workers[0].evaluations
     ]
 
 
 def target_of(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target | None:
-    """What it took to reach the target, or the best accuracy seen; None where there was no target."""
+    """Return the cost of reaching the target, or the best accuracy; None if there is no target."""
     if accuracy is None:
         return None
     scored = [(row, row.accuracy) for row in evaluations_of(workers) if row.accuracy is not None]
@@ -78,7 +78,7 @@ def target_of(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target
     if reached is None:
         return Target(accuracy=accuracy, reached=False, best=max((score for _, score in scored), default=None))
     if len({len(worker.loss) for worker in workers}) > 1:
-        # Asynchronous workers: equal numbers of steps are not the same moment, but all stopped at about the same.
+        # Asynchronous workers reach the same step at different times, but all stop at about the same time.
         reached = changed(reached, sent_bytes=sent_until(workers, max(len(worker.loss) for worker in workers)))
     return Target(
         accuracy=accuracy,
@@ -91,7 +91,7 @@ def target_of(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target
 
 
 def combined_targets(targets: Sequence[Target | None]) -> Target | None:
-    """Medians where all repeats reached the target; otherwise not reached, with the best of those that did not."""
+    """Combine repeats: medians if all reached the target; otherwise the best accuracy of those that did not."""
     found = [target for target in targets if target is not None]
     if not found or len(found) < len(targets):
         return None
@@ -105,7 +105,7 @@ def combined_targets(targets: Sequence[Target | None]) -> Target | None:
     if not first.reached:
         best = [target.best for target in found if not target.reached and target.best is not None]
         return changed(first, best=max(best, default=None))
-    return changed(  # lower medians, which are values of one repeat
+    return changed(  # lower medians, so that each is the value of a repeat
         first,
         step=of_all(statistics.median_low, [target.step for target in reached]),
         epoch=of_all(statistics.median_low, [target.epoch for target in reached]),

@@ -1,4 +1,4 @@
-"""The study engine: runs the cells of any study in turn, stores after every one, and goes on after an interruption."""
+"""The study engine: runs the cells of any study, stores the study after every cell, and resumes interrupted ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paceline.study.study_folder import StudyFolder, find_unfinished, new_folder
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """The result of a study, and the folder that it is stored in."""
+    """The result of a study and its folder."""
 
     result: StudyResult
     folder: Path
@@ -30,10 +30,10 @@ class StudyOutcome:
 def run_study(
     study: Study, launch: Launch, listener: StudyListener, out: Path, *, resume: Path | None = None
 ) -> StudyOutcome | None:
-    """Run every cell of a study; None where another process reports.
+    """Run every cell of a study; return None if another process reports.
 
-    The study is stored in a folder of its own below `out`, or goes on in the folder `resume` without running again what
-    was measured there. An interrupted or failed study keeps everything measured until then.
+    The study is stored in a new folder below `out`, or resumed in the folder `resume` without repeating completed
+    cells. An interrupted or failed study keeps everything measured so far.
     """
     with ExitStack() as stack:
         folder, stored = None, None
@@ -45,25 +45,25 @@ def run_study(
             launcher = stack.enter_context(launch(study.num_processes, study.recipe.cluster))
         is_main = launcher is None or launcher.is_main
         if folder is not None and not is_main:
-            raise UsageError("a study whose workers were started by others cannot be resumed; leave --resume out")
+            raise UsageError("--resume cannot be used when workers are started by another launcher; leave it out")
         head = _Head(study, stored)
         if folder is None and is_main:
-            first = head.result(Progress(), INTERRUPTED)  # until its end is known: it may be ended in any way
+            first = head.result(Progress(), INTERRUPTED)  # the status if the process is killed
             folder = stack.enter_context(new_folder(out, f"{study.name}-{study.title}", study.recipe, first))
         return _Execution(study, launch, launcher, listener, out, folder, head).run()
 
 
 def unfinished(study: Study, out: Path) -> Path | None:
-    """The folder of the newest study of the same request that was begun and did not come to its end.
+    """Return the folder of the newest unfinished study with the same request.
 
-    Raises UsageError where another process is running it.
+    Raises UsageError if another process is running it.
     """
     return find_unfinished(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study), out)
 
 
 def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Every cell once per round. Every other round runs backwards, so that a machine that gets slower over time does
-    not slow down the same cells in every round.
+    """Yield every cell once per round. Every other round runs backwards, so that a machine that slows down over time
+    does not always slow down the same cells.
     """
     rounds: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -73,32 +73,32 @@ def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
 
 
 def _check_same(study: Study, stored: StudyResult, folder: Path) -> None:
-    """A cell that was measured with another recipe must not count as one of this study."""
+    """Raise UsageError if a stored study has another request."""
     wanted = request_of(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study))
     for key, value in request_of(stored, _request_keys(study)).items():
         if value != wanted[key]:
-            raise UsageError(f"{str(folder)!r} cannot be resumed: its {key} differs from what is asked for now")
+            raise UsageError(f"{str(folder)!r} cannot be resumed: its {key} differs from the current request")
 
 
 def _request_keys(study: Study) -> tuple[str, ...]:
-    """What was asked for, and the user's own files as they were: an edited file is another study."""
+    """Fields that identify a request. They include the digests of the user's own files."""
     return (*study.request_keys, "code")
 
 
 def _texts_of(study: Study) -> Iterator[str]:
-    """Words of all cells that may refer to the user's own files."""
+    """Yield all names in a study that may refer to the user's own files."""
     for cell in study.cells():
         recipe = cell.recipe
         yield from (recipe.model.name, recipe.data.name, recipe.train.loss, cell.entry.spec, recipe.comm)
 
 
 class _Head:
-    """The header of a study's result, the same for all studies."""
+    """Makes the header of a study's result."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe
         self._code = digests_of_files(_texts_of(study)) or None
-        self._environment: Environment = environment()  # before the load is our own
+        self._environment: Environment = environment()  # taken before the study adds load
         self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._wall_s = (stored.wall_s if stored else None) or 0.0
         self._begun_s = time.perf_counter()
@@ -153,10 +153,10 @@ class _Execution:
                 study.end(self._folder.path, self._progress)
         except BaseException as error:
             status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-            error.__notes__ = []  # they name the run inside, which is part of the study
+            error.__notes__ = []  # they name the folder of the inner run
             result = self._store(status, str(error))
             if result is not None and self._folder is not None:
-                error.add_note(f"what was measured until then is kept; go on with --resume {self._folder.path}")
+                error.add_note(f"completed runs are kept; continue with --resume {self._folder.path}")
             raise
         result = self._store(DONE)
         if result is None or self._folder is None:
@@ -164,7 +164,7 @@ class _Execution:
         return StudyOutcome(result, self._folder.path)
 
     def _run_stage(self, cells: Sequence[Cell]) -> None:
-        """Run the cells that have not been measured, in turn."""
+        """Run the cells that have not been measured."""
         if self._head.stored is not None and self._folder is not None:
             for cell in cells:
                 known = self._folder.result_of(cell)
@@ -201,7 +201,7 @@ class _Execution:
             if not self._can_go_on_after(error):
                 raise
             self._progress.failures[cell.key] = CellFailure(cell, str(error))
-            self._listener.event(shown, {"kind": "warning", "text": f"failed: {error}; the others go on"})
+            self._listener.event(shown, {"kind": "warning", "text": f"failed: {error}; continuing with the others"})
             return
         if result is None or self._folder is None:
             return
@@ -215,13 +215,13 @@ class _Execution:
         return self._launch(cell.entry.num_processes, cell.recipe.cluster)
 
     def _can_go_on_after(self, error: PacelineError) -> bool:
-        """Processes of one cell may fail in any way; processes that cells share must survive the failure."""
+        """Whether the study can continue. Processes that cells share must have survived the failure."""
         if not self._study.goes_on:
             return False
         return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)
 
     def _measure_overhead(self) -> None:
-        """Measure the cost of measuring, where the study shows it. A failure there is a caution: the study is done."""
+        """Measure the profiling overhead if the study reports it. A failure becomes a caution."""
         probe = self._study.probe(self._progress)
         if probe is None or self._launcher is None:
             return
@@ -230,7 +230,7 @@ class _Execution:
                 self._launcher, probe.recipe, probe.entries, num_steps=probe.num_steps, out=self._out
             )
         except PacelineError as error:
-            self._progress.cautions.append(f"the cost of measuring is not known: {error}")
+            self._progress.cautions.append(f"profiling overhead could not be measured: {error}")
 
     def _store(self, status: str, error: str = "") -> StudyResult | None:
         if self._folder is None:

@@ -1,4 +1,4 @@
-"""What a study compares: strategies as the user wrote them, and one worker as the reference."""
+"""Entries of studies: strategies as the user wrote them, and the one-worker baseline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE_WORKER = "one-worker"
 class Entry:
     """One row of a study."""
 
-    label: str  # as the user wrote it
+    label: str  # as shown to the user
     spec: str  # the strategy that runs
     name: str
     options: Options
@@ -37,7 +37,7 @@ class Entry:
         return self.num_workers + self.num_servers
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """The recipe as this row runs it. The global batch is the same for any number of workers."""
+        """Return the recipe that this row runs. The global batch does not depend on the number of workers."""
         changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
@@ -45,23 +45,23 @@ class Entry:
 
 
 def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
-    """The recipe with a comm by name where it says auto; one that cannot be used here is refused.
+    """Replace comm `auto` by a named comm; raise UsageError for a comm that cannot be used here.
 
-    Emulated nodes count as hosts: nothing is shared between them.
+    Emulated nodes count as hosts: they share no memory.
     """
     num_nodes = max(num_nodes, recipe.cluster.nodes)
     if recipe.comm == AUTO:
         choice = choose_comm(num_workers=recipe.workers, num_nodes=num_nodes, device=recipe.device)
         return recipe.replace({"comm": choice})
     kind = comms.get(recipe.comm)
-    reason = reason_against(recipe.comm, num_nodes) if kind.between_processes else ""  # that is found with the rest
+    reason = reason_against(recipe.comm, num_nodes) if kind.between_processes else ""  # else: see preflight
     if reason:
         raise UsageError(f"comm {recipe.comm!r} cannot be used here: {reason}")
     return recipe
 
 
 def reason_against(comm_name: str, num_nodes: int = 1) -> str:
-    """Why processes cannot use a comm here; empty when they can."""
+    """Return why processes cannot use a comm here, or an empty string."""
     comm = comms.get(comm_name)
     if not comm.between_processes:
         return "it does not connect processes"
@@ -71,9 +71,9 @@ def reason_against(comm_name: str, num_nodes: int = 1) -> str:
 
 
 def make_entry(text: str, recipe: Recipe) -> Entry:
-    """A row from words; every mistake in them is found here."""
+    """Parse and validate one strategy of a study."""
     if text == ONE_WORKER:
-        # The same code without peers; with nobody to agree with, any strategy is exact.
+        # The same code without peers: any strategy is exact.
         return Entry(text, "none", text, {}, recipe.codec, Guarantee.EXACT.value, 1)
     spec = StrategySpec.parse(text, recipe.codec)
     strategy = spec.build()
@@ -83,8 +83,7 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
     strategy.check(recipe.workers, optimizer_class(recipe.optimizer.name))
     if as_asynchronous(strategy) and recipe.train.batchnorm == "sync":
         raise UsageError(
-            f"strategy {text!r} lets workers run at their own pace, and batchnorm sync needs them in step; use another "
-            "--batchnorm"
+            f"strategy {text!r} is asynchronous, and batchnorm sync needs synchronous workers; use another --batchnorm"
         )
     return Entry(
         str(spec),
@@ -99,13 +98,13 @@ def make_entry(text: str, recipe: Recipe) -> Entry:
 
 
 def check_models(entries: list[Entry], tensors: Sequence[TensorSpec]) -> None:
-    """Refuse a model that one of the strategies cannot train."""
+    """Raise UsageError for a model that one of the strategies cannot train."""
     for entry in entries:
         check_model_of(StrategySpec.parse(entry.spec, entry.codec).build(), tensors)
 
 
 def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:
-    """The rows of a study, each once."""
+    """Parse the strategies of a study; raise UsageError if one is repeated."""
     entries = [make_entry(text, recipe) for text in texts]
     labels = [entry.label for entry in entries]
     twice = first_repeated(labels)

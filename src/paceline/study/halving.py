@@ -1,4 +1,4 @@
-"""Successive halving: how long each rung is, who passes it, who is best in the end. Pure, values in, values out."""
+"""Successive halving: plans the rungs, selects the candidates of each, and chooses the best. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from paceline.results import RunResult, changed
 from paceline.results.study import Candidate, RungResult
 from paceline.study.run_results import interval_of
 
-FINALISTS = 4  # beside the reference
-EARLY_ROUNDS = 2  # of rungs before the last
-CHANCE_ERRORS = 3.0  # standard errors above guessing, below which an accuracy says nothing
-TIE = 1.05  # times the fastest; closer, and not told apart by the repeats, the stronger guarantee is preferred
+FINALISTS = 4  # without the reference
+EARLY_ROUNDS = 2  # repeats of rungs before the last
+CHANCE_ERRORS = 3.0  # an accuracy counts if it is this many standard errors above chance
+TIE = 1.05  # within this factor of the fastest, if not significantly slower, the stronger guarantee wins
 STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")
 
 
 @dataclass(frozen=True)
 class Rung:
-    """So many steps for everybody who is left, so many times; then so many go on. Margins are wider early on."""
+    """Steps and repeats for the remaining candidates, and the number kept. Early rungs have wider margins."""
 
     number: int
     steps: int
     repeats: int
     num_kept: int
-    leniency: float  # what margins are multiplied by
+    leniency: float  # factor on the margins
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """How much worse than exact may be: in points of accuracy, or in percent of the loss where that has to judge."""
+    """Allowed loss against the reference: points of accuracy, or percent of the test loss."""
 
     points: float = 0.5
     loss_percent: float = 2.0
@@ -40,7 +40,7 @@ class Margins:
 
 @dataclass(frozen=True, kw_only=True)
 class Guessing:
-    """What accuracy is worth nothing: that of guessing, on so many test samples. No classes: nothing is known."""
+    """Accuracy of random guessing, for a number of classes (0: unknown) and test samples."""
 
     num_classes: int
     num_test_samples: int
@@ -56,9 +56,9 @@ class Guessing:
 def plan_rungs(
     num_candidates: int, *, total_steps: int, eta: int, repeats: int, warmup: int, period: int
 ) -> list[Rung]:
-    """Rungs that grow `eta`-fold up to all steps, as many as candidates need and steps allow.
+    """Plan rungs whose steps grow `eta`-fold up to all steps, as many as needed and possible.
 
-    Timed steps of every rung but the last are a whole number of periods.
+    In every rung but the last, the timed steps are a whole number of periods.
     """
     least = warmup + period
     wanted = 1 + max(math.ceil(math.log(max(num_candidates / FINALISTS, 1), eta) - 1e-9), 0)
@@ -90,7 +90,7 @@ def judge_rung(
     margins: Margins,
     guessing: Guessing,
 ) -> RungResult:
-    """The rung's table: for every candidate time, accuracy, the loss against exact, and whether it goes on."""
+    """Return the table of a rung: time, accuracy, loss against the reference, and whether each candidate is kept."""
     exact = measured[reference]
     by = _judged_by(exact, guessing)
     margin = (margins.points if by == "accuracy" else margins.loss_percent) * rung.leniency
@@ -108,12 +108,12 @@ def judge_rung(
 
 
 def survivors(table: RungResult) -> list[str]:
-    """The candidates of the next rung: the reference is always among them."""
+    """Return the candidates of the next rung, always including the reference."""
     return [row.label for row in table.rows if row.end in ("kept", "reference")]
 
 
 def best_of(table: RungResult) -> Candidate:
-    """The fastest that lost no more than allowed; of those that cannot be told from it, the strongest guarantee."""
+    """Return the fastest candidate within the margin; among ties the one with the strongest guarantee."""
     rivals = [row for row in table.rows if row.is_within]
     fastest = min(rivals, key=time_of)
     ties = [row for row in rivals if row is fastest or _is_tie(row, fastest)]
@@ -121,7 +121,7 @@ def best_of(table: RungResult) -> Candidate:
 
 
 def time_of(row: Candidate) -> float:
-    """Seconds of a step; a candidate that failed has none and comes last."""
+    """Return the step time in seconds; infinite for a failed candidate."""
     return math.inf if row.iteration_s is None else row.iteration_s
 
 
@@ -141,12 +141,12 @@ def _row(
     first = results[0]
     times = [slowest_s(result) for result in results]
     pairs = list(zip(results, exact, strict=False))
-    # Two exact strategies differ by rounding alone, which is no finding.
+    # Exact strategies differ from the reference by rounding only.
     gaps = [0.0] * len(pairs) if first.guarantee == "EXACT" else [_gap(ours, theirs, by) for ours, theirs in pairs]
     gap = statistics.fmean(gaps)
     return Candidate(
         label=first.label,
-        end="",  # known when all rows are
+        end="",  # set once all rows are known
         strategy=first.strategy,
         options=first.options,
         codec=first.codec,
@@ -166,12 +166,12 @@ def _row(
 
 
 def slowest_s(result: RunResult) -> float:
-    """Mean time of a step of the slowest worker: the others wait for it sooner or later."""
+    """Return the mean step time of the slowest worker."""
     return max(worker.iteration_s for worker in result.per_worker)
 
 
 def _gap(ours: RunResult, theirs: RunResult, by: str) -> float:
-    """How much was lost against exact; a score that is not finite has lost everything."""
+    """Return the loss against the reference; infinite if the score is not finite."""
     if by == "accuracy":
         mine, other = ours.final.test_accuracy, theirs.final.test_accuracy
     else:

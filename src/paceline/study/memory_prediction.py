@@ -1,4 +1,4 @@
-"""How much memory a run will need, before it starts: predicted from a few samples, judged by what there is."""
+"""Memory prediction: the peak memory of a run, predicted from a few samples, against the memory available."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from paceline.train.context import ignore_event
 from paceline.train.evaluate import BATCH
 from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
 
-# Found by benchmarks/memory.py; docs/sweep.md says how well it holds. A heap in which pieces of all sizes come and go
-# keeps holes, and libraries take memory of their own for a moment.
+# Factors found by benchmarks/memory.py; docs/sweep.md reports the accuracy. HOLES covers heap fragmentation and
+# temporary memory of libraries.
 HOLES = 2.0
-TRAINING_BYTES = 10_000_000  # code and caches that come with the first steps
-# Folder, limit, use, and what of that use is files that give way.
+TRAINING_BYTES = 10_000_000  # code and caches loaded in the first steps
+# Folder, limit file, usage file, and the entry of memory.stat with the reclaimable part of the usage.
 CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -37,14 +37,14 @@ FootprintKey = tuple[Any, ...]  # model, data and arithmetic; see footprint_key
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The most memory that a worker of a run will have, and what it is made of."""
+    """Predicted peak memory of a worker, by part."""
 
     process_bytes: int  # interpreter, libraries, connections
     data_bytes: int
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    activations_bytes: int  # with the batch itself and what layers need for a moment
+    activations_bytes: int  # with the batch and temporary memory of layers
     buffers_bytes: int  # of the strategy
     num_workers: int
     num_servers: int
@@ -56,7 +56,7 @@ class Prediction:
 
     @property
     def server_bytes(self) -> int:
-        """A server holds what a worker holds of the model, and everybody's gradients one at a time, but no batch."""
+        """A server holds the model and one received gradient in addition, but no batch."""
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
 
@@ -65,13 +65,13 @@ class Prediction:
         return self.num_workers * self.worker_bytes + self.num_servers * self.server_bytes
 
     def to_dict(self) -> dict[str, int]:
-        """Plain values, the sums among them."""
+        """Return plain values, including the sums."""
         sums = {"worker_bytes": self.worker_bytes, "total_bytes": self.total_bytes}
         return {**dataclasses.asdict(self), **sums}
 
 
 def footprint_key(recipe: Recipe) -> FootprintKey:
-    """What a footprint depends on: runs that have this in common share one, whatever their batch and optimiser."""
+    """Return what a footprint depends on; runs with an equal key share a footprint."""
     train = recipe.train
     return (
         recipe.model,
@@ -86,9 +86,9 @@ def footprint_key(recipe: Recipe) -> FootprintKey:
 
 
 def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[FootprintKey, Footprint], list[str]]:
-    """The footprint of every model and data set among the recipes, each in a process of its own.
+    """Measure the footprint of every model and data set, each in a new process.
 
-    A model that cannot be trained on two samples has none; why is said in sentences beside them.
+    Also returns a sentence for each model that could not be measured.
     """
     groups: dict[FootprintKey, list[Recipe]] = {}
     for recipe in recipes:
@@ -114,10 +114,10 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
 
 
 def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size: int | None = None) -> Prediction:
-    """The peak of a run's workers; a micro-batch size replaces the recipe's own.
+    """Predict the peak memory of a run's workers; `micro_batch_size` overrides the recipe's.
 
-    A batch is loaded, a piece of it computed on, and at the end the replica is judged, and copied to be saved. What any
-    of these has had in the heap stays there; what is mapped by itself is gone when it is freed.
+    A worker loads a batch, computes on one micro-batch at a time, then evaluates the replica and copies it for saving.
+    The heap keeps the peak of each of these; separately mapped blocks are returned when freed.
     """
     recipe = entry.recipe(recipe)
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
@@ -127,12 +127,12 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
     batch = _placed(bytes_at(footprint.batch_line, samples))
-    step = replay(footprint.step_changes, piece)  # gradients of this piece among it
-    before = gradients if num_pieces > 1 else 0  # those of the pieces before
+    step = replay(footprint.step_changes, piece)  # includes the gradients of this micro-batch
+    before = gradients if num_pieces > 1 else 0  # accumulated gradients
     heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
     peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
     peaks = peaks.over(replay(footprint.load_changes, samples)).over(replay(footprint.judge_changes, BATCH))
-    copy = _placed(footprint.parameter_bytes)  # all at once as a file, and tensor by tensor
+    copy = _placed(footprint.parameter_bytes)  # saving copies tensor by tensor, and all at once
     peaks = peaks.over(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
     return Prediction(
         process_bytes=footprint.process_bytes + TRAINING_BYTES,
@@ -150,21 +150,21 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
 
 
 def _placed(nbytes: int) -> Peaks:
-    """A piece of memory where the allocator puts one of that size."""
+    """Peaks of one block: the allocator maps large blocks separately."""
     return Peaks(mapped_bytes=nbytes) if nbytes >= LARGEST_BLOCK else Peaks(nbytes)
 
 
 @dataclass(frozen=True)
 class Room:
-    """Memory that there is, and for how many workers together."""
+    """Available memory, and the number of workers that share it."""
 
     available_bytes: int
     num_workers: int
-    is_a_nodes: bool = False  # an emulated node's, and its workers'
+    is_a_nodes: bool = False  # memory of an emulated node
 
     def __str__(self) -> str:
         room = amount(self.available_bytes)
-        return f"a node has {room} (cluster.memory)" if self.is_a_nodes else f"{room} are available here"
+        return f"a node has {room} (cluster.memory)" if self.is_a_nodes else f"{room} are available"
 
     def needed_bytes(self, prediction: Prediction) -> int:
         if self.num_workers >= prediction.num_workers:
@@ -173,7 +173,7 @@ class Room:
 
 
 def rooms(recipe: Recipe, entry: Entry) -> list[Room]:
-    """This machine's memory for all workers, and an emulated node's for those on it."""
+    """Return this machine's memory for all workers, and the memory of an emulated node for its workers."""
     found = [Room(available_bytes(), entry.num_processes)]
     limit = recipe.cluster.memory_bytes if recipe.cluster.nodes else None
     if limit is not None:
@@ -183,7 +183,7 @@ def rooms(recipe: Recipe, entry: Entry) -> list[Room]:
 
 
 def reason_against(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> str:
-    """Why a run would not fit, and what would; empty where it does."""
+    """Return why a run does not fit into memory and what would fit, or an empty string."""
     prediction = predict(footprint, recipe, entry)
     for room in found:
         needed = room.needed_bytes(prediction)
@@ -207,7 +207,7 @@ def _what_fits(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequen
 
 
 def fitting_micro_batch(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> int | None:
-    """The largest power of two that fits as a micro-batch; None where not even one sample does."""
+    """Return the largest power of two that fits as a micro-batch size; None if not even 1 fits."""
     size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
     while size:
         prediction = predict(footprint, recipe, entry, size)
@@ -218,7 +218,7 @@ def fitting_micro_batch(footprint: Footprint, recipe: Recipe, entry: Entry, foun
 
 
 def available_bytes(control_groups: Sequence[tuple[Path, str, str, str]] = CONTROL_GROUPS) -> int:
-    """What this machine can still give, or what is left of this process's control group where that is less."""
+    """Return the available memory of this machine, or of this process's control group if that is less."""
     found = [int(psutil.virtual_memory().available)]
     for folder, limit_file, used_file, files in control_groups:
         limit, used = _words(folder / limit_file), _words(folder / used_file)
@@ -230,10 +230,10 @@ def available_bytes(control_groups: Sequence[tuple[Path, str, str, str]] = CONTR
 
 
 def _words(file: Path) -> list[str]:
-    """What a file says; nothing where this system has none."""
+    """Return the words of a file; none if it does not exist."""
     return file.read_text(encoding="ascii").split() if file.is_file() else []
 
 
 def amount(num_bytes: float) -> str:
-    """Bytes as people read them."""
+    """Format bytes as MB or GB."""
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

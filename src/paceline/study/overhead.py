@@ -1,4 +1,4 @@
-"""What measuring costs: steps with and without it, in turns within one run."""
+"""Profiling overhead: alternating blocks of steps with and without profiling in one run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from paceline.study.run import run_folder, training_task
 from paceline.train.context import ignore_event
 
 LEAST_STEPS, MOST_STEPS = 48, 240
-LEAST_PAIRS = 6  # the median of fewer is not certain to 95 %, even from end to end
-STUDY_SHARE = 5  # of all steps of a study, about every fifth is added for this, within the limits above
+LEAST_PAIRS = 6  # the median of fewer pairs has no 95 % confidence interval
+STUDY_SHARE = 5  # the probe runs a fifth of the steps of the study, within the limits above
 
 
 def cost_of_measuring(
     launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
 ) -> tuple[str, Overhead] | None:
-    """Train once more, a short while, under the strategy that is measured most; its label and what measuring cost.
+    """Run the strategy with the most operations for a few steps; return its label and its profiling overhead.
 
-    `num_steps` are those of the whole study. None where nobody measures, and where another process reports. All
-    processes choose the same strategy and number of steps, because neither depends on what was measured.
+    `num_steps` is that of the whole study. Returns None if profiling is off or another process reports. The strategy
+    and the number of steps do not depend on measurements, so that all processes choose the same.
     """
     if not recipe.measure.spans:
         return None
@@ -53,17 +53,17 @@ def cost_of_measuring(
 
 
 def steps_per_block(num_steps: int) -> int:
-    """Short blocks, so that what disturbs the machine disturbs both; some twenty pairs where there are steps enough."""
+    """Return the length of a block: short, so that noise affects both kinds alike, and about 20 pairs if possible."""
     return min(max(num_steps // 48, 1), 5)
 
 
 def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> Overhead | None:
-    """From every worker's step times: how much longer a measured step takes; None where they are too few."""
+    """Return the profiling overhead from every worker's step times; None if there are too few steps."""
     return summarise(percents_of_blocks(iteration_s, steps_per_block))
 
 
 def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> list[float]:
-    """How much longer measured steps took than their neighbours, for every pair of blocks but the first two."""
+    """Return the overhead in percent for every pair of adjacent blocks, without the first two pairs."""
     num_steps = min(len(times) for times in iteration_s)
     steps = [statistics.fmean(times[step] for times in iteration_s) for step in range(num_steps)]
     blocks = [
@@ -75,7 +75,7 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
 
 
 def summarise(percents: Sequence[float]) -> Overhead | None:
-    """The median with its interval."""
+    """Return the median and its confidence interval."""
     if not percents:
         return None
     return Overhead(
@@ -86,7 +86,7 @@ def summarise(percents: Sequence[float]) -> Overhead | None:
 
 
 def _num_operations(entry: Entry) -> int:
-    """Operations of a step, for a model of a few tensors: enough to see who has the most."""
+    """Operations per step for a small model, to rank strategies."""
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))

@@ -1,6 +1,4 @@
-"""Whether this machine can emulate the nodes that a recipe asks for.
-
-Everything that can be known to be wrong before a worker starts."""
+"""Checks before any worker starts: data, model, comm and device, and whether this machine can emulate the nodes."""
 
 from __future__ import annotations
 
@@ -28,13 +26,13 @@ from paceline.train.trees import call_model
 
 
 def without_cluster(recipe: Recipe) -> Recipe:
-    """The same recipe on plain processes."""
+    """Return the recipe without emulated nodes."""
     usual = ClusterConfig()
     return recipe.replace({f"cluster.{key}": getattr(usual, key) for key in vars(usual)})
 
 
 def reason_against_cluster(recipe: Recipe) -> str:
-    """Why the recipe's cluster cannot be used here, found by building it once; empty when it can."""
+    """Open the recipe's cluster once; return why that failed, or an empty string."""
     try:
         with Emulated(LaunchRequest(cluster=recipe.cluster)).open(1) as pool:
             pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), ignore_event)
@@ -49,7 +47,7 @@ def _do_nothing(context: Context) -> int:
 
 @torch.no_grad()
 def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inputs: Tree) -> None:
-    """A class beyond a model's outputs would show only in the batch that holds it."""
+    """Raise UsageError if the model has fewer outputs than there are classes."""
     output = call_model(model, inputs)
     if recipe.train.loss != CROSS_ENTROPY or not isinstance(output, torch.Tensor) or output.dim() < 2:
         return
@@ -62,7 +60,7 @@ def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inp
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What was learnt on the way."""
+    """Sizes of the model and the data set, and the number of steps."""
 
     num_parameters: int
     num_train_samples: int
@@ -72,23 +70,24 @@ class ModelFacts:
 
 
 def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
-    """Load the data, build the model, try them together once; raise for what cannot work (under those entries)."""
+    """Load the data, build the model and run one forward pass; raise UsageError for whatever cannot work."""
     if not comms.get(recipe.comm).between_processes:
         usable = [name for name, comm in comms.classes.items() if comm.between_processes]
         raise UsageError(
-            f"comm {recipe.comm!r} connects threads of one process, and workers here are processes; "
+            f"comm {recipe.comm!r} connects threads of one process, but workers are processes; "
             f"use {' or '.join(usable)}"
         )
     if recipe.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("device cuda was asked for, but torch sees no GPU here; use --device cpu")
+        raise UsageError("--device cuda needs a GPU, and torch finds none here; use --device cpu")
     if recipe.train.batchnorm == "sync" and recipe.train.micro_batch_size:
-        raise UsageError("batchnorm sync needs a step's batch as a whole: it cannot be used with a micro batch size")
+        raise UsageError("batchnorm sync cannot be combined with micro-batches; remove --micro-batch-size")
     objective = build_objective(recipe.train.loss)
     data = load_data(recipe.data, seed=recipe.seed)
     num_samples = len(data.train)
     if num_samples < recipe.workers:
         raise UsageError(
-            f"{recipe.workers} workers share {num_samples} training samples: use at most {num_samples} workers"
+            f"{recipe.workers} workers need at least {recipe.workers} training samples, but there are {num_samples}; "
+            "use fewer workers or more samples"
         )
     make_plan(
         data.train,
@@ -123,13 +122,13 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
+            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} fails on data {recipe.data.name!r}: "
             f"{type(error).__name__}: {reason}"
         ) from error
     if recipe.measure.target_accuracy is not None and not tried.num_answers:
         raise UsageError(
-            f"loss {recipe.train.loss!r} has no accuracy, so that no --target-accuracy can be reached; put an "
-            "accuracy(output, target) beside it, or leave the target out"
+            f"--target-accuracy needs an accuracy, and loss {recipe.train.loss!r} has none; define "
+            "accuracy(output, target) in the same file, or remove the target"
         )
     return ModelFacts(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),

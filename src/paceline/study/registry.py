@@ -1,4 +1,4 @@
-"""The studies, found by walking this package: one file or folder, one class."""
+"""Registry of studies, found by walking this package: one file or folder with one class each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done against the loss of accuracy that large batches bring: rows of their own beside each batch size."""
+"""Remedies for the accuracy loss of large batches: extra rows of a sweep for each batch size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.plugins import split_words
 from paceline.recipe import Changes, Recipe, recipe_keys
 
 WARMUP_EPOCHS = 5.0
-# Published settings for images (Goyal et al. 2017; You et al. 2017 and 2020), brought to a global batch of 256.
+# Published settings for images (Goyal et al. 2017; You et al. 2017 and 2020), scaled to a global batch of 256.
 REMEDIES: dict[str, Changes] = {
     "linear": {"schedule.scale_lr": "linear", "schedule.warmup": WARMUP_EPOCHS},
     "lars": {
@@ -34,13 +34,13 @@ SECTIONS = ("optimizer", "schedule")
 
 @dataclass(frozen=True)
 class Remedy:
-    """A name for rows, and what it changes of a recipe."""
+    """A named set of changes to a recipe."""
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, recipe: Recipe) -> Recipe:
-        """The recipe with it. A run too short for its warm-up spends half of its epochs on it."""
+        """Apply the changes to a recipe. The warm-up takes at most half of the epochs."""
         changes = dict(self.changes)
         epochs = recipe.train.epochs
         if epochs is not None and "schedule.warmup" in changes:
@@ -52,7 +52,7 @@ NO_REMEDY = Remedy("")
 
 
 def parse_remedies(texts: Sequence[str]) -> list[Remedy]:
-    """Remedies from words such as `linear`, `lars:lr=5:warmup=2`."""
+    """Parse remedies such as `linear` or `lars:lr=5:warmup=2`."""
     remedies = [_parse(text) for text in texts]
     names = [remedy.name for remedy in remedies]
     twice = first_repeated(names)
@@ -72,7 +72,7 @@ def _parse(text: str) -> Remedy:
 
 
 def _key(option: str) -> str:
-    """A key of the optimiser's or the schedule's section by its last word."""
+    """Find a recipe key of the optimiser or the schedule by its last component."""
     known = {
         key.partition(".")[2]: key
         for key, _ in recipe_keys()

@@ -1,4 +1,4 @@
-"""One execution of a recipe, stored in its own folder."""
+"""Execution of one run: train under one strategy and store the result in a folder."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from paceline.train.job import serve_job, train_job
 def execute(
     launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
 ) -> RunResult | None:
-    """Train under one strategy and store the run; None where another process reports."""
+    """Train under one strategy and store the run; return None if another process reports."""
     recipe = entry.recipe(recipe)
     checkpoint = ""
     if folder is not None:
         checkpoint = str((folder.make_inner("checkpoints") / "final.safetensors").resolve())
     task = training_task(recipe, entry, folder, checkpoint=checkpoint)
-    facts = environment()  # before the load is our own
+    facts = environment()  # taken before the run adds load
     started = time.perf_counter()
     record = RunRecord(
         schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=DONE
@@ -60,7 +60,7 @@ def execute(
 
 
 def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **more: Any) -> Task:
-    """What workers and servers do to train under a strategy; the recipe is the entry's own."""
+    """The task of workers and servers that train under a strategy; the recipe is that of the entry."""
     where = str(folder.path.resolve()) if folder is not None else ""
     return Task(
         train_job,
@@ -76,7 +76,7 @@ def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **more: A
 
 
 def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
-    """A run that was interrupted or whose worker failed is kept and marked; anything else leaves nothing."""
+    """Store a run that was interrupted or whose worker failed; after any other error discard the folder."""
     if isinstance(error, KeyboardInterrupt):
         record = changed(record, status=INTERRUPTED)
     elif isinstance(error, WorkerError):
@@ -88,12 +88,12 @@ def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: 
         with disk_errors(folder.path):
             recover(folder.path / "workers")
         write_run(folder, recipe, environment(), record, [])
-        error.add_note(f"the run is kept, marked {record.status}: {folder.commit()}")
+        error.add_note(f"the run is stored as {record.status}: {folder.commit()}")
     except BaseException:
         folder.discard()
         raise
 
 
 def run_folder(out: Path, name: str, launcher: WorkerPool) -> Folder | None:
-    """Where a run will be stored; only the process that reports has one."""
+    """Make the folder of a run; None except in the process that reports."""
     return Folder(out, name) if launcher.is_main else None

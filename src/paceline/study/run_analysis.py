@@ -1,6 +1,4 @@
-"""The analysis of a run's own files: the split of a step, stragglers, bytes of every link.
-
-A trace of a stored run, found by its folder."""
+"""Analysis of the workers' files of a run: split of the step time, stragglers, links, and the merged trace."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ from paceline.runs import list_runs, read
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The findings in a run's own files, and the bytes of its links."""
+    """Analysis of the workers' files, and the bytes of each link."""
 
     analysis: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
 
 
 def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> Measured:
-    """The split, the stragglers and the timeline from the workers' files, and the links from their counts."""
+    """Analyse the workers' files, and collect the links from their reports."""
     analysis = Analysis()
     if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))
@@ -40,14 +38,14 @@ def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | 
 
 
 def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
-    """The first and the last step that count: without the warm-up, unless nothing would be left."""
+    """Return the first and last timed step. The warm-up is included if no step would be left without it."""
     last = min(num_steps, recipe.train.timed_iterations or num_steps) - 1
     first = recipe.train.warmup_iterations
     return (first, last) if first <= last else (0, last)
 
 
 def agreed_stragglers(repeats: Sequence[RunResult]) -> list[Straggler] | None:
-    """The workers that most repeats name for the same phase, with medians of their figures.
+    """Return the stragglers found in most repeats for the same phase, with medians of their figures.
 
     None: not measured, or too few steps or workers.
     """
@@ -76,18 +74,18 @@ def _factors(comm_name: str, world_size: int) -> Factors:
     comm = comms.get(comm_name)
 
     def factors(op: str, peer: int | None, rank: int) -> tuple[float, float]:
-        # A barrier has no payload, whatever a comm exchanges to keep it.
+        # A barrier has no payload.
         return (0.0, 0.0) if op == "barrier" else comm.wire_factors(op, peer, rank, world_size)
 
     return factors
 
 
 def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write the trace of one run; a study has several, of which one must be named."""
+    """Write the merged trace of one run; raise UsageError for a study."""
     stored = read(path)
     folder = stored.folder
     if stored.kind != "run":
         inner = [str(run.folder) for run in list_runs(folder / "runs")]
         named = f"name one of its runs: {', '.join(inner)}" if inner else "it has no runs"
-        raise UsageError(f"{str(path)!r} is a study, and a trace is of one run; {named}")
+        raise UsageError(f"{str(path)!r} is a study, but a trace is made from one run; {named}")
     return write_merged(folder, target, steps)

@@ -1,4 +1,4 @@
-"""From the reports of workers to results, and from results to comparisons. Pure: values in, values out."""
+"""Conversion of worker reports to run results, and of run results to compared rows. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.study.run_analysis import Measured, agreed_stragglers
 def run_result(
     recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, measured: Measured | None = None
 ) -> RunResult:
-    """The result of one run, over its workers and for each of them; `measured` comes from their files."""
+    """Make the result of one run; `measured` comes from the workers' files."""
     train = recipe.train
     measured = measured or Measured()
 
@@ -27,7 +27,7 @@ def run_result(
         return timed(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
 
     times = [counted(worker.iteration_s) for worker in workers]
-    busy_s = max(sum(values) for values in times)  # asynchronous: all samples are done when the last worker is
+    busy_s = max(sum(values) for values in times)  # until the slowest worker is done, also if asynchronous
     samples = sum(sum(counted(worker.num_samples)) for worker in workers)
     epoch_s, epoch_without_data_s = _epoch_times(workers)
     num_steps = len(workers[0].iteration_s)
@@ -43,7 +43,7 @@ def run_result(
         batchnorm=train.batchnorm,
         steps=num_steps,
         timed_steps=len(times[0]),
-        # Not dropped where nothing would have been left.
+        # The warm-up is kept if no step would be left without it.
         warmup_steps=min(num_steps, train.timed_iterations or num_steps) - len(times[0]),
         iteration_s=TimeSummary(**summary([value for values in times for value in values])),
         samples_per_s=samples / busy_s,
@@ -53,7 +53,7 @@ def run_result(
         evaluation_s=max(worker.evaluation_s for worker in workers),
         total_s=total_s,
         final=_final(workers),
-        staleness_updates=_together([worker.strategy_metrics.get(STALENESS) for worker in workers]),
+        staleness_updates=_merged_staleness([worker.strategy_metrics.get(STALENESS) for worker in workers]),
         replica_drift=max(worker.replica_drift for worker in workers),
         replicas_equal=len({worker.parameter_digest for worker in workers}) == 1,
         num_parameters=workers[0].num_parameters,
@@ -71,7 +71,7 @@ def run_result(
 
 
 def combine(repeats: Sequence[RunResult]) -> Row:
-    """Several repeats of one entry as one row: medians, with an interval for the iteration time."""
+    """Combine the repeats of one entry to a row: medians, and a confidence interval of the iteration time."""
     middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
     means = [repeat.iteration_s.mean for repeat in repeats]
 
@@ -99,17 +99,17 @@ def combine(repeats: Sequence[RunResult]) -> Row:
 
 
 def compared(rows: Sequence[Row]) -> list[Row]:
-    """Every row against the fastest synchronised one, against one worker, and against workers that never synchronise.
+    """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
-    Ratios are those of the times shown; intervals and verdicts come from repeats taken side by side. The limit is the
-    slowest of the workers that never synchronise: a strategy that synchronises in every step waits for that one.
+    Ratios are those of the displayed times; intervals and verdicts come from paired repeats. The limit is the time of
+    the slowest worker that never synchronises, because a strategy that synchronises in every step waits for it.
     """
     if not rows:
         return []
     fastest = fastest_of(rows)
     alone = next((row for row in rows if row.workers == 1), None)
     apart = [row for row in rows if row.workers > 1 and row.guarantee == "NONE"]
-    limit = min(apart, key=lambda row: row.label != "none", default=None)  # others may do more than `none` does
+    limit = min(apart, key=lambda row: row.label != "none", default=None)  # prefer `none`, which does least
     return [_compared(row, fastest, alone, limit) for row in rows]
 
 
@@ -147,10 +147,10 @@ def _compared(row: Row, fastest: Row, alone: Row | None, limit: Row | None) -> R
 
 
 def fastest_of(rows: Sequence[Row]) -> Row:
-    """The fastest strategy: one worker and workers that never synchronise are baselines, not rivals.
+    """Return the fastest strategy, without the baselines (one worker, and workers that never synchronise).
 
-    Strategies that keep every replica on the same step are preferred: stale or drifting ones train another model. So
-    are those that a study found accurate enough (`is_within`).
+    Exact and lossy strategies come before stale and drifting ones, which train a different model. Rows that a study
+    found not accurate enough (`is_within`) are left out.
     """
     several = [row for row in rows if row.workers > 1 and row.guarantee != "NONE" and row.is_within is not False]
     rivals = [row for row in several if row.guarantee in ("EXACT", "LOSSY")] or several or rows
@@ -162,7 +162,7 @@ def interval_of(ratio: Ratio) -> Interval | None:
 
 
 def _slowest_repeats(row: Row) -> list[float]:
-    """Mean iteration time of the slowest worker, in each of the repeats that are compared."""
+    """Mean iteration time of the slowest worker in each compared repeat."""
     means = row.iteration_mean_s_repeats
     return (row.slowest_mean_s_repeats or means)[: len(means)]  # the first versions stored none
 
@@ -176,7 +176,7 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 
 
 def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
-    """Medians of every figure that all repeats have: the first versions stored fewer percentiles."""
+    """Median of each figure that all repeats have; the first versions stored fewer percentiles."""
     return TimeSummary(
         mean=statistics.median(one.mean for one in summaries),
         p50=statistics.median(one.p50 for one in summaries),
@@ -186,14 +186,14 @@ def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
 
 
 def _largest(values: Iterable[float | None]) -> float | None:
-    """None where one of them is not a number: a replica that diverged has no distance to the others."""
+    """Return the maximum; None if one value is None, as for a diverged replica."""
     found = list(values)
     known = [value for value in found if value is not None]
     return max(known) if len(known) == len(found) else None
 
 
 def _final(workers: Sequence[WorkerReport]) -> Final:
-    """Training figures weighted by samples; test figures are means over replicas, equal where those are."""
+    """Final scores: training scores weighted by samples, test scores averaged over replicas."""
     weights = [sum(worker.num_samples) for worker in workers]
 
     def weighted(values: Sequence[float | None]) -> float | None:
@@ -233,8 +233,8 @@ def _worker_result(worker: WorkerReport, times: list[float]) -> WorkerResult:
     )
 
 
-def _together(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Staleness | None:
-    """The distributions of all workers as one; None where no worker measured one."""
+def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Staleness | None:
+    """Merge the staleness distributions of all workers; return None if no worker measured one."""
     counts: dict[int, int] = {}
     for distribution in distributions:
         for value, count in (distribution or {"counts": {}})["counts"].items():
@@ -246,7 +246,7 @@ def _together(distributions: Sequence[dict[str, dict[str, int]] | None]) -> Stal
 
 
 def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
-    """Mean time of a complete epoch with and without loading data; None where no epoch was completed."""
+    """Mean time of an epoch with and without loading data; None if no epoch was completed."""
     length = workers[0].steps_per_epoch
     num_epochs = len(workers[0].iteration_s) // length
     if num_epochs == 0:

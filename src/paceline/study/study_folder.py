@@ -1,4 +1,4 @@
-"""The folder of a study: there from its start, locked while it runs, written after every cell."""
+"""The folder of a study: created at its start, locked while it runs, written after every cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.runs.store import check_unlocked, disk_errors, locked
 from paceline.study.base import Cell
 
 RUNS = "runs"
-EARLY = "early"  # results of runs that have no folder of their own
+EARLY = "early"  # results of runs without a folder
 
 
 class StudyFolder:
@@ -29,15 +29,15 @@ class StudyFolder:
         self.path = path
 
     def write(self, result: StudyResult) -> None:
-        """Replace the stored result in one step."""
+        """Replace the stored result atomically."""
         _replace(self.path / STUDY_FILE, encode(result))
 
     def run_folder(self, cell: Cell) -> Folder | None:
-        """A new folder for the run of a cell; None where only its result is kept."""
+        """Make a folder for the run of a cell; return None if only its result is kept."""
         return Folder(self.path / RUNS, cell.folder_name) if cell.keeps_run else None
 
     def keep(self, cell: Cell, result: RunResult) -> None:
-        """Keep the result of a cell whose run has no folder."""
+        """Store the result of a cell whose run has no folder."""
         if cell.keeps_run:
             return
         record = RunRecord(
@@ -48,7 +48,7 @@ class StudyFolder:
         _replace(self._early(cell), encode(record))
 
     def result_of(self, cell: Cell) -> RunResult | None:
-        """The result of a cell that was measured before; None where it was not, or cannot be read."""
+        """Return the stored result of a cell; None if there is none or it cannot be read."""
         file = self.run_of(cell) if cell.keeps_run else self._early(cell)
         record = None if file is None else _record(file / RUN_FILE if cell.keeps_run else file)
         if record is None or record.status != DONE or (not cell.keeps_run and record.label != cell.key):
@@ -56,7 +56,7 @@ class StudyFolder:
         return record.result
 
     def run_of(self, cell: Cell) -> Path | None:
-        """The folder of the cell's run that was completed; a run that failed may lie beside it."""
+        """Return the folder of the cell's completed run; None if there is none."""
         named = re.compile(re.escape(cell.folder_name) + r"(-\d+)?")
         for folder in sorted((self.path / RUNS).glob("*")):
             if not named.fullmatch(folder.name):
@@ -72,7 +72,7 @@ class StudyFolder:
 
 @contextmanager
 def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iterator[StudyFolder]:
-    """Make the folder of a study, visible from now on, and hold its lock."""
+    """Create the folder of a study and hold its lock."""
     made = Folder(out, stamped(name))
     try:
         made.write_text("recipe.toml", recipe.to_toml())
@@ -87,13 +87,13 @@ def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iter
 
 @contextmanager
 def old_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
-    """Open the folder of a study that goes on, with its result so far, and hold its lock."""
+    """Open the folder of a resumed study with its stored result, and hold its lock."""
     with locked(path):
         yield StudyFolder(path), read_study(path)
 
 
 def read_study(path: Path) -> StudyResult:
-    """The study that is stored in a folder."""
+    """Read the study stored in a folder."""
     if not (path / STUDY_FILE).is_file():
         raise UsageError(f"{str(path)!r} is not the folder of a study: it has no {STUDY_FILE}")
     stored = read_file(path / STUDY_FILE)
@@ -103,7 +103,7 @@ def read_study(path: Path) -> StudyResult:
 
 
 class _Begun(msgspec.Struct):
-    """The few keys that tell whether a stored study is worth reading."""
+    """The keys that decide whether a stored study is read completely."""
 
     study: str = ""
     status: str = ""
@@ -111,16 +111,16 @@ class _Begun(msgspec.Struct):
 
 
 def find_unfinished(first: StudyResult, request_keys: tuple[str, ...], out: Path) -> Path | None:
-    """The newest study in `out` with the same request that did not come to its end.
+    """Return the folder of the newest unfinished study in `out` with the same request.
 
-    Raises UsageError where another process is running it.
+    Raises UsageError if another process is running it.
     """
     begun: list[tuple[str, Path]] = []
     for file in out.glob(f"*/{STUDY_FILE}"):
         try:
             item = msgspec.json.decode(file.read_bytes(), type=_Begun)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            continue  # a damaged study cannot go on; `paceline runs` lists it with the reason
+            continue  # `paceline runs` lists damaged studies with the reason
         if item.study == first.study and item.status != DONE and not file.parent.name.startswith("."):
             begun.append((item.started, file.parent))
     wanted = request_of(first, request_keys)
@@ -136,7 +136,7 @@ def find_unfinished(first: StudyResult, request_keys: tuple[str, ...], out: Path
 
 
 def request_of(result: StudyResult, keys: tuple[str, ...]) -> Json:
-    """What was asked for, as it is stored."""
+    """Return the stored fields that identify a request."""
     plain = to_json(result)
     return {key: plain.get(key) for key in keys}
 
@@ -150,7 +150,7 @@ def _record(file: Path) -> RunRecord | None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    beside = file.with_name(f".{file.name}.part")
+    part = file.with_name(f".{file.name}.part")
     with disk_errors(file):
-        beside.write_bytes(content)
-        beside.replace(file)
+        part.write_bytes(content)
+        part.replace(file)

@@ -1,4 +1,4 @@
-"""Finding bucket size, sync period, codec and strategy for one recipe, by successive halving with accuracy in it."""
+"""The tune study: finds strategy, bucket size, period and codec by successive halving with accuracy limits."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from paceline.text import file_name_of
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Study):
-    """Candidates, and the rungs that fewer and fewer of them pass."""
+    """Runs candidates in rungs; each rung keeps fewer of them."""
 
     name: ClassVar[str] = "tune"
     result_type: ClassVar[type[StudyResult]] = TuneResult
-    varies_seed: ClassVar[bool] = True  # the accuracy that a candidate may lose is judged over seeds
+    varies_seed: ClassVar[bool] = True  # the accuracy loss of a candidate is judged over seeds
     goes_on: ClassVar[bool] = True
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "margins", "request")
 
@@ -48,11 +48,11 @@ class Tune(Study):
 
     @classmethod
     def prepare(cls, recipe: Recipe, space: Space, *, margins: Margins, eta: int, repeats: int) -> Tune:
-        """Find every mistake in a request before anything starts, and plan the rungs."""
+        """Validate the request before anything starts, and plan the rungs."""
         if recipe.workers < 2:
-            raise UsageError("one worker agrees with nobody: tuning needs --workers 2 or more")
+            raise UsageError("tuning needs --workers 2 or more: one worker does not synchronise")
         if eta < 2:
-            raise UsageError(f"--eta must be 2 or more, not {eta}: one in so many candidates goes on")
+            raise UsageError(f"--eta must be 2 or more, not {eta}: each rung keeps one in eta candidates")
         facts = preflight(recipe)
         data = load_data(recipe.data, seed=recipe.seed)
         model = build_model(recipe.model.name, data)
@@ -83,7 +83,7 @@ class Tune(Study):
         del num_hosts  # the stored recipe names its comm
         assert isinstance(stored, TuneResult)
         if stored.request is None:
-            raise UsageError("a tuning of an older version cannot be resumed: it does not say what was searched")
+            raise UsageError("this study of an older version cannot be resumed: its search space was not stored")
         request = dict(stored.request)
         eta = int(request.pop("eta"))
         return cls.prepare(
@@ -112,7 +112,7 @@ class Tune(Study):
         rung, reference = self.rungs[len(tables)], self.candidates.reference.label
         failure = progress.failures.get(_key(rung, reference))
         if failure is not None:
-            raise RunError(f"{reference}, the exact strategy that all are held to, failed: {failure.reason}")
+            raise RunError(f"the reference strategy {reference} failed: {failure.reason}")
         return self._cells(rung, self._left(tables))
 
     def result(self, header: StudyResult, progress: Progress) -> TuneResult:
@@ -145,14 +145,14 @@ class Tune(Study):
                 recipe=recipe,
                 entry=entry,
                 folder_name=file_name_of(entry.label if is_last else f"rung{rung.number}-{entry.label}"),
-                keeps_run=is_last,  # early runs are many, and short
+                keeps_run=is_last,  # early rungs have many short runs
             )
             for entry in entries
         ]
         return self.repeated(cells, rung.repeats)
 
     def _tables(self, progress: Progress) -> list[RungResult]:
-        """The tables of the rungs that are complete."""
+        """Return the tables of the completed rungs."""
         tables: list[RungResult] = []
         reference = self.candidates.reference.label
         for rung in self.rungs:
@@ -168,14 +168,14 @@ class Tune(Study):
         return tables
 
     def _left(self, tables: Sequence[RungResult]) -> list[Entry]:
-        """The candidates that passed every rung so far."""
+        """Return the candidates that passed every rung so far."""
         if not tables:
             return list(self.candidates.entries)
         passed = survivors(tables[-1])
         return [entry for entry in self.candidates.entries if entry.label in passed]
 
     def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
-        """Rows of the rung that was run last."""
+        """Return the rows of the last rung that has results."""
         labels = [entry.label for entry in self.candidates.entries]
         latest = next((rung for rung in reversed(self.rungs) if _is_begun(rung, labels, progress)), None)
         if latest is None:
@@ -187,7 +187,7 @@ class Tune(Study):
         return compared([changed(row, is_within=within.get(row.label, True)) for row in rows])
 
     def _best(self, table: RungResult) -> Best:
-        """The winner, and how to use it."""
+        """Return the winner with the command and the library call that use it."""
         row = best_of(table)
         return Best(
             **{key: row[key] for key in ("label", "strategy", "options", "codec", "guarantee", "iteration_s")},
@@ -203,7 +203,7 @@ class Tune(Study):
 
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
-    """The recipe for the steps of a rung; measurements that only the end needs are left out before it."""
+    """Return the recipe of a rung; early rungs skip measurements that only the last one reports."""
     quiet: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
     quiet |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
     if not is_last:
