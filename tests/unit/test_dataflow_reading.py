@@ -330,7 +330,7 @@ def test_integers_of_another_model_are_refused(quantized: Path, tmp_path: Path) 
     copied = Path(shutil.copytree(find("last", quantized).folder, tmp_path / "copied"))
     tensors = load_file(copied / "integers.safetensors")
     save_file({name: value for name, value in tensors.items() if "conv2" not in name}, copied / "integers.safetensors")
-    with pytest.raises(UsageError, match="of another model: nothing fits its layer 'conv2'"):
+    with pytest.raises(UsageError, match="belong to another model: they do not fit layer 'conv2'"):
         read("copied", runs=tmp_path)
     (copied / "integers.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UsageError, match=r"no integers\.safetensors to read"):
