@@ -119,7 +119,7 @@ def test_an_image_without_a_batch() -> None:
 def test_models_that_cannot_be_followed() -> None:
     with pytest.raises(UsageError, match=r"layer 0: the kernel \(5 x 5\) is larger than the padded input"):
         layers_of(nn.Sequential(nn.Conv2d(1, 1, 5)), torch.zeros(1, 1, 3, 3), num_images=1)
-    with pytest.raises(UsageError, match="is dilated by"):
+    with pytest.raises(UsageError, match="has dilation"):
         layers_of(nn.Sequential(nn.Conv2d(1, 1, 3, dilation=2)), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="padding='same' for an even kernel"):
         layers_of(nn.Sequential(nn.Conv2d(1, 1, (3, 4), padding="same")), torch.zeros(1, 1, 9, 9), num_images=1)

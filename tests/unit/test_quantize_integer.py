@@ -48,7 +48,7 @@ def test_what_was_stored_is_the_same_network_again() -> None:
     fewer = {name: grid for name, grid in network.grids.items() if name != "input"}
     with pytest.raises(UsageError, match="another model: 'input' has no range"):
         restored(network.model.graph, fewer, tensors_of(network.model))
-    with pytest.raises(UsageError, match="another model: nothing fits its layer"):
+    with pytest.raises(UsageError, match="another model: they do not fit layer"):
         restored(network.model.graph, network.grids, {})
 
 

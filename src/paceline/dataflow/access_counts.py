@@ -11,7 +11,7 @@ from paceline.results.study import SCHEMA
 
 
 def conv_accesses(simulation: Simulation) -> Accesses:
-    """Count words of a simulation. DRAM is accessed once per word; the buffer multicasts a word to all PEs that need it.
+    """Count the words moved. DRAM is accessed once per word; the buffer multicasts a word to all PEs that need it.
 
     Inputs are held by a PE as long as its window covers them, weights for a pass, partial sums until their column is
     added up; between folds the sums of a column wait in its first PE. A partial sum is written when its first product
