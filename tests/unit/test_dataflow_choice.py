@@ -178,7 +178,9 @@ def check_weight_stationary(shape: Shape, chip: Chip) -> None:
     if energies:
         assert sum(best_accesses("weight-stationary", shape, chip).energy(chip).values()) == min(energies)
     else:
-        with pytest.raises(UsageError, match="no tile of this layer's partial sums fits into the buffer of eyeriss"):
+        with pytest.raises(
+            UsageError, match="no tile of this layer's partial sums fits into the buffer of chip eyeriss"
+        ):
             best_accesses("weight-stationary", shape, chip)
 
 

@@ -247,7 +247,7 @@ def test_a_chip_to_start_from(tmp_path: Path) -> None:
     ("given", "words"),
     [
         (("alexnett",), "did you mean 'alexnet'?"),
-        (("lenet5",), "Give the shape of one input, such as --input-shape 3x32x32"),
+        (("lenet5",), "give --input-shape, such as 3x32x32"),
         (("lenet5", "--input-shape", "1x28"), "takes images (channels, height, width)"),
         (("lenet5", "--input-shape", "big"), "is not sizes such as 3x32x32"),
         (("lenet5", "--input-shape", "1x99999x99999"), "of 100,000,000 values at most"),

@@ -144,8 +144,8 @@ def test_what_cannot_be_mapped_is_said() -> None:
             analyse([LayerShape(name="odd", shape=Shape(**{**sizes, **changes}))], chip)
         return str(caught.value)
 
-    assert "its 13 filter rows need as many rows of PEs, and there are 12" in refused(kernel_height=13)
-    assert "a row of 13 weights needs as many words for inputs, and a PE has 12" in refused(kernel_width=13)
+    assert "its 13 filter rows need as many rows of PEs, but the chip has 12" in refused(kernel_height=13)
+    assert "a row of 13 weights needs as many words for inputs, but a PE has 12" in refused(kernel_width=13)
     small = replace(EYERISS, scratch_pads=replace(EYERISS.scratch_pads, filter=2))
     assert "a row of 3 weights does not fit into a PE's 2 words" in refused(small)
     assert "25 banks of 4096 bytes" in refused(input_width=30_000)

@@ -1,4 +1,4 @@
-"""From a model to a few operations: the same numbers, BatchNorm folded, what has no integer form named."""
+"""Tracing: same scores as the model, BatchNorm folded, operations without integer form reported."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Two(nn.Module):
     [
         (Chooses(), "cannot be traced"),
         (Two(), "several inputs"),
-        (InPlace(), "other scores than the model itself"),
+        (InPlace(), "other scores than the model"),
         (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, track_running_stats=False)), "no running statistics"),
     ],
     ids=["control flow", "two inputs", "in place", "no statistics"],

@@ -1,1 +1,1 @@
-"""A row-stationary accelerator: values cycle by cycle for one convolution, counts and energy for whole networks."""
+"""Row-stationary accelerator: cycle-accurate simulation of a convolution, and access and energy counts of networks."""

@@ -1,4 +1,4 @@
-"""What one simulated convolution moves at every level, counted from its plan, by the rules of `rowstationary`."""
+"""Memory accesses and energy of one simulated convolution, with the rules of `row_stationary`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.results.study import SCHEMA
 
 
 def conv_accesses(simulation: Simulation) -> Accesses:
-    """Words of a simulation. DRAM is read and written once; the buffer gives a word to all PEs that need it at once.
+    """Count the words moved. DRAM is accessed once per word; the buffer multicasts a word to all PEs that need it.
 
     Inputs are held by a PE as long as its window covers them, weights for a pass, partial sums until their column is
     added up; between folds the sums of a column wait in its first PE. A partial sum is written when its first product
@@ -43,7 +43,7 @@ def conv_accesses(simulation: Simulation) -> Accesses:
 
 
 def _loads(plan: Placement, one: Pass) -> tuple[int, int, int, int]:
-    """Weights and inputs that PEs of a pass receive, and those that the buffer is read for: each of them once."""
+    """Weights and inputs that the PEs of a pass receive, then weights and inputs that are read from the buffer."""
     shape = plan.shape
     rows = 1 if plan.is_serial else len(one.kernel_rows)
     lanes = shape.num_channels * (shape.kernel_height if plan.is_serial else 1)
@@ -71,7 +71,7 @@ def _input_rows(plan: Placement, one: Pass) -> int:
 
 
 def conv_result(simulation: Simulation) -> ConvResult:
-    """The figures of a simulation; energy is that of the chip that is built in."""
+    """Return the results of a simulation, with the energy of the built-in chip."""
     plan = simulation.plan
     shape, timing = plan.shape, plan.timing
     moved, chip = conv_accesses(simulation), load_chip("eyeriss")

@@ -1,6 +1,4 @@
-"""Accesses at each level of the memory, in words, and what they cost.
-
-Run-length coding of zeros: what is kept of a stream on its way to DRAM."""
+"""Accesses per memory level in words, their energy, and run-length compression of zeros in DRAM traffic."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ LEVELS = ("dram", "buffer", "neighbour", "register_file")
 
 @dataclass(frozen=True, kw_only=True)
 class Accesses:
-    """Words by level and by what they are; `neighbour` is between PEs and from the buffer's network into a PE."""
+    """Words by level and data type; `neighbour` is traffic between PEs and from the on-chip network into a PE."""
 
     dram: dict[str, Amount] = field(default_factory=dict)
     buffer: dict[str, Amount] = field(default_factory=dict)
@@ -30,23 +28,23 @@ class Accesses:
         return sum(getattr(self, level).values())
 
     def energy(self, chip: Chip) -> dict[str, Amount]:
-        """By level, relative to a multiply-accumulate."""
+        """Energy by level, relative to a multiply-accumulate."""
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
-        """The same for several groups of a layer; plain whole numbers."""
+        """Return the accesses of `count` groups, as plain integers."""
         levels = {level: {kind: int(words) * count for kind, words in getattr(self, level).items()} for level in LEVELS}
         return Accesses(**levels)
 
     def counts(self) -> AccessCounts:
-        """Plain whole numbers, as results have them."""
+        """Convert to the result type, with plain integers."""
         return AccessCounts(
             **{level: {kind: int(words) for kind, words in getattr(self, level).items()} for level in LEVELS}
         )
 
 
 def compressed_share(zeros: float, chip: Chip) -> float:
-    """Expected size over plain size, where zeros fall independently; at most 1, as plain values may be sent instead.
+    """Expected compressed size over plain size for independent zeros; at most 1: plain values can be sent instead.
 
     Each non-zero value carries the number of zeros before it. A run that is too long for its counter is closed with a
     zero as its value, which happens once per 2^run_bits zeros.
@@ -57,7 +55,7 @@ def compressed_share(zeros: float, chip: Chip) -> float:
 
 
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Size over plain size of values that are at hand; zeros at the end are a last pair with value 0."""
+    """Compressed size over plain size of actual values; trailing zeros are encoded as a last pair with value 0."""
     longest: int = 2**chip.compression.run_bits
     flat = values.ravel()
     ends = np.flatnonzero(flat)

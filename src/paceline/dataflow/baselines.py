@@ -1,8 +1,8 @@
-"""Other dataflows on the same chip, in closed form: what stays in a PE is what names them.
+"""Baseline dataflows on the same chip, in closed form: weight-, output- and input-stationary, and no local reuse.
 
-Each uses the chip's PEs, buffer and DRAM. A PE keeps one word of what is stationary, as these dataflows are defined;
-the row-stationary scratch pads are not theirs. Every loop order and block size that the buffer has room for and that
-saves a round is weighed, and the least energy is taken, so that none is shown worse than it need be.
+Each uses the chip's PEs, buffer and DRAM. A PE holds one word of the stationary data and has no scratch pads. All loop
+orders and block sizes that fit into the buffer are evaluated, and the one with the least energy is used, which keeps
+the comparison fair.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Tiles:
-    """Partial sums of m filters, n images and e output rows that wait in the buffer, each an array of candidates."""
+    """Partial sums in the buffer: m filters, n images and e output rows, each an array of candidates."""
 
     m: Amount
     n: Amount
     e: Amount
 
 
-# Says of a block (what PEs work on side by side) whether an array may be laid out so; it is given the block's sizes.
+# Whether a block of these sizes may be laid out on the array; a block is what the PEs compute in parallel.
 Allowed = Callable[..., bool]
 
 
@@ -38,7 +38,7 @@ def any_block(*_: int) -> bool:
 
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
-    """The accesses of least energy under a dataflow, for one group of a layer."""
+    """Return the accesses with the least energy under a dataflow, for one group of a layer."""
     found = OTHERS[dataflow](shape, chip, allowed)
     energy = np.asarray(sum(found.energy(chip).values()), dtype=float)
     best = int(np.argmin(energy))
@@ -183,10 +183,10 @@ def _pairs(first: int, second: int, most: int) -> list[tuple[int, int]]:
 def _with_tiles(
     shape: Shape, chip: Chip, blocks: Sequence[tuple[int, ...]], needs: Callable[..., tuple[Amount, Amount, Amount]]
 ) -> tuple[tuple[Any, ...], Tiles]:
-    """Every block with every tile of images and rows, and as many filters as the buffer then has room for.
+    """Combine every block with every tile of images and rows, and the largest number of filters that fits the buffer.
 
-    `needs` says of a block, n and the input rows of a tile: how many filters there must be at least, the words that
-    the buffer holds beside partial sums, and how many more for every filter.
+    `needs(*block, n, input_rows)` returns the minimum number of filters, the buffer words besides partial sums, and
+    the further words per filter.
     """
     sizes = [
         (n, e)
@@ -202,12 +202,14 @@ def _with_tiles(
     fits = m >= least
     m = np.where(m == shape.num_filters, m, m // least * least)  # in whole blocks, or all
     if not fits.any():
-        raise UsageError(f"no tile of this layer's partial sums fits into the buffer of {chip.name}")
+        raise UsageError(
+            f"no tile of this layer's partial sums fits into the buffer of chip {chip.name}; use a larger buffer"
+        )
     return tuple(values[fits] for values in block), Tiles(m[fits], n[fits], e[fits])
 
 
 def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
-    """DRAM words: filters come again for every tile of images and rows, inputs for every tile of filters."""
+    """DRAM words: filters are loaded again for every tile of images and rows, inputs for every tile of filters."""
     weights = shape.num_filters * shape.weights_per_output
     turns = ceiling(shape.num_images, tiles.n) * ceiling(shape.output_height, tiles.e)
     inputs = shape.num_images * shape.num_channels * shape.rows.real_in_strips(tiles.e) * shape.columns.real
@@ -219,7 +221,7 @@ def _loads(shape: Shape, tiles: Tiles) -> dict[str, Amount]:
 
 
 def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
-    """The same where sums stay in PEs: the buffer holds inputs of some rows, or weights of some filters."""
+    """DRAM words if sums stay in the PEs: the buffer holds the inputs of some rows, or the weights of some filters."""
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output
     ways = []
@@ -232,7 +234,9 @@ def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
     if held := min(shape.num_filters, room // shape.weights_per_output):
         ways.append((weights, shape.num_read_pixels * ceiling(shape.num_filters, held)))
     if not ways:
-        raise UsageError(f"neither inputs of one row nor weights of one filter fit into the buffer of {chip.name}")
+        raise UsageError(
+            f"neither the inputs of one row nor the weights of one filter fit into the buffer of chip {chip.name}"
+        )
     filters, inputs = min(ways, key=sum)
     return {"filter": filters, "input": inputs, "partial_sum": shape.num_outputs}
 

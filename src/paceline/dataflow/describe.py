@@ -1,4 +1,4 @@
-"""A convolution on an array in words and plain values, for tables and pages alike."""
+"""Text and plain values that describe a simulated convolution, for tables and pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.dataflow.timing import MODELS
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What one PE of a pass holds: rows of weights and pixels by lane, and whose partial sums."""
+    """Contents of a PE in a pass: weights and pixels by lane, and the output row of its partial sums."""
 
     place: Place
     weights: list[list[Any]]
@@ -27,7 +27,7 @@ class Holding:
 
 
 def holdings(simulation: Simulation, one: Pass) -> Iterator[Holding]:
-    """Every PE of a pass. Under `serial` one PE has all rows, and the first of them is named."""
+    """Yield the contents of every PE of a pass. Under `serial` one PE holds all rows, and the first is reported."""
     pes = PEArray(simulation.plan, one, simulation.operands.images, simulation.operands.filters)
     for index, strip in enumerate(one.strips):
         for row, column in itertools.product(range(pes.filters.shape[1]), range(strip.num_columns)):
@@ -44,7 +44,7 @@ def holdings(simulation: Simulation, one: Pass) -> Iterator[Holding]:
 
 
 def about(simulation: Simulation) -> Iterator[str]:
-    """The model, and how the logical set lies on the array, a line each."""
+    """Yield lines that describe the execution model and the placement of the logical set on the array."""
     plan, shape = simulation.plan, simulation.plan.shape
     yield f"{plan.timing.model}: {MODELS[plan.timing.model]}"
     size = f"a logical set of {shape.kernel_height} x {shape.output_height} PEs"
@@ -72,12 +72,12 @@ def summary(simulation: Simulation) -> str:
 
 
 def number_text(value: Any) -> str:
-    """Whole numbers as they are, others with six digits."""
+    """Format integers in full, other numbers with six digits."""
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def output_text(simulation: Simulation, event: Event) -> str:
-    """Where an output is: row and column, and before them image and filter where there are several."""
+    """Format the index of an output: row and column, preceded by image and filter if there are several."""
     shape = simulation.plan.shape
     is_plain = shape.num_images * shape.num_filters == 1
     return f"[{', '.join(map(str, event.output[2:] if is_plain else event.output))}]"

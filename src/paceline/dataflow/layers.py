@@ -1,4 +1,4 @@
-"""Convolution layers of networks: two published ones, and what every layer of a network is described by."""
+"""Layer descriptions: `LayerShape`, and the published networks AlexNet and VGG-16."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShape:
-    """One layer; the shape is that of one of its groups, which are computed one after another."""
+    """A layer; the shape is that of one group, and groups are computed one after another."""
 
     name: str
     shape: Shape
     num_groups: int = 1
-    input_zeros: float = 0.0  # share of zeros in what it reads, 0 to 1
-    output_zeros: float = 0.0  # and in what it writes, after the activation
-    # Counted on real values, where there are some; else they follow from the shares of zeros.
+    input_zeros: float = 0.0  # share of zeros in its input, 0 to 1
+    output_zeros: float = 0.0  # share of zeros in its output, after the activation
+    # Counted on actual values if available; None: derived from the shares of zeros.
     input_share: float | None = None  # compressed size over plain size
     output_share: float | None = None
     zero_products: float | None = None  # share of products whose input is zero, padding included
@@ -43,9 +43,9 @@ def conv_layer(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> LayerShape:
-    """A convolution by the shapes of what it was given of `num_tried` images, and of its weights."""
+    """Describe a convolution by the shape of its input for `num_tried` images and of its weight."""
     if dilation != (1, 1):
-        raise UsageError(f"layer {name} is dilated by {dilation}, which no mapping here covers")
+        raise UsageError(f"layer {name} has dilation {dilation}; only convolutions without dilation can be mapped")
     count = _scaled(name, given[0], num_images, num_tried)
     try:
         shape = Shape(
@@ -65,7 +65,7 @@ def conv_layer(
 
 
 def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried: int, num_filters: int) -> LayerShape:
-    """A linear layer as a convolution of one pixel; every vector that it is given is a pixel of its own."""
+    """Describe a linear layer as a 1x1 convolution in which every input vector is a pixel."""
     shape = Shape(
         num_images=_scaled(name, math.prod(given[:-1]), num_images, num_tried),
         num_filters=num_filters,
@@ -79,15 +79,17 @@ def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried:
 
 
 def _scaled(name: str, seen: int, num_images: int, num_tried: int) -> int:
-    """Of so many images; a model may cut each into patches, say, that a layer reads one by one."""
+    """Scale the number of inputs to `num_images`; a model may, for example, split an image into patches."""
     count, rest = divmod(seen * num_images, num_tried)
     if rest or not count:
-        raise UsageError(f"layer {name} reads {seen} inputs where {num_tried} images go in; how many are one image's?")
+        raise UsageError(
+            f"layer {name} reads {seen} inputs for {num_tried} images, which is not a whole number per image"
+        )
     return count
 
 
 def told_apart(layers: Sequence[LayerShape]) -> list[LayerShape]:
-    """A layer that is passed several times is named so: conv, conv (2), conv (3)."""
+    """Make the names unique: a layer that is called several times becomes conv, conv (2), conv (3)."""
     taken: set[str] = set()
     found = []
     for layer in layers:
@@ -99,10 +101,10 @@ def told_apart(layers: Sequence[LayerShape]) -> list[LayerShape]:
 
 
 def alexnet(num_images: int) -> list[LayerShape]:
-    """The five convolutions of AlexNet on images of 227 x 227, with the zeros that were measured on the chip.
+    """The five convolutions of AlexNet on images of 227 x 227, with the zeros measured on the chip.
 
-    Zeros in a layer's output are taken to be those of the next layer's input; pooling lies between some of them. Of
-    the last layer nothing is published, so its input's share stands for it.
+    The share of zeros in an output is that of the next layer's input, even if pooling lies between. For the last
+    layer none is published, so that of its input is used.
     """
     zeros = (0.0001, 0.387, 0.725, 0.793, 0.776)
     sizes = (  # groups, filters and channels per group, input side, kernel side, stride, padding

@@ -1,4 +1,4 @@
-"""Choosing a mapping: every one that the chip can hold is weighed by an objective, and the least wins."""
+"""Mapping search: evaluate every mapping that fits the chip and choose the best by an objective."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """On the chip: how long DRAM takes hangs on zeros."""
+    """Cycles on the chip; DRAM time is excluded because it depends on the data."""
     return total_cycles(cycles(shape, mapping, chip))
 
 
-# What is least in the mapping that is taken. None of them looks at the data: zeros are not known beforehand.
+# The chosen mapping minimises one of these. None depends on the data: zeros are not known in advance.
 OBJECTIVES: dict[str, Callable[[Shape, Mapping, Chip], Amount]] = {
     "dram-delay": lambda *given: _dram(*given) * _time(*given),
     "energy-delay": lambda *given: _energy(*given) * _time(*given),
@@ -53,7 +53,7 @@ def check_objective(name: str) -> None:
 
 
 def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
-    """The best mapping of a layer's group; where there is none, an error that names the layer."""
+    """Return the best mapping of a group of a layer; raise UsageError if none fits."""
     check_objective(objective)
     try:
         return best_mapping(shape, chip, objective)
@@ -62,19 +62,19 @@ def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT
 
 
 class _Unmappable(Exception):
-    """What a chip has too little of."""
+    """No mapping fits; the message names the resource that is too small."""
 
 
 @lru_cache(maxsize=256)
 def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
-    """The least by the objective; among equals, the one of least energy. Layers of one shape share it."""
+    """Return the mapping that minimises the objective; ties are broken by energy."""
     candidates = _candidates(shape, chip)
     order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
     return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
 
 
 def _candidates(shape: Shape, chip: Chip) -> Mapping:
-    """All mappings that fit, as arrays; an error that says what does not fit where there is none."""
+    """Return all mappings that fit, as arrays; raise if there is none."""
     _check_single(shape, chip)
     in_pe = np.array(list(_in_pe(shape, chip)), dtype=np.int64)
     in_space = np.array(list(_sets(shape, chip)), dtype=np.int64)
@@ -82,7 +82,7 @@ def _candidates(shape: Shape, chip: Chip) -> Mapping:
     choices = np.indices((len(in_pe), len(in_space), len(images))).reshape(3, -1)
     (p, q), (e, r, t), n = in_pe[choices[0]].T, in_space[choices[1]].T, images[choices[2]]
     found = Mapping(m=np.minimum(p * t, shape.num_filters), n=n, e=e, p=p, q=q, r=r, t=t)
-    # Sets that share filters or channels each have some, and no more than their share.
+    # Sets that share filters or channels get at least one and no more than their share.
     fits = (p <= ceiling(shape.num_filters, t)) & (q <= ceiling(shape.num_channels, r))
     fits &= filter_bytes(shape, found, chip) <= chip.buffer.filter_bytes
     fits &= buffer_banks(shape, found, chip) <= chip.buffer.banks
@@ -96,7 +96,7 @@ def _candidates(shape: Shape, chip: Chip) -> Mapping:
 
 
 def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """As many filters at a time as the buffer has room for, all or in whole passes: more of them cost nothing else."""
+    """The largest number of filters that fits the buffer, all or in whole passes: more filters have no other cost."""
     per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
     free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes
     per_pass = mapping.p * mapping.t
@@ -105,13 +105,13 @@ def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def _check_single(shape: Shape, chip: Chip) -> None:
-    """What one row of PEs, or one PE, must be able to hold whatever the mapping."""
+    """Raise if the kernel exceeds the rows of the array or the scratch pads of a PE, which no mapping can change."""
     pads = chip.scratch_pads
     problem = ""
     if shape.kernel_height > chip.rows:
-        problem = f"its {shape.kernel_height} filter rows need as many rows of PEs, and there are {chip.rows}"
+        problem = f"its {shape.kernel_height} filter rows need as many rows of PEs, but the chip has {chip.rows}"
     elif shape.kernel_width > pads.input:
-        problem = f"a row of {shape.kernel_width} weights needs as many words for inputs, and a PE has {pads.input}"
+        problem = f"a row of {shape.kernel_width} weights needs as many words for inputs, but a PE has {pads.input}"
     elif shape.kernel_width > pads.filter:
         problem = f"a row of {shape.kernel_width} weights does not fit into a PE's {pads.filter} words"
     if problem:
@@ -119,7 +119,7 @@ def _check_single(shape: Shape, chip: Chip) -> None:
 
 
 def _in_pe(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
-    """Filters and channels that the scratch pads of a PE have room for."""
+    """Yield numbers of filters and channels that fit into the scratch pads of a PE."""
     pads = chip.scratch_pads
     for p in divided(shape.num_filters, pads.partial_sum):
         for q in divided(shape.num_channels, pads.input // shape.kernel_width):
@@ -128,9 +128,9 @@ def _in_pe(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
 
 
 def _sets(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
-    """Output rows per set, sets on different channels, sets on different filters: all that the array has room for.
+    """Yield output rows per set, sets on different channels and sets on different filters that fit the array.
 
-    A set that is wider than the array is laid out in pieces below each other.
+    A set wider than the array is split into pieces placed below each other.
     """
     down = chip.rows // shape.kernel_height
     for e in divided(shape.output_height, shape.output_height):
@@ -141,10 +141,7 @@ def _sets(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
 
 
 def divided(whole: int, most: int) -> list[int]:
-    """The smallest parts, up to a size, that divide a whole into 1, 2, 3, ... rounds: larger ones save no round.
-
-    (Uneven strips could save a few words where padding is deep, as the shorter one then has more of it.)
-    """
+    """Return the smallest part sizes, up to `most`, that divide a whole into 1, 2, 3, ... rounds."""
     found = []
     part = min(whole, most)
     while part:

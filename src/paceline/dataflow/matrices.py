@@ -1,6 +1,4 @@
-"""Matrices as users give them: text with rows between semicolons, nested JSON, or a file (.npy, .csv, .json).
-
-From two matrices to what a convolution needs: images and filters with their axes, and the shape they make."""
+"""Matrix input: parse text, nested JSON or a file (.npy, .csv, .json), and build the operands of a convolution."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def is_file_name(text: str) -> bool:
 
 
 def read_matrix(text: str, what: str) -> Matrix:
-    """A matrix of 2, 3 or 4 dimensions from an option's text; `what` names the option in errors."""
+    """Parse a matrix of 2, 3 or 4 dimensions from the text of an option; `what` names the option in errors."""
     stripped = text.strip()
     if not stripped:
         raise UsageError(f"{what} is empty; give rows such as '1 3 9; 4 5 6', or a file")
@@ -73,7 +71,7 @@ def _read_file(path: Path, what: str) -> Matrix:
 
 
 def _read_npy(path: Path, what: str) -> Matrix:
-    """The array of a .npy file. Its header is Python text that numpy evaluates, so any error can come of it."""
+    """Read a .npy file. numpy evaluates its header as Python text, which can raise any exception."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python's parser, about the header
@@ -91,7 +89,7 @@ def _read_npy(path: Path, what: str) -> Matrix:
 
 
 def _random(sides: list[int], seed: int, what: str) -> Matrix:
-    """Small whole numbers, so that every value can be checked by eye; of one seed, others for each option."""
+    """Return small random integers, easy to check by hand; the same seed differs between options."""
     if 0 in sides:
         raise UsageError(f"{what} has a side of length 0 in {'x'.join(map(str, sides))}")
     if math.prod(sides) > MAX_VALUES:
@@ -129,20 +127,20 @@ def _number(cell: str, what: str) -> int | float:
 
 
 def _within(number: int | float, what: str) -> int | float:
-    """Whole numbers beyond 64 bits would be rounded without a word."""
+    """Raise for integers beyond 64 bits, which numpy would round silently."""
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
         raise UsageError(f"{what} holds a whole number beyond 64 bits")
     return number
 
 
 def _from_nested(value: Any, what: str) -> Matrix:
-    """Nested lists; what numpy would turn into objects is said in words first."""
+    """Convert nested lists, with clear errors for values that numpy would store as objects."""
     _check_nested(value, what, "")
     return _checked(np.array(value), what)
 
 
 def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
-    """The shape of nested lists, where all of a level are alike."""
+    """Return the shape of nested lists; raise if they are ragged."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         _within(value, what)
         return ()
@@ -160,7 +158,7 @@ def _check_nested(value: Any, what: str, where: str) -> tuple[int, ...]:
 
 
 def _checked(matrix: Matrix, what: str) -> Matrix:
-    """The matrix in a type to calculate in; anything else is refused."""
+    """Convert to int64 or float64; raise for any other type, shape or value."""
     if matrix.dtype.kind not in "iufb":
         raise UsageError(f"{what} holds {matrix.dtype}, not numbers that int64 or float64 can hold")
     if not 2 <= matrix.ndim <= MAX_DIMENSIONS:
@@ -177,7 +175,7 @@ def _checked(matrix: Matrix, what: str) -> Matrix:
 
 
 def parse_sides(text: str) -> tuple[int, ...]:
-    """`3x32x32` as numbers."""
+    """Parse sizes such as `3x32x32`."""
     words = text.lower().split("x")
     sides = tuple(int(word) if re.fullmatch(r"\d{1,9}", word) else 0 for word in words)
     if 0 in sides or math.prod(sides) > MAX_VALUES:
@@ -187,7 +185,7 @@ def parse_sides(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """Images (N, C, H, W, padded), filters (M, C, R, S), and which axes the result shows."""
+    """Images (N, C, H, W, padded), filters (M, C, R, S), and the axes of the result to show."""
 
     images: Matrix
     filters: Matrix
@@ -196,7 +194,7 @@ class Operands:
     has_filters: bool
 
     def shown(self, output: Matrix) -> Matrix:
-        """An output (N, M, E, F) without the axes that the request did not speak of."""
+        """Drop the axes of an output (N, M, E, F) that the request did not specify."""
         without_batch = output if self.has_batch else output[0]
         return without_batch if self.has_filters else without_batch[..., 0, :, :]
 
@@ -211,7 +209,7 @@ def make_operands(
     num_filters: int | None = None,
     num_images: int | None = None,
 ) -> Operands:
-    """Bring both to four axes. A plain matrix is cut into channels, filters and images along its rows where asked."""
+    """Bring both to four axes; a plain matrix is split along its rows into channels, filters and images on request."""
     given_batch = images.ndim == 4 or num_images is not None
     given_filters = filters.ndim == 4 or num_filters is not None
     images = _with_axes(images, "--input", ("batch", num_images), ("channels", num_channels))
@@ -246,7 +244,7 @@ def make_operands(
 
 
 def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], second: tuple[str, int | None]) -> Matrix:
-    """Four axes; each count that was asked for must be the array's own, or divide the rows of a plain matrix."""
+    """Add missing axes; a requested count must equal the size of its axis, or divide the rows of a plain matrix."""
     for name, count in (first, second):
         if count is not None and count < 1:
             raise UsageError(f"--{name} must be at least 1, not {count}")
@@ -266,7 +264,7 @@ def _with_axes(matrix: Matrix, option: str, first: tuple[str, int | None], secon
 
 
 def _check_range(images: Matrix, filters: Matrix, shape: Shape) -> None:
-    """A sum that could pass what its type can hold would be wrong without a word, or no number at all."""
+    """Raise if a sum of products could overflow its type."""
     largest = [max(abs(matrix.min().item()), abs(matrix.max().item())) for matrix in (images, filters)]
     bound = largest[0] * largest[1] * shape.weights_per_output
     if images.dtype.kind == "i" and bound >= 2**63:
@@ -275,4 +273,6 @@ def _check_range(images: Matrix, filters: Matrix, shape: Shape) -> None:
             "to calculate in floating point"
         )
     if not math.isfinite(bound):
-        raise UsageError("these numbers are too large: a sum of their products could pass what a float can hold")
+        raise UsageError(
+            "these numbers are too large: a sum of their products could overflow a float; give smaller ones"
+        )

@@ -1,6 +1,4 @@
-"""Layers of a model that was quantized: its integer weights, and the integers that its layers really read.
-
-Layers of a user's model, or of a run: convolutions in the order in which an input meets them."""
+"""Read the layers of a model, a stored run or a stored quantization, in the order of execution."""
 
 from __future__ import annotations
 
@@ -34,13 +32,13 @@ from paceline.runs import Stored, find
 
 
 def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """The model of a stored quantization on images of its test set, in integers alone."""
+    """Return the layers of a stored quantization, run in integers on images of its test set."""
     recipe = Recipe.from_dict(stored.recipe_values)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
     images, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
     model = _restored(stored, build_model(recipe.model.name, data), images)
     kinds = (Conv, Linear) if with_linear else (Conv,)
-    # A BatchNorm that stands alone is a convolution to the executor, but none of the model's.
+    # A BatchNorm that could not be folded is a convolution of the executor, but not of the model.
     ops = {op.name: op for op in model.graph.layers if isinstance(op, kinds) and op.module}
     if not ops:
         raise UsageError("this model has no convolution; --linear counts linear layers as well")
@@ -50,7 +48,7 @@ def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_line
     def see(name: str, integers: Tensor) -> None:
         if name in ops:
             op = ops[name]
-            # On their grid zero is the zero point; channels last, as the executor has them.
+            # Subtract the zero point, which represents zero; the executor has channels last.
             values = integers.to(torch.int16) - model.grid(op.inputs[0]).zero_point
             values = values.movedim(-1, 1) if values.dim() == 4 else values
             layers.append(_integer_layer(op, values, num_images, len(images), model.weights[name].weight))
@@ -62,7 +60,7 @@ def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_line
 
 
 def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantized:
-    """The integers that the study stored, in the network that the model's code still describes."""
+    """Rebuild the quantized network from the stored integers and the current code of the model."""
     study = stored.content
     assert isinstance(study, Quantization)
     file = stored.folder / INTEGERS_FILE
@@ -105,26 +103,24 @@ def _integer_layer(op: Conv | Linear, values: Tensor, num_images: int, num_tried
     return replace(layer, filter_zeros=float((weight == 0).double().mean()))
 
 
-CLASSES = 10  # of a model that is only looked at
-# Convolutions that no mapping covers: left out in silence, a network would look cheaper than it is.
+CLASSES = 10  # of a model that is built only for its layer shapes
+# Convolutions without a mapping are refused: ignoring them would underestimate the cost of a network.
 UNKNOWN = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def read_layers(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """What a name stands for (a model, built in or `file.py:factory`; a stored run; a quantization), and its layers."""
+    """Return the title and the layers of a model (built-in or `file.py:factory`), a stored run or a quantization."""
     if is_reference(name) or name in model_names():
         if input_shape is None:
             if is_reference(name):
-                load_reference(name, "model")  # what is not there need not be asked about
-            raise UsageError(
-                f"what does {name!r} read? Give the shape of one input, such as --input-shape 3x32x32 or 1x28x28"
-            )
+                load_reference(name, "model")  # report a missing model before a missing shape
+            raise UsageError(f"the input shape of {name!r} is unknown; give --input-shape, such as 3x32x32 or 1x28x28")
         model = build_model(name, Data(_Nothing(), _Nothing(), input_shape, CLASSES))
         return name, layers_of(model, torch.zeros(1, *input_shape), num_images=num_images, with_linear=with_linear)
     if input_shape is not None:
-        raise UsageError(f"{name!r} has data of its own: --input-shape is for models")
+        raise UsageError(f"{name!r} is stored with its data; --input-shape applies only to models")
     found = _stored(name, runs)
     kind, read_stored = ("quantization", layers_of_integers) if found.kind == "study" else ("run", _layers_of_run)
     layers = read_stored(found, chip, num_images=num_images, with_linear=with_linear)
@@ -145,7 +141,7 @@ def _stored(name: str, runs: Path) -> Stored:
 
 
 def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: bool) -> list[LayerShape]:
-    """A run's model with the weights it ended with, on images of its test set: zeros are counted, not assumed."""
+    """Return the layers of a run's final model; zeros are counted on images of its test set."""
     folder = run.folder
     try:
         recipe = Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"))
@@ -163,7 +159,9 @@ def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: boo
         ) from None
     inputs, _ = data.test.batch(torch.arange(min(num_images, len(data.test))), 0)
     if not isinstance(inputs, Tensor):
-        raise UsageError(f"run {folder.name!r} reads nested inputs; only a single tensor can be followed")
+        raise UsageError(
+            f"run {folder.name!r} has nested inputs; only models with a single input tensor can be analysed"
+        )
     seen: list[Seen] = []
 
     def look(module: nn.Module, given: Tensor) -> None:
@@ -185,9 +183,9 @@ def layers_of(
     with_linear: bool = False,
     look: Callable[[nn.Module, Tensor], None] | None = None,
 ) -> list[LayerShape]:
-    """Convolutions (and linear layers, as convolutions of one pixel) that inputs really pass, in order.
+    """Return the convolutions, and optionally linear layers as 1x1 convolutions, that the inputs pass, in order.
 
-    `look` is told of every one of them and of what it reads, images first.
+    `look` is called with every such module and its input, batch first.
     """
     found: list[LayerShape] = []
     names = {module: name for name, module in model.named_modules()}
@@ -229,20 +227,18 @@ def layers_of(
 
 
 def _layer(name: str, module: nn.Module, given: Tensor, num_images: int, num_tried: int) -> LayerShape:
-    """`given` is what the layer reads of `num_tried` images."""
+    """Describe a layer by `given`, its input for `num_tried` images."""
     if isinstance(module, nn.Linear):
         return linear_layer(
             name, given.shape, num_images=num_images, num_tried=num_tried, num_filters=module.out_features
         )
     if isinstance(module, UNKNOWN):
-        raise UsageError(
-            f"layer {name} is a {type(module).__name__}; no mapping here covers other convolutions than Conv2d"
-        )
+        raise UsageError(f"layer {name} is a {type(module).__name__}; only Conv2d convolutions can be mapped")
     assert isinstance(module, nn.Conv2d)
     if module.padding_mode != "zeros":
-        raise UsageError(f"layer {name} pads with {module.padding_mode!r}; only zeros are put around an input here")
+        raise UsageError(f"layer {name} pads with {module.padding_mode!r}; only zero padding can be mapped")
     if module.padding == "same" and not all(side % 2 for side in module.kernel_size):
-        raise UsageError(f"layer {name} has padding='same' for an even kernel: no mapping here pads one side more")
+        raise UsageError(f"layer {name} has padding='same' with an even kernel; only symmetric padding can be mapped")
     return conv_layer(
         name,
         given.shape,
@@ -257,7 +253,7 @@ def _layer(name: str, module: nn.Module, given: Tensor, num_images: int, num_tri
 
 
 def _padding(module: nn.Conv2d) -> tuple[int, int]:
-    """In numbers; `same` is them where it puts as much on both sides."""
+    """Return the padding in pixels; `same` must be symmetric."""
     if not isinstance(module.padding, str):
         return _pair(module.padding)
     if module.padding == "valid":
@@ -275,4 +271,4 @@ class _Nothing(Dataset):
         return 0
 
     def batch(self, indices: Tensor, epoch: int) -> Batch:  # noqa: ARG002
-        raise AssertionError("a model is looked at without data")
+        raise AssertionError("layer shapes are read without data")

@@ -1,4 +1,4 @@
-"""What a network costs on a chip, layer by layer: mapping, time, accesses, energy, and other dataflows beside it."""
+"""Cost of a network on a chip, by layer: mapping, time, accesses and energy, compared with baseline dataflows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def analyse(
     objective: str = DEFAULT_OBJECTIVE,
     with_others: bool = True,
 ) -> NetworkCost:
-    """The cost of every layer, and of all together; `network` and `batch` name them in the result."""
+    """Return the cost of every layer and their total; `network` and `batch` are copied into the result."""
     named = told_apart(layers)
     rows = [analyse_layer(layer, chip, objective=objective, with_others=with_others) for layer in named]
     return NetworkCost(
@@ -47,7 +47,7 @@ def analyse(
 
 
 def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_others: bool) -> LayerCost:
-    """One layer under the mapping that the objective chooses."""
+    """Return the cost of one layer under the best mapping by the objective."""
     shape, groups = layer.shape, layer.num_groups
     mapping = choose_mapping(layer.name, shape, chip, objective)
     moved = accesses(shape, mapping).times(groups)
@@ -94,7 +94,7 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_others:
 def read_network(
     name: str, chip: Chip, *, num_images: int, input_shape: tuple[int, ...] | None, with_linear: bool, runs: Path
 ) -> tuple[str, list[LayerShape]]:
-    """The title and the layers of a network. Published networks need no torch; anything else is read with it."""
+    """Return the title and the layers of a network. Published networks do not import torch."""
     if name in PUBLISHED:
         if input_shape is not None or with_linear:
             raise UsageError(f"{name} is its published convolutions: --input-shape and --linear are for models")
@@ -105,7 +105,7 @@ def read_network(
 
 
 def _dram_bytes(layer: LayerShape, moved: Accesses, chip: Chip) -> dict[str, float]:
-    """Inputs and outputs travel compressed where that is shorter; filters do not."""
+    """DRAM traffic by data type; inputs and outputs are compressed if that is shorter, filters never."""
     shares = {
         "filter": 1.0,
         "input": _share(layer.input_share, layer.input_zeros, chip),
@@ -119,14 +119,14 @@ def _share(counted: float | None, zeros: float, chip: Chip) -> float:
 
 
 def _gating(layer: LayerShape, chip: Chip) -> Gating:
-    """A product with a zero is not made: neither its weight is read nor its partial sum read and written."""
+    """Savings of zero gating, which skips the product, the weight read, and the read and write of the partial sum."""
     share = layer.input_zeros if layer.zero_products is None else layer.zero_products
     skipped = round(layer.num_macs * share)
     return Gating(products=skipped, energy_saved=skipped * (chip.energy.mac + 3 * chip.energy.register_file))
 
 
 def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
-    """DRAM where it takes longer than all on the chip; else what is longer by itself, products or moving words."""
+    """The bottleneck: DRAM if it takes longer than the chip, else the longer of computing and moving words."""
     if dram_s > processing_s:
         return "dram"
     moving = parts["filter_load"] + parts["window_load"] + max(parts["input"], parts["partial_sum"])
@@ -134,12 +134,12 @@ def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
 
 
 def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
-    """The share of the array's cycles in that time in which a PE multiplies."""
+    """Share of the PE cycles in that time that multiply."""
     return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 
 def _energy(moved: Accesses, layer: LayerShape, chip: Chip) -> LayerEnergy:
-    """By level and in all, in units of one multiply-accumulate; DRAM without compression, which all could have."""
+    """Energy by level and in total, relative to a multiply-accumulate; DRAM uncompressed, as for other dataflows."""
     levels = {"mac": layer.num_macs * chip.energy.mac}
     levels |= {level: float(cost) for level, cost in moved.energy(chip).items()}
     total = sum(levels.values())

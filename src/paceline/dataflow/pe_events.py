@@ -1,4 +1,4 @@
-"""What every PE does in every cycle, with values, in order."""
+"""Events of a simulation: every operation of every PE with its cycle and values, in order."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from paceline.dataflow.simulator import Record, Simulation
 
 Place = tuple[int, int]  # row and column in the array
 Number = int | float
-OPERATIONS = ("multiply", "add", "send", "sum")  # in the order in which a cycle has them
+OPERATIONS = ("multiply", "add", "send", "sum")  # in their order within a cycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One operation of one PE. Cycles are counted from 1; an addition that takes no time ends a cycle."""
+    """One operation of one PE. Cycles are counted from 1; an addition of 0 cycles falls at the end of a cycle."""
 
     cycle: int
     last_cycle: int
     number: int  # of the pass
     place: Place
-    operation: str  # one of OPERATIONS; sum is of a column
+    operation: str  # one of OPERATIONS; sum adds up a column
     left: Number | None  # a weight, or the sum so far
     right: Number | None  # an input, a product, or a partial sum that was received
     result: Number
     output: tuple[int, int, int, int]  # image, filter, row, column
-    loads: tuple[str, ...] = ()  # what the PE receives for it: weight, input
-    source: Place | None = None  # whose partial sum is received; its own place for one kept from an earlier fold
+    loads: tuple[str, ...] = ()  # data that the PE receives for it: weight, input
+    source: Place | None = None  # sender of the partial sum; the PE itself for a sum kept from an earlier fold
     target: Place | None = None
     tap: int | None = None  # which of the PE's weights is multiplied
     is_complete: bool = False  # the result is the output's final value
@@ -48,14 +48,14 @@ class _Cycles(TypedDict):
 
 
 def events(simulation: Simulation) -> Iterator[Event]:
-    """Every event, by cycle; within one, nothing comes before what it follows from."""
+    """Yield every event by cycle; within a cycle, an event follows those that it depends on."""
     for record in simulation.records():
         found = [event for index in range(len(record.one.strips)) for event in _of_strip(simulation, record, index)]
         yield from sorted(found, key=lambda event: (event.cycle, OPERATIONS.index(event.operation), event.place))
 
 
 def count_events(simulation: Simulation) -> int:
-    """How many there will be: every operation, and a message for every partial sum that changes its PE."""
+    """Number of events: every operation, and a send for every partial sum that moves to another PE."""
     plan, shape = simulation.plan, simulation.plan.shape
     sends = 0 if plan.is_serial else shape.num_outputs * (shape.kernel_height - plan.num_folds)
     return shape.num_multiplications + shape.num_additions + sends
@@ -74,7 +74,7 @@ def _of_strip(simulation: Simulation, record: Record, index: int) -> Iterator[Ev
 
 
 def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int, int, int]) -> Iterator[Event]:
-    """Products of one PE for one output, each added to those before."""
+    """Yield the products and additions of one PE for one output."""
     row, column, output = where
     pes, schedule = record.pes, record.schedule
     stride, width = simulation.plan.shape.stride[1], simulation.plan.shape.kernel_width
@@ -110,7 +110,7 @@ def _of_row(simulation: Simulation, record: Record, index: int, where: tuple[int
 
 
 def _of_column(record: Record, index: int, column: int, output: int) -> Iterator[Event]:
-    """The first PE adds up its column for one output; the others send."""
+    """Yield the sends and sums of one column for one output; its first PE adds up."""
     schedule, one = record.schedule, record.one
     num_rows = record.pes.partial_sums.shape[1]
     num_sums = schedule.sum_start.shape[1]
@@ -150,6 +150,6 @@ def _common(record: Record, index: int, row: int, column: int, output: int) -> _
 
 
 def _cycles(record: Record, start: Any, length: int) -> _Cycles:
-    """Counted from 1 over the whole simulation."""
+    """Convert to cycles of the whole simulation, counted from 1."""
     before = record.one.start_cycle + int(start)
     return {"cycle": before + min(1, length), "last_cycle": before + length}

@@ -1,8 +1,8 @@
-"""How the logical sets of a convolution are laid onto an array: folded where too large, side by side where small.
+"""Placement of the logical sets of a convolution on an array: folded if too large, side by side if small.
 
-A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). Where
-it has more columns than the array it is cut into strips of output rows; where it has more rows, kernel rows are folded
-and partial sums wait in the first PE of their column for the next fold.
+A set computes one image under one filter: R rows of PEs (one per kernel row) by E columns (one per output row). If
+it has more columns than the array, it is split into strips of output rows; if it has more rows, kernel rows are folded
+and partial sums stay in the first PE of their column until the next fold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paceline.dataflow.timing import Schedule, Timing, make_schedule
 
 @dataclass(frozen=True)
 class Strip:
-    """A set, or a strip of one, and where in the array its first PE is."""
+    """A set or a strip of one, and the position of its first PE in the array."""
 
     image: int
     filter: int
@@ -31,7 +31,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Pass:
-    """What the array does without new filters: some strips side by side, with the same kernel rows."""
+    """Work of the array between two filter loads: strips side by side, with the same kernel rows."""
 
     index: int
     start_cycle: int
@@ -55,12 +55,12 @@ class Placement:
 
     @property
     def is_serial(self) -> bool:
-        """One PE holds the whole kernel and does all output rows in turn."""
+        """Whether one PE holds the whole kernel and computes all output rows in turn."""
         return self.timing.model == "serial"
 
     @property
     def set_rows(self) -> int:
-        """Rows of PEs that a set takes at a time."""
+        """Rows of PEs that a set occupies at a time."""
         return 1 if self.is_serial else min(self.shape.kernel_height, self.array[0])
 
     @property
@@ -73,7 +73,7 @@ class Placement:
 
     @property
     def slots(self) -> tuple[int, int]:
-        """How many strips fit into the array at once, down and across."""
+        """Number of strips that fit into the array at once, down and across."""
         if self.is_serial:
             return 1, 1
         return self.array[0] // self.set_rows, self.array[1] // self.strip_columns
@@ -85,7 +85,7 @@ class Placement:
 
     @property
     def num_side_by_side(self) -> int:
-        """Strips that are really worked on at once."""
+        """Number of strips computed at once."""
         return min(self.slots[0] * self.slots[1], self.num_strips)
 
     @property
@@ -94,7 +94,7 @@ class Placement:
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
-        """PEs of the array that work in any pass, by row and column."""
+        """PEs of the array that are used in any pass, by row and column."""
         widest: dict[tuple[int, int], int] = {}
         for strip in itertools.chain.from_iterable(self._batches()):
             corner = (strip.array_row, strip.array_column)
@@ -107,13 +107,13 @@ class Placement:
 
     @property
     def num_sets_side_by_side(self) -> int:
-        """Logical sets among which those strips are."""
+        """Number of logical sets that the strips computed at once belong to."""
         per_set = math.ceil(self.shape.output_height / self.strip_columns)
         return math.ceil(self.num_side_by_side / per_set)
 
     @property
     def num_logical_pes(self) -> int:
-        """R x E of the logical set, times the sets that are worked on side by side."""
+        """R x E of the logical set, times the sets computed side by side."""
         return self.shape.kernel_height * self.shape.output_height * self.num_sets_side_by_side
 
     @property
@@ -128,7 +128,7 @@ class Placement:
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:
-        """By the column's additions per output; there are three at most: first, middle and last fold."""
+        """Schedules by additions per column and output; at most three: first, middle and last fold."""
         height = 1 if self.is_serial else self.shape.kernel_height
         rows = [min(self.set_rows, height - start) for start in range(0, height, self.set_rows)]
         sums = {count - 1 + (index > 0) for index, count in enumerate(rows)}
@@ -136,7 +136,7 @@ class Placement:
         return {number: make_schedule(self.timing, num_sums=number, **sizes) for number in sums}
 
     def passes(self) -> Iterator[Pass]:
-        """Every pass in order; one begins when the one before has ended."""
+        """Yield every pass in order; passes do not overlap."""
         cycle = 0
         numbers = itertools.count()
         for strips in self._batches():
@@ -150,7 +150,7 @@ class Placement:
                 cycle += self.schedule(one).cycles
 
     def _batches(self) -> Iterator[tuple[Strip, ...]]:
-        """As many strips at a time as there are slots."""
+        """Yield the strips in groups that are computed at once."""
         work = itertools.product(
             range(self.shape.num_images),
             range(self.shape.num_filters),

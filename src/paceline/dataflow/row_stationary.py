@@ -1,8 +1,8 @@
-"""Row-stationary in closed form: what a mapping moves at every level and how long it takes.
+"""Row-stationary dataflow in closed form: accesses per memory level and cycles of a mapping.
 
-A mapping has seven numbers, in the words of the Eyeriss papers: m filters and n images whose partial sums wait in the
+A mapping has seven parameters, named as in the Eyeriss papers: m filters and n images whose partial sums are in the
 buffer, e output rows at a time, p filters and q channels in each PE, r sets of PEs on different channels and t sets on
-different filters. Everything here works on plain numbers and on whole arrays of candidates alike.
+different filters. All functions accept plain numbers and arrays of candidates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.dataflow.shape import Amount, Shape, ceiling
 
 @dataclass(frozen=True, kw_only=True)
 class Mapping:
-    """How a layer is laid out in space and time."""
+    """Layout of a layer in space and time."""
 
     m: Amount
     n: Amount
@@ -34,15 +34,15 @@ class Mapping:
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """How often the loops around a pass turn."""
+    """Iteration counts of the loops around a pass."""
 
     images: Amount
     strips: Amount
     filters: Amount  # passes over the filters, each with p x t of them
-    buffered: Amount  # times that the partial sums in the buffer are for other filters
+    buffered: Amount  # groups of filters whose partial sums are in the buffer in turn
     channels: Amount
-    input_rows: Amount  # of all strips together; neighbours overlap
-    filter_sets: Amount  # sets of PEs with filters of their own, in all passes over the filters together
+    input_rows: Amount  # of all strips together, counting overlaps twice
+    filter_sets: Amount  # sets of PEs with different filters, summed over all passes
     channel_sets: Amount
 
     @classmethod
@@ -60,12 +60,12 @@ class Rounds:
 
     @property
     def filter_loads(self) -> Amount:
-        """How often the PEs receive each weight; once where they hold all filters at the same time."""
+        """Number of times the PEs receive each weight; once if they hold all filters at the same time."""
         return np.where(self.filters * self.channels == 1, 1, self.images * self.strips)
 
 
 def buffer_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """Banks that inputs and partial sums of a mapping take; no bank holds both."""
+    """Banks for the inputs and partial sums of a mapping; no bank holds both."""
     sums = mapping.n * mapping.m * mapping.e * shape.output_width * chip.word_bytes
     return input_banks(shape, mapping, chip) + np.ceil(sums / chip.buffer.bank_bytes)
 
@@ -76,7 +76,7 @@ def input_banks(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def filter_bytes(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
-    """What the filters of one pass take in the buffer while the pass before is computed."""
+    """Bytes of the filters of one pass, which are prefetched into the buffer during the previous pass."""
     weights = mapping.p * mapping.t * mapping.q * mapping.r * shape.kernel_height * shape.kernel_width
     return weights * chip.word_bytes
 
@@ -87,14 +87,14 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
     weights = shape.num_filters * shape.weights_per_output
     outputs, macs = shape.num_outputs, shape.num_multiplications
     pixels = shape.num_images * shape.num_channels
-    # Inputs stay in the buffer where it holds all channels at once.
+    # Inputs stay in the buffer if it holds all channels at once.
     input_loads = np.where(rounds.channels == 1, 1, rounds.buffered)
     input_dram = pixels * shape.rows.real_in_strips(mapping.e) * shape.columns.real * input_loads
     filter_dram = weights * rounds.filter_loads
     # Each PE receives the rows that it multiplies: a filter row per column, an input row per set of filters.
     filter_moves = weights * np.where(rounds.filter_loads == 1, mapping.e, rounds.images * shape.output_height)
     input_moves = pixels * shape.output_height * shape.kernel_height * shape.row_reads * rounds.filter_sets
-    # A sum goes up through the rows of all sets on its channels, and comes back from the buffer for the next round.
+    # A sum passes through the rows of all sets on its channels and returns from the buffer for the next round.
     hops = shape.kernel_height * rounds.channel_sets - rounds.channels
     sum_moves = outputs * (hops + rounds.channels - 1)
     return Accesses(
@@ -111,10 +111,10 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Cycles of one group by cause; `compute`, `input` and `partial_sum` go on at the same time.
+    """Cycles of one group by cause; `compute`, `input` and `partial_sum` overlap.
 
-    A pass begins with loading the PEs' filters and the first window of inputs, which nothing hides: each PE has room
-    for one set of them. The rest of the inputs and the partial sums come and go while the PEs multiply.
+    A pass begins with loading filters and the first window of inputs, which is not overlapped: a PE has room for one
+    set of them. The remaining inputs and the partial sums are transferred while the PEs multiply.
     """
     rounds = Rounds.of(shape, mapping)
     filters = _in_turns(shape.num_filters, mapping.p, mapping.t)
@@ -139,11 +139,11 @@ def total_cycles(parts: dict[str, Amount]) -> Amount:
 
 
 def _sets_at_work(whole: int, inner: Amount, sets: Amount) -> Amount:
-    """Sets with filters or channels to work on, added up over all rounds; the last round may need fewer."""
+    """Number of busy sets, summed over all rounds; the last round may need fewer."""
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
 
 def _in_turns(whole: int, inner: Amount, sets: Amount) -> Amount:
-    """Turns of a PE over filters or channels that sets share; the last turn may be shorter."""
+    """Number of filters or channels that a PE processes in all rounds; the last round may be shorter."""
     rest = whole % (inner * sets)
     return whole // (inner * sets) * inner + ceiling(rest, sets)

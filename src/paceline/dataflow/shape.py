@@ -1,6 +1,4 @@
-"""One direction of a convolution: which pixels its outputs read, some outputs at a time.
-
-The sizes of one convolution, checked before anything is simulated."""
+"""Convolution sizes: `Shape`, validated on construction, and the pixels read along each axis (`ConvAxis`)."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import UsageError
 
-Amount = Any  # a number, or an array with one for every candidate
+Amount = Any  # a number, or an array with one entry per candidate
 
 
 def ceiling(whole: Amount, part: Amount) -> Amount:
@@ -24,7 +22,7 @@ def ceiling(whole: Amount, part: Amount) -> Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvAxis:
-    """Pixels of an input along one side, with padding at both ends, under a kernel that moves by a stride."""
+    """One axis of a convolution: input pixels with padding at both ends, kernel and stride."""
 
     size: int
     kernel: int
@@ -41,33 +39,33 @@ class ConvAxis:
 
     @property
     def step(self) -> int:
-        """New pixels that an output needs after its neighbour; a stride beyond the kernel passes over the rest."""
+        """New pixels that an output reads after its neighbour; a stride larger than the kernel skips the rest."""
         return min(self.stride, self.kernel)
 
     def read(self, outputs: Amount) -> Amount:
-        """Pixels that some outputs side by side read, padding included."""
+        """Pixels read by `outputs` neighbouring outputs, padding included."""
         return (outputs - 1) * self.step + self.kernel
 
     def read_in_strips(self, part: Amount) -> Amount:
-        """The same of all outputs in strips of `part`, the last one shorter: what two strips read counts twice."""
+        """Pixels read by all outputs in strips of `part`, padding included; pixels read by two strips count twice."""
         strips = ceiling(self.outputs, part)
         return (self.outputs - strips) * self.step + strips * self.kernel
 
     def real_in_strips(self, part: Amount) -> Amount:
-        """The same without padding."""
+        """Pixels read by all outputs in strips of `part`, without padding."""
         return _for_each(self._real, part)
 
     @property
     def real(self) -> int:
-        """Pixels without padding that any output reads."""
+        """Pixels that at least one output reads, without padding."""
         return self._real(self.outputs)
 
     def blocks_in_strips(self, block: Amount, part: Amount) -> Amount:
-        """Blocks of so many such pixels, where no block holds pixels of two strips."""
+        """Number of blocks of `block` pixels without padding; no block spans two strips."""
         return _for_each(self._blocks, block, part)
 
     def outputs_of_blocks(self, block: Amount, part: Amount) -> Amount:
-        """The other way round: outputs that such a block goes into, added up over all blocks."""
+        """Number of outputs that each such block contributes to, summed over all blocks."""
         return _for_each(self._outputs_of_blocks, block, part)
 
     def _real(self, part: int) -> int:
@@ -81,25 +79,25 @@ class ConvAxis:
         new = self._new(part)
         read = np.cumsum(new)
         begin = np.arange(self.outputs) // part * part
-        end = read - (read - new)[begin]  # of each output's pixels, among all that its strip reads
+        end = read - (read - new)[begin]  # index behind each output's pixels among those of its strip
         start = end - self._last(self.kernel)
         return int(((end - 1) // block - start // block + 1)[end > start].sum())
 
     def _new(self, part: int) -> NDArray[np.int64]:
-        """Pixels that each output is the first of its strip to read."""
+        """Number of pixels that each output is the first of its strip to read."""
         new = self._last(self.step)
         new[::part] = self._last(self.kernel)[::part]
         return new
 
     def _last(self, count: int) -> NDArray[np.int64]:
-        """How many of the last pixels of each output's window lie within the input."""
+        """Number of the last `count` pixels of each output's window that lie inside the input."""
         ends = np.arange(self.outputs, dtype=np.int64) * self.stride + self.kernel
         within = np.minimum(ends, self.padding + self.size) - np.maximum(ends - count, self.padding)
         return np.asarray(np.maximum(within, 0))
 
 
 def _for_each(count: Callable[..., int], *sizes: Amount) -> Amount:
-    """Counted once for all sizes that there are together among the candidates."""
+    """Evaluate `count` once per distinct combination of sizes among the candidates."""
     alike = np.broadcast_arrays(*sizes)
     key = np.ravel_multi_index(alike, [int(one.max()) + 1 for one in alike])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
@@ -176,7 +174,7 @@ class Shape:
 
     @property
     def num_read_pixels(self) -> int:
-        """Of all images and channels, without padding; a stride may pass over some that nobody reads."""
+        """Pixels read in all images and channels, without padding; a large stride may skip some."""
         return self.num_images * self.num_channels * self.rows.real * self.columns.real
 
     @property
@@ -193,12 +191,12 @@ class Shape:
 
     @property
     def num_additions(self) -> int:
-        """The first product of an output starts its sum; each further one is added."""
+        """Additions: one per product, except the first of each output."""
         return self.num_outputs * (self.weights_per_output - 1)
 
 
 def parse_pair(text: str, option: str) -> tuple[int, int]:
-    """`2` for both directions, `2x1` for down and across."""
+    """Parse `2` (both directions) or `2x1` (down and across)."""
     words = text.strip().lower().split("x")
     if len(words) in (1, 2) and all(re.fullmatch(rf"-?{_NUMBER}", word) for word in words):
         numbers = [int(word) for word in words]
@@ -207,7 +205,7 @@ def parse_pair(text: str, option: str) -> tuple[int, int]:
 
 
 def parse_array(text: str) -> tuple[int, int]:
-    """`12x14`: rows and columns of PEs."""
+    """Parse rows and columns of PEs, such as `12x14`."""
     words = text.strip().lower().split("x")
     if len(words) != 2 or not all(re.fullmatch(_NUMBER, word) for word in words):
         raise UsageError(f"--pes {text!r} is not rows x columns (of up to 9 digits), such as 12x14")

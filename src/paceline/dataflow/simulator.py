@@ -1,6 +1,4 @@
-"""The PEs of one pass with what they hold, as whole arrays: every PE does the same step on its own values.
-
-Run a convolution on the array: every value goes through PEs, scratch pads and the sum of its column."""
+"""Simulator: runs a convolution on the PE array, pass by pass, with numpy arrays over all PEs."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ class PEArray:
         self._stride = plan.shape.stride[1]
         self._num_outputs = plan.shape.output_width
         load = _load_whole_kernel if plan.is_serial else _load_rows
-        # strip, row, lane, tap; and strip, row, column, lane, pixel. Columns that a short strip lacks hold zeros.
+        # strip, row, lane, tap; and strip, row, column, lane, pixel. Missing columns of a short strip hold arbitrary pixels and are never read back.
         self.filters, self.inputs = load(plan, one, images, filters)
         self.partial_sums: Matrix = np.zeros((*self.inputs.shape[:3], self._num_outputs), dtype=images.dtype)
         self.product: Matrix = self.partial_sums
@@ -36,12 +34,12 @@ class PEArray:
 
     @property
     def taps(self) -> list[tuple[int, int]]:
-        """Every lane and weight in the order in which a PE multiplies them."""
+        """Every lane and tap, in the order of multiplication."""
         lanes, width = self.filters.shape[2:]
         return [(lane, tap) for lane in range(lanes) for tap in range(width)]
 
     def window(self, lane: int, tap: int) -> Matrix:
-        """The input that meets a weight, for all outputs of each PE."""
+        """Return the inputs that a weight is multiplied with, for all outputs of each PE."""
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
@@ -50,39 +48,39 @@ class PEArray:
         self.product = weight * self.window(lane, tap)
 
     def accumulate(self, *, is_first: bool) -> None:
-        """The first product starts the partial sum, each further one is added."""
+        """Add the product to the partial sum, or start the sum with the first product."""
         if is_first:
             self.partial_sums = self.product
         else:
             self.partial_sums = self.partial_sums + self.product
 
     def begin_column_sums(self) -> None:
-        """The first PE of each column starts from its own partial sums."""
+        """Start the column sums with the partial sums of the first PE of each column."""
         self.column_sums = np.asarray(self.partial_sums[:, 0])
 
     def receive(self, row: int) -> None:
-        """The first PE of each column adds what the PE of that row sends it."""
+        """Add the partial sums of a row to the column sums."""
         self.column_sums = self.column_sums + self.partial_sums[:, row]
 
     def add_carried(self, carried: Matrix) -> None:
-        """The first PE of each column adds what it kept from an earlier fold."""
+        """Add the sums of an earlier fold to the column sums."""
         self.column_sums = self.column_sums + carried
 
 
 def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """PE (r, e) gets kernel row r and input row e x stride + r, of every channel."""
+    """Load kernel row r and input row e x stride + r of every channel into PE (r, e)."""
     rows = np.array(one.kernel_rows)
     weights = filters[[strip.filter for strip in one.strips]][:, :, rows]
     columns = np.arange(max(strip.num_columns for strip in one.strips))
     needed = np.array([strip.first_row for strip in one.strips])[:, None] + columns
     pixels = needed[:, None, :] * plan.shape.stride[0] + rows[None, :, None]
-    pixels = np.minimum(pixels, images.shape[2] - 1)  # of columns that a short strip lacks
+    pixels = np.minimum(pixels, images.shape[2] - 1)  # missing columns of a short strip
     image = np.array([strip.image for strip in one.strips])[:, None, None]
     return weights.transpose(0, 2, 1, 3), np.ascontiguousarray(images.transpose(0, 2, 1, 3)[image, pixels])
 
 
 def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
-    """The one PE gets the kernel and as many input rows as one output row needs."""
+    """Load the whole kernel and the input rows of one output row into a single PE."""
     strip = one.strips[0]
     start = strip.first_row * plan.shape.stride[0]
     pixels = images[strip.image, :, start : start + plan.shape.kernel_height]
@@ -91,12 +89,12 @@ def _load_whole_kernel(plan: Placement, one: Pass, images: Matrix, filters: Matr
     return weights, np.ascontiguousarray(pixels).reshape(1, 1, 1, lanes, images.shape[3])
 
 
-MAX_PRODUCTS = 20_000_000  # in one PE and pass, when each of which happens is kept: some hundred megabytes
+MAX_PRODUCTS = 20_000_000  # per PE and pass: their start cycles take a few hundred megabytes
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What happened in a pass; the lists are empty where nothing was recorded."""
+    """Values computed in a pass; the lists are empty if recording is off."""
 
     one: Pass
     schedule: Schedule
@@ -116,7 +114,7 @@ class Simulation:
 
     @classmethod
     def of(cls, operands: Operands, timing: Timing, array: tuple[int, int] | None = None) -> Simulation:
-        """Without an array there are as many PEs as the logical set has."""
+        """Place a convolution on an array; by default the array has the size of the logical set."""
         if array is not None and min(array) < 1:
             raise UsageError(f"an array of {array[0]} x {array[1]} has no PEs; give at least 1x1")
         shape = operands.shape
@@ -125,21 +123,21 @@ class Simulation:
         products = plan.num_taps * shape.output_width
         if products > MAX_PRODUCTS:
             raise UsageError(
-                f"a PE would make {products:,} products per output row, and {MAX_PRODUCTS:,} are the most; take a "
+                f"a PE would compute {products:,} products per output row, but the limit is {MAX_PRODUCTS:,}; use a "
                 "part of the input, fewer channels, or a smaller kernel"
             )
         return cls(operands=operands, plan=plan)
 
     @cached_property
     def output(self) -> Matrix:
-        """Images, filters, rows, columns."""
+        """The result, with axes images, filters, rows, columns."""
         output = self._empty()
         for _ in self._run(output, is_recorded=False):
             pass
         return output
 
     def records(self) -> Iterator[Record]:
-        """Pass by pass, with every product and sum."""
+        """Yield the record of every pass, with all products and sums."""
         yield from self._run(self._empty(), is_recorded=True)
 
     @cached_property
@@ -148,12 +146,12 @@ class Simulation:
 
     @cached_property
     def busy_pes(self) -> NDArray[np.int64]:
-        """How many PEs work in each cycle."""
+        """Number of busy PEs in each cycle."""
         return np.concatenate([self._busy_in(one) for one in self.plan.passes()])
 
     @cached_property
     def utilisation(self) -> float:
-        """The share of the logical PEs' cycles in which they work."""
+        """Share of the cycles of the logical PEs in which they are busy."""
         busy = 0
         for one in self.plan.passes():
             schedule = self.plan.schedule(one)
@@ -162,7 +160,7 @@ class Simulation:
 
     @property
     def array_utilisation(self) -> float:
-        """The same of all PEs of the array."""
+        """Share of the cycles of all PEs of the array in which they are busy."""
         return self.utilisation * self.plan.num_logical_pes / (self.plan.array[0] * self.plan.array[1])
 
     def _busy_in(self, one: Pass) -> NDArray[np.int64]:
@@ -171,7 +169,7 @@ class Simulation:
         return np.asarray(one.num_columns * busy)
 
     def _others(self, one: Pass) -> int:
-        """PEs of a column beside its first."""
+        """Number of PEs of a column besides its first."""
         return 0 if self.plan.is_serial else len(one.kernel_rows) - 1
 
     def _empty(self) -> Matrix:
@@ -180,7 +178,7 @@ class Simulation:
         return np.zeros(sides, dtype=self.operands.images.dtype)
 
     def _run(self, output: Matrix, *, is_recorded: bool) -> Iterator[Record]:
-        """Every pass; `output` also keeps the partial sums between folds."""
+        """Run every pass; `output` also stores the partial sums between folds."""
         for one in self.plan.passes():
             pes = PEArray(self.plan, one, self.operands.images, self.operands.filters)
             record = Record(one, self.plan.schedule(one), pes, carried=_gather(output, one) if one.has_carry else None)
@@ -213,7 +211,7 @@ class Simulation:
 
 
 def _gather(output: Matrix, one: Pass) -> Matrix:
-    """The partial sums that the first PEs of a pass's columns kept; zeros where a short strip lacks a column."""
+    """Return the partial sums of an earlier fold for a pass; missing columns of a short strip are zero."""
     width = max(strip.num_columns for strip in one.strips)
     kept = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)
     for index, strip in enumerate(one.strips):

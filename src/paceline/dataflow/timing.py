@@ -1,6 +1,6 @@
-"""When each operation of a pass happens, under the four execution models.
+"""Schedules: start cycles of the operations of a pass, under four execution models.
 
-In all of them loads are free, a PE's first product starts its accumulator, and the first PE of each column adds the
+In all models loads are free, a PE's first product starts its accumulator, and the first PE of each column adds the
 partial sums of the others. Times are counted from the start of a pass.
 """
 
@@ -27,7 +27,7 @@ MODELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """An execution model and how long its operations take."""
+    """An execution model and the duration of its operations."""
 
     model: str = "single-alu"
     multiply_cycles: int = 1
@@ -45,7 +45,7 @@ class Timing:
 
     @property
     def addition(self) -> int:
-        """What an addition takes under this model."""
+        """Cycles of an addition under this model."""
         return 0 if self.model == "mac" else self.add_cycles
 
 
@@ -68,12 +68,12 @@ class Schedule:
 
     @property
     def worker_busy(self) -> NDArray[np.bool_]:
-        """In which cycles a PE that only multiplies its row is at work; one value per cycle."""
+        """Whether a PE other than the first of its column is busy, per cycle."""
         return self._busy(self._worker_spans)
 
     @property
     def adder_busy(self) -> NDArray[np.bool_]:
-        """The same of the first PE of a column."""
+        """Whether the first PE of a column is busy, per cycle."""
         return self._busy(self._adder_spans)
 
     @cached_property
@@ -86,7 +86,7 @@ class Schedule:
 
     @property
     def _worker_spans(self) -> tuple[Cycles, Cycles]:
-        """When operations begin and end."""
+        """Start and end cycles of the operations."""
         starts = np.concatenate([self.multiply_start.ravel(), self.add_start.ravel()])
         lengths = np.repeat([self.multiply_cycles, self.add_cycles], [self.multiply_start.size, self.add_start.size])
         return starts, starts + lengths
@@ -105,7 +105,7 @@ class Schedule:
 
 
 def _covered(spans: tuple[Cycles, Cycles]) -> int:
-    """Cycles in which at least one operation goes on, however long they are."""
+    """Number of cycles covered by at least one operation."""
     order = np.argsort(spans[0], kind="stable")
     starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
     gaps = np.maximum(starts[1:] - ends[:-1], 0)
@@ -113,7 +113,7 @@ def _covered(spans: tuple[Cycles, Cycles]) -> int:
 
 
 def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: int) -> Schedule:
-    """The schedule of one pass: a PE has `num_taps` products per output, a column `num_sums` further additions."""
+    """Return the schedule of one pass: a PE has `num_taps` products per output, a column `num_sums` further additions."""
     build = {"pipelined": _pipelined, "mac": _fused}.get(timing.model, _alternating)
     multiply, add, sums = build(timing, num_outputs, num_taps, num_sums)
     return Schedule(
@@ -126,7 +126,7 @@ def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: 
 
 
 def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """One operation at a time: a PE finishes its row, then the first of the column adds up, output by output."""
+    """One operation at a time: all PEs finish their rows, then the first PE of the column adds up, output by output."""
     multiply, add = timing.multiply_cycles, timing.add_cycles
     length = taps * multiply + (taps - 1) * add
     begin = np.arange(outputs, dtype=np.int64)[:, None] * length
@@ -138,16 +138,16 @@ def _alternating(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cy
 
 
 def _fused(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """Products follow each other without a gap; every addition rides along."""
+    """Products follow each other without a gap; additions take no time."""
     multiply_start = np.arange(outputs * taps, dtype=np.int64).reshape(outputs, taps) * timing.multiply_cycles
     done = multiply_start + timing.multiply_cycles
     return multiply_start, done[:, 1:], np.repeat(done[:, -1:], sums, axis=1)
 
 
 def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycles, Cycles, Cycles]:
-    """The multiplier goes on while the adder adds its last product; one product waits between them at most.
+    """The multiplier continues while the adder adds its last product; at most one product is queued between them.
 
-    The PE's own additions come first; the column's fill the gaps that these leave in the adder.
+    The PE's own additions have priority; those of the column fill the gaps.
     """
     multiply, add = timing.multiply_cycles, timing.add_cycles
     multiply_start = np.zeros((outputs, taps), dtype=np.int64)
@@ -167,7 +167,7 @@ def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycl
 
 
 def _in_gaps(taken: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
-    """The earliest starts of the column's sums, in order, that overlap none of the adder's own additions."""
+    """Return the earliest starts of the column's sums, in order, that do not overlap the PE's own additions."""
     starts = np.zeros((len(ready), sums), dtype=np.int64)
     free, index = 0, 0
     for output, since in enumerate(ready):

@@ -1,6 +1,4 @@
-"""Traces as files: CSV and JSON with every event, VCD for waveform viewers such as GTKWave.
-
-Value change dumps (IEEE 1364): for every PE its operation, operands and result, one time unit per cycle."""
+"""Trace files: CSV and JSON with every event, VCD (IEEE 1364) for waveform viewers such as GTKWave."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from paceline.output_files import whole_file
 from paceline.results.value import Json
 
 SCHEMA = 1
-MAX_EVENTS = 20_000_000  # some gigabytes; and as many cycles, each of which has a line in a .vcd
+MAX_EVENTS = 20_000_000  # a few gigabytes; also the limit on cycles, each of which is a line in a .vcd
 COLUMNS: tuple[str, ...] = (
     "cycle",
     "last_cycle",
@@ -37,26 +35,26 @@ COLUMNS += ("output_row", "output_column", "loads", "from_row", "from_column", "
 
 
 def check_trace_file(target: str) -> None:
-    """Said before anything is simulated."""
+    """Raise if the file name has no supported ending."""
     if Path(target).suffix.lower() not in _WRITERS:
         raise UsageError(f"--trace {target!r}: name a file that ends in {', '.join(_WRITERS)}")
 
 
 def check_trace(simulation: Simulation, target: str) -> None:
-    """Whether there is too much to write; nothing is calculated for it."""
+    """Raise if the trace would be too large; nothing is simulated."""
     sizes = {"events": count_events(simulation)}
     if Path(target).suffix.lower() == ".vcd":
         sizes["cycles"] = simulation.cycles
     for what, count in sizes.items():
         if count > MAX_EVENTS:
             raise UsageError(
-                f"this trace would have {count:,} {what}, and {MAX_EVENTS:,} are the most that is written; "
+                f"this trace would have {count:,} {what}, but the limit is {MAX_EVENTS:,}; "
                 "trace a part of the input, fewer filters, or shorter operations"
             )
 
 
 def write_trace(simulation: Simulation, target: str) -> int:
-    """Write every event, a pass at a time, so that a long trace fits into memory; returns how many there were."""
+    """Write every event, one pass at a time to limit memory; return the number of events."""
     check_trace_file(target)
     check_trace(simulation, target)
     try:
@@ -67,7 +65,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
 
 
 def event_row(event: Event) -> Json:
-    """An event as plain values, by column."""
+    """Convert an event to plain values by column."""
     source, target = event.source or (None, None), event.target or (None, None)
     values: tuple[Any, ...] = (event.cycle, event.last_cycle, event.number, *event.place, event.operation)
     values += (event.left, event.right, event.result, *event.output, "+".join(event.loads))
@@ -81,7 +79,7 @@ def _write_csv(simulation: Simulation, file: TextIO) -> int:
 
 
 def _write_json(simulation: Simulation, file: TextIO) -> int:
-    """One object per line within the list, so that a long one can be read with line tools as well."""
+    """Write one event per line, so that line-based tools can read a long trace."""
     plan = simulation.plan
     head = {"schema": SCHEMA, "model": plan.timing.model, "cycles": simulation.cycles, "array": list(plan.array)}
     file.write(json.dumps(head)[:-1] + ', "events": [')
@@ -122,7 +120,7 @@ _WRITERS: dict[str, Callable[[Simulation, TextIO], int]] = {
 }
 
 
-# A PE shows each of these on signals of its own: under some models they go on side by side.
+# Each unit of a PE has its own signals, because under some models they work in parallel.
 UNITS = {"multiply": "multiplier", "add": "adder", "send": "sender", "sum": "column"}
 CODES = {operation: number for number, operation in enumerate(OPERATIONS, start=1)}  # 0 is idle
 SIGNALS = ("operation", "left", "right", "result")
@@ -131,10 +129,10 @@ Key = tuple[int, int, str]  # row, column, unit
 
 
 def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, is_whole: bool) -> int:
-    """Events must come by cycle. Time t is the beginning of cycle t + 1; an idle unit keeps its last operands.
+    """Write events, ordered by cycle, as a value change dump; return their number.
 
-    Whole numbers are vectors of 64 bits, so that none is rounded; others are reals. Where a unit does several things
-    in one cycle, as additions that take no time can, the last of them is shown.
+    Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are 64-bit vectors, so that none
+    is rounded; others are reals. If a unit has several events in a cycle (additions of 0 cycles), the last is shown.
     """
     keys = [(*place, unit) for place in places for unit in UNITS.values()]
     names = {
@@ -169,12 +167,12 @@ def _header(names: dict[Key, list[str]], places: Sequence[Place], *, is_whole: b
 
 
 def _change(value: Number, identifier: str, *, is_whole: bool) -> str:
-    """Negative whole numbers in two's complement."""
+    """Format a value change; negative integers are in two's complement."""
     return f"b{int(value) % 2**64:b} {identifier}\n" if is_whole else f"r{value:.17g} {identifier}\n"
 
 
 class _Changes:
-    """Writes changes in order of time, each signal at most once per time; what ends is remembered until then."""
+    """Writes changes in order of time, each signal at most once per time; pending ends of operations are queued."""
 
     def __init__(self, file: TextIO, names: dict[Key, list[str]], *, is_whole: bool) -> None:
         self._file = file
@@ -200,13 +198,13 @@ class _Changes:
         heapq.heappush(self._ends, (self._until[key], key))
 
     def finish(self, cycles: int) -> None:
-        """To the end of the last cycle, when everything rests."""
+        """Advance to the end of the last cycle, when all units are idle."""
         self._advance(cycles)
         self._file.write(f"#{cycles}\n")
         self._file.writelines(self._pending.values())
 
     def _advance(self, time: int) -> None:
-        """To that time, past the ends of operations on the way."""
+        """Advance to a time and mark the operations that end before it as idle."""
         while self._ends and self._ends[0][0] <= time:
             end, key = heapq.heappop(self._ends)
             if self._until.get(key) == end:
@@ -217,7 +215,7 @@ class _Changes:
         self._move(time)
 
     def _move(self, time: int) -> None:
-        """Every cycle on the way is begun, whether anything else changes in it or not."""
+        """Write every cycle up to a time, even if no other signal changes."""
         while self._time < time:
             self._file.write(f"#{self._time}\nb{self._time + 1:b} {_identifier(0)}\n")
             self._file.writelines(self._pending.values())
@@ -226,7 +224,7 @@ class _Changes:
 
 
 def _identifier(number: int) -> str:
-    """A short name from the printable characters that the format allows."""
+    """Return a short identifier from the printable characters that the format allows."""
     text = ""
     while True:
         number, digit = divmod(number, 94)

@@ -1,4 +1,4 @@
-"""Zeros in what layers really read: how many there are, what compression makes of them, which products they save."""
+"""Zeros in the actual inputs of layers: their share, the compressed size, and the products that they save."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a layer read: the share of zeros, its compressed size, and the share of products that are zero."""
+    """Statistics of a layer's input: share of zeros, compressed share, and share of products that are zero."""
 
     zeros: float
     share: float
@@ -26,13 +26,13 @@ class Seen:
 
 
 def look_at(values: Tensor, chip: Chip) -> Seen:
-    """What a linear layer reads."""
+    """Measure the input of a linear layer."""
     zeros = float((values == 0).double().mean())
     return Seen(zeros, encoded_share(values.numpy(), chip), zeros)
 
 
 def look_at_images(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> Seen:
-    """What a convolution reads, images with channels first; the zeros of its padding are multiplied as well."""
+    """Measure the input of a convolution, channels first; products with the zeros of its padding count too."""
     is_zero = (values == 0).double()
     down, across = padding
     padded = functional.pad(is_zero, (across, across, down, down), value=1.0)
@@ -44,7 +44,7 @@ def look_at_images(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, pa
 
 
 def with_zeros(layers: Sequence[LayerShape], seen: Sequence[Seen]) -> list[LayerShape]:
-    """What a layer writes has the zeros that the next one reads; the last one's own input stands for it."""
+    """Set the statistics of each layer; its output has those of the next layer's input, the last one its own input's."""
     return [
         replace(
             layer,

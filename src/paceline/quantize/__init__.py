@@ -1,1 +1,1 @@
-"""A trained model in integers: traced, calibrated, simulated, and run without a single float."""
+"""Post-training int8 quantization: trace, calibrate, simulate, execute in integers, export to ONNX."""

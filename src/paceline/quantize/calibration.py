@@ -1,6 +1,4 @@
-"""How the numbers of a tensor are spread, counted batch by batch.
-
-Which range of a tensor's numbers its grid covers: what lies outside is clipped, what lies inside is rounded."""
+"""Calibration: histograms of activations, and the methods that choose a quantization range from them."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from paceline.quantize.graph import Graph
 from paceline.quantize.grid import Grid, grid_for
 
 NUM_BINS = 2048
-Batches = Callable[[], Iterable[Tensor]]  # the same batches every time
+Batches = Callable[[], Iterable[Tensor]]  # returns the same batches on every call
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts of numbers in equal bins from the smallest to the largest."""
+    """Counts of values in equal bins between the minimum and the maximum."""
 
     low: float
     high: float
@@ -41,21 +39,24 @@ class Histogram:
         return (edges[1:] + edges[:-1]) / 2
 
     def without_zero(self) -> Tensor:
-        """Counts, that of zero's bin brought down to its neighbours': zero is exact on every grid, however often."""
+        """Return the counts with the bin of zero capped at its larger neighbour.
+
+        Zero is exact on every grid, so a large number of zeros must not influence the choice of a range.
+        """
         counts = self.counts.clone()
         if self.low <= 0 <= self.high and self.width > 0:
-            place = min(int(-self.low / self.width), len(counts) - 1)
-            around = [float(counts[i]) for i in (place - 1, place + 1) if 0 <= i < len(counts)]
-            counts[place] = min(float(counts[place]), max(around))
+            zero_bin = min(int(-self.low / self.width), len(counts) - 1)
+            neighbours = [float(counts[i]) for i in (zero_bin - 1, zero_bin + 1) if 0 <= i < len(counts)]
+            counts[zero_bin] = min(float(counts[zero_bin]), max(neighbours))
         return counts
 
     def coarser(self, num_bins: int) -> Histogram:
-        """As many numbers in fewer bins."""
+        """Merge neighbouring bins into `num_bins`, which must divide the number of bins."""
         return Histogram(self.low, self.high, self.counts.view(num_bins, -1).sum(1))
 
 
 def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BINS) -> Tensor:
-    """Counts of a tensor's numbers; where all of them are the same, they stand in the first bin."""
+    """Count the values of a tensor in equal bins; if `low` equals `high`, all are counted in the first bin."""
     if high <= low:
         counts = torch.zeros(num_bins, dtype=torch.float64)
         counts[0] = values.numel()
@@ -65,7 +66,7 @@ def histogram_of(values: Tensor, low: float, high: float, num_bins: int = NUM_BI
 
 @torch.no_grad()
 def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
-    """Histograms of the input and of every tensor that gets a grid of its own, over all batches, in two passes."""
+    """Return histograms of the input and of every tensor with its own grid, over all batches, in two passes."""
     limits: dict[str, tuple[float, float]] = {}
 
     def widen(name: str, values: Tensor) -> None:
@@ -73,7 +74,7 @@ def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
             return
         low, high = (float(value) for value in torch.aminmax(values))
         if not (math.isfinite(low) and math.isfinite(high)):
-            raise UsageError(f"tensor {name!r} is not finite on the calibration data, so that it has no range")
+            raise UsageError(f"tensor {name!r} is not finite on the calibration data; check the weights and the data")
         old = limits.get(name, (low, high))
         limits[name] = (min(low, old[0]), max(high, old[1]))
 
@@ -82,7 +83,7 @@ def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
         graph.run(images, widen)
         num_batches += 1
     if not num_batches:
-        raise UsageError("the calibration set is empty: activations have no range without at least one sample")
+        raise UsageError("the calibration set is empty; give at least one sample")
     counts = {name: torch.zeros(NUM_BINS, dtype=torch.float64) for name in limits}
 
     def count(name: str, values: Tensor) -> None:
@@ -101,7 +102,7 @@ NUM_LEVELS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """How ranges are chosen."""
+    """A calibration method and its options."""
 
     method: str
     symmetric: bool = False
@@ -121,13 +122,13 @@ class Calibration:
 
 
 def _minmax(histogram: Histogram, calibration: Calibration) -> Range:
-    """All numbers that were seen."""
+    """Return the full observed range."""
     del calibration
     return histogram.low, histogram.high
 
 
 def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
-    """All but the few that are furthest out on each side."""
+    """Return the range that excludes the outermost values on each side."""
     shares = histogram.counts.cumsum(0) / histogram.counts.sum()
     inside = calibration.percentile / 100
     above = int(torch.searchsorted(shares, torch.tensor(inside, dtype=torch.float64)))
@@ -138,7 +139,7 @@ def _percentile(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
-    """The range within which the rounded distribution says most of the original one (Kullback and Leibler)."""
+    """Return the range with the smallest Kullback-Leibler divergence of the rounded from the original distribution."""
     del calibration
     counts, centres = histogram.without_zero(), histogram.centres
     best, found = float("inf"), (histogram.low, histogram.high)
@@ -153,7 +154,7 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _divergence(counts: Tensor, inside: Tensor) -> float:
-    """From the clipped distribution to the same in as many steps as a grid has."""
+    """Kullback-Leibler divergence of the distribution on `NUM_LEVELS` levels from the clipped distribution."""
     first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
     kept = counts[first : last + 1]
     clipped = kept.clone()
@@ -167,13 +168,14 @@ def _divergence(counts: Tensor, inside: Tensor) -> float:
     if not clipped.sum() or not rounded.sum():
         return float("inf")
     original, approximate = clipped / clipped.sum(), rounded / rounded.sum()
-    some = original > 0
-    # A bin that only clipping filled is missing on the other side; it costs as if it held next to nothing there.
-    return float((original[some] * (original[some] / approximate[some].clamp(min=1e-12)).log()).sum())
+    filled_bins = original > 0
+    # A bin filled only by clipping is empty in the approximation: clamp it, or the divergence would be infinite.
+    p, q = original[filled_bins], approximate[filled_bins].clamp(min=1e-12)
+    return float((p * (p / q).log()).sum())
 
 
 def _mse(histogram: Histogram, calibration: Calibration) -> Range:
-    """The range with the least squared error: rounding inside it, clipping outside."""
+    """Return the range with the smallest squared error: rounding inside it, clipping outside."""
     counts, centres = histogram.without_zero(), histogram.centres
     best, found = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
@@ -188,7 +190,7 @@ def _mse(histogram: Histogram, calibration: Calibration) -> Range:
 
 
 def _candidates(histogram: Histogram) -> list[Range]:
-    """All numbers up to a size, from a small one to the largest seen; the widest first, so that it wins a tie."""
+    """Return ranges of decreasing width; the widest comes first, so that it wins a tie."""
     largest = max(-histogram.low, histogram.high)
     sizes = [largest * number / NUM_CANDIDATES for number in range(NUM_CANDIDATES, 0, -1)]
     return [(max(histogram.low, -size), min(histogram.high, size)) for size in sizes]
@@ -203,5 +205,5 @@ METHODS: dict[str, Callable[[Histogram, Calibration], Range]] = {
 
 
 def grids_for(histograms: dict[str, Histogram], calibration: Calibration) -> dict[str, Grid]:
-    """A grid for every tensor."""
+    """Choose a grid for every tensor."""
     return {name: calibration.grid(histogram) for name, histogram in histograms.items()}

@@ -1,6 +1,4 @@
-"""A network in floating point whose numbers are rounded as integers would be: what each step costs, and fine-tuning.
-
-What rounding did to each tensor: its signal over the noise that was added, in decibels."""
+"""Fake quantization: a float network with rounded weights and activations, for fine-tuning and noise figures."""
 
 from __future__ import annotations
 
@@ -20,22 +18,22 @@ from paceline.quantize.ops import LinearOp, Op, Relu
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """What of a network is rounded."""
+    """Selects the parts of a network that are rounded."""
 
     per_channel: bool = True
-    grids: Mapping[str, Grid] | None = None  # of activations, by tensor; None leaves them in float
-    biases: bool = False  # to int32, in the scale of the input times that of the weights
+    grids: Mapping[str, Grid] | None = None  # of activations, by tensor name; None: activations stay in float
+    biases: bool = False  # to int32, with scale = input scale x weight scale
 
 
 def is_wide(graph: Graph, op: Op) -> bool:
-    """Whether an operation makes the scores: they stay as fine as they were summed up, since nothing follows them."""
+    """Whether an operation computes the scores, which stay in int32 because no operation reads them."""
     if op.name != graph.output or not isinstance(op, LinearOp) or op.clip is not None:
         return False
     return not any(op.name in other.inputs for other in graph.ops)
 
 
 class Simulated(nn.Module):
-    """A graph with rounded weights and, where asked, activations and biases. Its parameters can be trained."""
+    """A graph with rounded weights and optionally rounded activations and biases; its parameters are trainable."""
 
     def __init__(self, graph: Graph, rounding: Rounding) -> None:
         super().__init__()
@@ -50,13 +48,14 @@ class Simulated(nn.Module):
 
     def _make(self, op: Op, inputs: list[Any]) -> Any:
         value = self._layer(op, inputs[0]) if isinstance(op, LinearOp) else op.apply(*inputs)
-        # What keeps its input's grid is on it already, but for a ceiling that lies between two steps.
+        # The output of an operation that keeps its input's grid is on it already, except that the ceiling of a ReLU6
+        # may lie between two steps.
         if is_wide(self.graph, op) or (op.keeps_grid and not isinstance(op, Relu)):
             return value
         return self._on_grid(self.graph.grid_owner(op.name), value)
 
     def trained(self) -> Graph:
-        """The graph with the weights that this has now."""
+        """Return the graph with the current parameters."""
         return self.graph.with_layers({op.name: self._parameters_of(op) for op in self.graph.layers})
 
     def _parameters_of(self, op: LinearOp) -> tuple[Tensor, Tensor]:
@@ -85,38 +84,38 @@ class Simulated(nn.Module):
 
 
 def rounded_bias(bias: Tensor, scales: Tensor, input_scale: float) -> Tensor:
-    """The numbers that are left of a bias once it has been an int32."""
+    """Round a bias to int32 steps and return it as floats."""
     return bias_steps(bias, scales, input_scale) * (scales.double() * input_scale)
 
 
 def rounded_weight(weight: Tensor, scales: Tensor) -> Tensor:
-    """The numbers that are left of a weight once it has been int8."""
+    """Round a weight to int8 steps and return it as floats."""
     shaped = along_channels(scales, weight)
     return to_numbers(to_integers(weight.detach(), shaped), shaped)
 
 
 def _straight_through(values: Tensor, rounded: Tensor) -> Tensor:
-    """Rounded numbers whose gradient is that of the numbers before (Bengio et al. 2013)."""
+    """Return rounded values with the gradient of the unrounded ones (straight-through, Bengio et al. 2013)."""
     if not (torch.is_grad_enabled() and values.requires_grad):
         return rounded
     return values + (rounded - values.detach())
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """None where nothing was lost, or there was nothing."""
+    """Signal-to-noise ratio in decibels; None if either is zero."""
     return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
 
 
 @torch.no_grad()
 def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tensor]) -> dict[str, float | None]:
-    """Of every tensor against the float network's own: what all rounding before it has added up to."""
+    """Return the signal-to-noise ratio of every tensor against the float network, in decibels."""
     signal: dict[str, float] = {}
     noise: dict[str, float] = {}
     for images in batches:
         exact: dict[str, Tensor] = {}
 
         def keep(name: str, values: Tensor, exact: dict[str, Tensor] = exact) -> None:
-            exact[name] = values.clone()  # an operation in float may change it in place
+            exact[name] = values.clone()  # a float operation may change it in place
 
         graph.run(images, keep)
 
@@ -132,6 +131,6 @@ def activation_noise(graph: Graph, simulated: Simulated, batches: Iterable[Tenso
 
 @torch.no_grad()
 def weight_noise(op: LinearOp, *, per_channel: bool) -> float | None:
-    """Of a layer's weights."""
+    """Return the signal-to-noise ratio of a layer's rounded weights, in decibels."""
     rounded = rounded_weight(op.weight, weight_scales(op.weight, per_channel=per_channel))
     return decibels(float(op.weight.double().square().sum()), float((rounded - op.weight).double().square().sum()))

@@ -1,7 +1,7 @@
-"""Multiplying an integer by a number below some thousands without any float: a multiplier and a shift.
+"""Fixed-point rescaling: multiply int32 tensors by a ratio with an integer multiplier and a shift.
 
-After Jacob et al. 2018 (arXiv:1712.05877). A multiplier has 30 bits, so that every product of halves fits into an
-int32: no wider integer is needed on the way.
+After Jacob et al. 2018 (arXiv:1712.05877). A multiplier has 30 bits and is split into halves, so that every
+intermediate product fits into an int32.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from paceline.errors import RunError
 
 BITS = 30
 SMALLEST_SHIFT, LARGEST_SHIFT = 16, 61
-HALF, LOW = 16, 15  # bits of the lower part of a sum, and of a multiplier
+HALF, LOW = 16, 15  # bits of the lower half of a sum, and of a multiplier
 
 
 def fixed_point(ratio: Fraction) -> tuple[int, int]:
-    """The multiplier and the shift with multiplier / 2^shift nearest to a ratio.
+    """Return the multiplier and the shift whose multiplier / 2^shift is nearest to a ratio.
 
-    A multiplier has 30 bits exactly, or is 0 for a ratio so small that no int32 times it comes to a half.
+    A multiplier has exactly 30 bits, or is 0 if every int32 times the ratio rounds to 0.
     """
     if ratio < Fraction(1, 2**32):
         return 0, LARGEST_SHIFT
@@ -35,21 +35,21 @@ def fixed_point(ratio: Fraction) -> tuple[int, int]:
         multiplier, shift = multiplier // 2, shift - 1
     if shift < SMALLEST_SHIFT:
         raise RunError(
-            f"numbers would have to be multiplied by {float(ratio):.3g}, more than a rescaling holds: the range of an "
-            "activation is far too small for what is summed up in it"
+            f"rescaling by {float(ratio):.3g} is out of range: the calibrated range of an activation is far too small "
+            "for its values; calibrate with other data or another method"
         )
     return multiplier, shift
 
 
 class Rescale:
-    """round(x * multiplier / 2^shift) for int32 tensors, halves upwards; one pair, or one for every last dimension."""
+    """Computes round(x * multiplier / 2^shift) of int32 tensors, halves upwards; one ratio, or one per channel."""
 
     def __init__(self, ratios: Sequence[Fraction]) -> None:
         pairs = [fixed_point(ratio) for ratio in ratios]
         self.multiplier = torch.tensor([multiplier for multiplier, _ in pairs], dtype=torch.int32)
         self.shift = torch.tensor([shift for _, shift in pairs], dtype=torch.int32)
         self._upper, self._lower = self.multiplier >> LOW, self.multiplier & (2**LOW - 1)
-        rest = self.shift - LOW  # for the product without its lowest bits, which no rounding sees
+        rest = self.shift - LOW  # the product already lacks its LOW lowest bits, which do not affect rounding
         self._is_far = (rest > HALF).to(torch.int32)
         self._num_far = int(self._is_far.sum())
         self._far = (rest - HALF).clamp(min=1)
@@ -60,7 +60,7 @@ class Rescale:
 
     def __call__(self, x: Tensor) -> Tensor:
         high, low = _product(x, self._upper, self._lower)
-        if self._num_far == len(self._is_far):  # as in nearly all layers
+        if self._num_far == len(self._is_far):  # the common case
             return high.add_(self._far_half).bitwise_right_shift_(self._far)
         near = low.add_(self._near_half).bitwise_right_shift_(self._near)
         near += high << self._left
@@ -71,7 +71,7 @@ class Rescale:
 
 
 def _product(x: Tensor, upper: Tensor, lower: Tensor) -> tuple[Tensor, Tensor]:
-    """x times the multiplier over 2^15, rounded down, as high * 2^16 + low; every number on the way fits an int32."""
+    """Return floor(x * multiplier / 2^15) as high * 2^16 + low; every intermediate value fits into an int32."""
     above, below = x >> HALF, x & 0xFFFF
     middle = above * lower
     other = below * upper

@@ -1,6 +1,7 @@
-"""What each module, function and method of torch is among the operations here.
+"""Convert nodes of a torch.fx trace (modules, functions, methods) to operations of the quantized graph.
 
-A reader answers with operations, with the name of the tensor that is passed on as it is, or with None: no integer form.
+A reader returns operations, the name of the tensor that the node passes on unchanged, or None if the node has no
+integer form.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Found = list[Op] | str | None
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A node of the trace, and how to ask it."""
+    """A node of the trace, with access to its inputs, arguments and shapes."""
 
     node: fx.Node
     same: dict[str, str]
@@ -35,24 +36,24 @@ class Reading:
 
     @property
     def source(self) -> str:
-        """The tensor that it takes."""
+        """Name of the input tensor."""
         return self.name_of(self.given)
 
     @property
     def given(self) -> Any:
-        """The node that makes it; `f(input=x)` is the same as `f(x)`."""
+        """Node that computes the input tensor, given as `f(x)` or as `f(input=x)`."""
         return self.node.args[0] if self.node.args else self.node.kwargs.get("input")
 
-    def argument(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or its name, behind the tensor; that of a module is its attribute."""
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument of a call by position or name, or the attribute of a module."""
         if self.module is not None:
             return getattr(self.module, name, default)
-        if len(self.node.args) > place:
-            return self.node.args[place]
+        if len(self.node.args) > position:
+            return self.node.args[position]
         return self.node.kwargs.get(name, default)
 
     def shape(self, node: Any = None) -> tuple[int, ...] | None:
-        """Of the tensor that it makes, or that another node makes."""
+        """Return the output shape of this node, or of another one."""
         meta: Any = (node or self.node).meta.get("tensor_meta")
         return tuple(meta.shape) if isinstance(getattr(meta, "shape", None), torch.Size) else None
 
@@ -91,7 +92,7 @@ def _conv(reading: Reading) -> Found:
 
 
 def _conv_padding(module: nn.Conv2d) -> Pair | None:
-    """None where "same" means another padding on one side than on the other."""
+    """Return the padding in pixels; None if padding="same" needs different amounts on the two sides."""
     if module.padding == "valid":
         return (0, 0)
     if module.padding != "same":
@@ -113,8 +114,8 @@ def _batchnorm(reading: Reading) -> Found:
     module, shape = reading.module, reading.shape()
     if module.running_mean is None or module.running_var is None:
         raise UsageError(
-            f"BatchNorm {reading.node.target} keeps no running statistics, so that it cannot be folded; train with "
-            "another --batchnorm than off"
+            f"BatchNorm {reading.node.target} has no running statistics and cannot be folded; train with another "
+            "--batchnorm than off"
         )
     if shape is None or len(shape) not in (2, 4):
         return None
@@ -128,7 +129,7 @@ def _batchnorm(reading: Reading) -> Found:
 
 
 def _follows_linear(reading: Reading) -> bool:
-    """Whether a linear layer, used by nobody else, stands before it."""
+    """Whether the input comes from a linear layer that has no other reader."""
     before, owner = reading.node.args[0], reading.node.graph.owning_module
     if not isinstance(before, fx.Node) or before.op != "call_module" or owner is None:
         return False
@@ -149,7 +150,7 @@ def _hardtanh(reading: Reading) -> Found:
 
 
 def _windows(reading: Reading) -> tuple[Pair, Pair, Pair] | None:
-    """Kernel, stride and padding of a pooling; None where they are worked out from a tensor while it runs."""
+    """Return kernel, stride and padding of a pooling; None if they are computed from a tensor at run time."""
     kernel = reading.argument(1, "kernel_size")
     stride, padding = reading.argument(2, "stride") or kernel, reading.argument(3, "padding", 0)
     if any(isinstance(value, fx.Node) for given in (kernel, stride, padding) for value in _items(given)):
@@ -187,7 +188,7 @@ def _average_pool(reading: Reading) -> Found:
 
 
 def _adaptive_pool(reading: Reading) -> Found:
-    """A plain pooling where every output has as many pixels."""
+    """Convert adaptive pooling to plain pooling if all windows have the same size."""
     before, after = reading.shape(reading.given), reading.shape()
     if before is None or after is None or len(after) != 4 or before[2] % after[2] or before[3] % after[3]:
         return None
@@ -196,7 +197,7 @@ def _adaptive_pool(reading: Reading) -> Found:
 
 
 def _mean(reading: Reading) -> Found:
-    """A mean over all pixels is a pooling."""
+    """Convert a mean over height and width to average pooling."""
     before = reading.shape(reading.given)
     dims = reading.argument(1, "dim")
     if before is None or len(before) != 4 or not isinstance(dims, tuple | list):
@@ -212,7 +213,7 @@ def _mean(reading: Reading) -> Found:
 
 
 def _reshape(reading: Reading) -> Found:
-    """Whatever is written, what counts is the shape that comes out."""
+    """Convert any reshaping by its output shape: unchanged, flattened, or no integer form."""
     before, after = reading.shape(reading.given), reading.shape()
     if before is None or after is None:
         return None
@@ -232,7 +233,7 @@ def _add(reading: Reading) -> Found:
 
 
 def _nothing(reading: Reading) -> Found:
-    """Dropout in evaluation mode, and what only passes a tensor on."""
+    """Pass the input on: identity, and dropout in evaluation mode."""
     return reading.source
 
 

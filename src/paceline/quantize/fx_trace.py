@@ -1,4 +1,4 @@
-"""From any torch model to the few operations that can be had in integers, by way of torch.fx."""
+"""Trace a PyTorch model with torch.fx into a graph of quantizable operations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Value = Any
 
 
 def trace(model: nn.Module, example: Tensor) -> Graph:
-    """The operations of a model in evaluation mode, BatchNorm folded, dropout dropped.
+    """Trace a model in evaluation mode; BatchNorm is folded and dropout removed.
 
-    `example` is a batch of inputs: shapes are taken from it. What cannot be had in integers becomes a `FloatOp`.
+    `example` is a batch of inputs that determines the shapes. A node without integer form becomes a `FloatOp`.
     """
     model = copy.deepcopy(model).eval()
     traced = _traced(model, example)
     ops: list[Op] = []
-    same: dict[str, str] = {}  # what passes a tensor on as it is
+    same: dict[str, str] = {}  # nodes that pass a tensor on unchanged, with the name of that tensor
     input_name, output_name = "", ""
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             input_name = node.name
         elif node.op == "output":
             if not isinstance(node.args[0], fx.Node):
-                raise UsageError("the model returns several tensors; only models with one are quantized")
+                raise UsageError("the model returns several tensors; quantize a model that returns a single tensor")
             output_name = same.get(node.args[0].name, node.args[0].name)
         else:
             found = _read(node, traced, same)
@@ -48,31 +48,33 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
 
 @torch.no_grad()
 def _check(graph: Graph, model: nn.Module, example: Tensor) -> None:
-    """A model that changes its tensors in place, say, may do other things than its trace."""
+    """Raise if the trace computes other scores than the model, which changing tensors in place can cause."""
     expected, found = model(example.clone()), graph.run(example.clone())
-    # Folding only multiplies in another order: far less than a thousandth.
+    # Folding only changes the order of multiplications: the difference is far below a thousandth.
     if found.shape != expected.shape or not torch.allclose(found, expected, 1e-3, 1e-3 * float(expected.abs().max())):
-        raise UsageError("the traced model gives other scores than the model itself; does it change tensors in place?")
+        raise UsageError(
+            "the traced model computes other scores than the model; avoid changing tensors in place in its forward"
+        )
 
 
 @torch.no_grad()
 def _traced(model: nn.Module, example: Tensor) -> fx.GraphModule:
     try:
         traced = fx.symbolic_trace(model)
-    except Exception as error:  # whatever a user's forward does with what is no tensor yet
+    except Exception as error:  # a user's forward can raise anything when it runs on proxies
         reason = str(error).partition("\n")[0]
         raise UsageError(
-            f"the model cannot be traced ({type(error).__name__}: {reason}); its forward must not decide by the "
+            f"the model cannot be traced ({type(error).__name__}: {reason}); its forward must not branch on the "
             "values of tensors"
         ) from error
     if len(traced.graph.find_nodes(op="placeholder")) != 1:
-        raise UsageError("the model takes several inputs; only models with one tensor as input are quantized")
+        raise UsageError("the model takes several inputs; quantize a model that takes a single tensor")
     ShapeProp(traced).propagate(example)
     return traced
 
 
 def _read(node: fx.Node, traced: fx.GraphModule, same: dict[str, str]) -> list[Op] | str:
-    """The operations that a node stands for, or the tensor that it passes on."""
+    """Return the operations of a node, or the name of the tensor that it passes on."""
     reader: Callable[[Reading], list[Op] | str | None] | None = None
     reading = Reading(node, same)
     if node.op == "call_module":
@@ -88,13 +90,13 @@ def _read(node: fx.Node, traced: fx.GraphModule, same: dict[str, str]) -> list[O
 
 
 def _in_float(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:
-    """The node as it is: its arguments with tensors in place of names."""
+    """Wrap a node that has no integer form; its call runs the node on the input tensors."""
     nodes = list(node.all_input_nodes)
 
     def call(*values: Value) -> Value:
-        given = dict(zip(nodes, values, strict=True))
-        args = fx.map_arg(node.args, lambda n: given[n])
-        kwargs = fx.map_arg(node.kwargs, lambda n: given[n])
+        tensors = dict(zip(nodes, values, strict=True))
+        args = fx.map_arg(node.args, lambda n: tensors[n])
+        kwargs = fx.map_arg(node.kwargs, lambda n: tensors[n])
         if node.op == "call_module":
             return traced.get_submodule(str(node.target))(*args, **kwargs)
         if node.op == "call_method":

@@ -1,4 +1,4 @@
-"""A traced network: operations in the order in which they run."""
+"""Graph of a traced network, with BatchNorm folding and ReLU fusion."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Seen = Callable[[str, Tensor], None]
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """One input, one output, and every operation after those that it takes from."""
+    """Operations in topological order, with one input and one output tensor."""
 
     input: str
     ops: tuple[Op, ...]
     output: str
 
     def run(self, images: Tensor, seen: Seen | None = None) -> Tensor:
-        """The network in floating point; `seen` is told every tensor by its name, the input first."""
+        """Run in floating point; `seen` is called with the name and value of every tensor, the input first."""
         return self.walk(images, lambda op, inputs: op.apply(*inputs), seen)
 
     def walk(self, first: Tensor, make: Callable[[Op, list[Any]], Any], seen: Seen | None = None) -> Tensor:
-        """Every operation in turn, as `make` does it; what nobody needs any more is let go."""
+        """Compute every operation with `make`; a tensor is released after its last use."""
         values = {self.input: first}
         uses = _users(self)
         if seen is not None:
@@ -53,14 +53,14 @@ class Graph:
         return [op for op in self.ops if isinstance(op, FloatOp)]
 
     def grid_owner(self, name: str) -> str:
-        """The tensor whose grid this one is on: pooling by maximum and the like change no number."""
+        """Return the tensor whose grid this one shares: max pooling, for example, keeps its input's grid."""
         by_name = {op.name: op for op in self.ops}
         while name in by_name and by_name[name].keeps_grid:
             name = by_name[name].inputs[0]
         return name
 
     def has_grid(self, name: str) -> bool:
-        """Whether a tensor has a grid of its own; what is only passed on between operations in float needs none."""
+        """Whether a tensor has its own grid; a tensor that only float operations write and read has none."""
         if self.grid_owner(name) != name:
             return False
         maker = next((op for op in self.ops if op.name == name), None)
@@ -69,7 +69,7 @@ class Graph:
         return any(name in op.inputs and not isinstance(op, FloatOp) for op in self.ops)
 
     def with_layers(self, weights: dict[str, tuple[Tensor, Tensor]]) -> Graph:
-        """The same network with other weights and biases, by the names of layers."""
+        """Return a copy with other weights and biases, by layer name."""
         ops = [
             dataclasses.replace(op, weight=weights[op.name][0], bias=weights[op.name][1])
             if isinstance(op, LinearOp) and op.name in weights
@@ -80,13 +80,12 @@ class Graph:
 
 
 def simplified(graph: Graph) -> Graph:
-    """BatchNorm folded into the layers before it, ReLU into what makes its input, and what nobody uses dropped."""
-    graph = _without_unused(graph)
-    return _fuse_relu(_fold(graph))
+    """Remove unused operations, fold BatchNorm into the preceding layer, and fuse ReLU with the op that feeds it."""
+    return _fuse_relu(_fold(_without_unused(graph)))
 
 
 def _fold(graph: Graph) -> Graph:
-    """A BatchNorm is a factor and an offset per channel, so that it can be multiplied into the layer before."""
+    """Multiply each BatchNorm, a factor and an offset per channel, into the layer before it."""
     users = _users(graph)
     ops: dict[str, Op] = {}
     renamed: dict[str, str] = {}
@@ -109,15 +108,15 @@ def _scaled(layer: LinearOp, norm: BatchNorm) -> LinearOp:
 
 
 def _on_its_own(norm: BatchNorm) -> Conv:
-    """As a convolution of one pixel that mixes no channels."""
+    """Convert a BatchNorm without a layer before it to a depthwise 1x1 convolution."""
     weight = norm.factor.view(-1, 1, 1, 1)
     return Conv(name=norm.name, inputs=norm.inputs, weight=weight, bias=norm.offset, groups=len(weight))
 
 
 def _fuse_relu(graph: Graph) -> Graph:
-    """Clipping costs nothing where an integer is clipped anyway, and its grid then holds only what is left.
+    """Fuse each ReLU with the layer or addition that feeds it, whose grid then covers only the clipped range.
 
-    A maximum and a flattening may stand between: the largest of clipped numbers is the largest, clipped.
+    Max pooling and flattening may lie between the two, because they commute with clipping.
     """
     users = _users(graph)
     ops: dict[str, Op] = {}
@@ -135,7 +134,7 @@ def _fuse_relu(graph: Graph) -> Graph:
 
 
 def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp | Add | None:
-    """The layer or addition whose numbers a tensor holds, where nobody else sees them on the way."""
+    """Return the layer or addition whose values a tensor holds; None if another operation reads them too."""
     op = ops.get(name)
     while op is not None and users[op.name] == 1:
         if isinstance(op, LinearOp | Add):
@@ -145,7 +144,7 @@ def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp 
 
 
 def _users(graph: Graph) -> Counter[str]:
-    """How often each tensor is used; the output is used by whoever asked."""
+    """Number of readers of each tensor; the output counts as read once more."""
     return Counter([name for op in graph.ops for name in op.inputs] + [graph.output])
 
 
@@ -160,5 +159,5 @@ def _without_unused(graph: Graph) -> Graph:
 
 
 def named(ops: Sequence[FloatOp]) -> str:
-    """Operations without an integer form, for a sentence."""
+    """List operations by type and name for a message."""
     return ", ".join(f"{op.what} ({op.name})" for op in ops)

@@ -1,4 +1,4 @@
-"""The network in integers alone: int8 between operations, int32 inside them, a multiplier and a shift to rescale."""
+"""Integer-only executor: int8 between operations, int32 accumulators, fixed-point rescaling."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from paceline.quantize.integer_ops import (
 from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, LinearOp, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized
 
-PIECE = 16  # images
+BATCH = 16  # images per run: the sums of more would not fit into the processor's caches
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerNetwork:
-    """Runs on integers; floats are only what goes in and what the scores are read as."""
+    """Integer-only network; only the images that go in and the scores that come out are floats."""
 
     input_grid: Grid
     steps: tuple[Step, ...]
@@ -45,9 +45,9 @@ class IntegerNetwork:
     output_zero_point: int
 
     def run(self, integers: Tensor, seen: Seen | None = None) -> Tensor:
-        """int8 in (channels first, as images come), int8 or, where a layer makes the scores, int32 out.
+        """Run on int8 images, channels first; return int8, or int32 if the last operation is a layer.
 
-        `seen` is told the name of every step and the first tensor that it reads, channels last.
+        `seen` is called with the name of every step and its first input tensor, channels last.
         """
         values = {self.input: integers.movedim(1, -1).contiguous() if integers.dim() == 4 else integers}
         for step in self.steps:
@@ -58,17 +58,16 @@ class IntegerNetwork:
         return output.movedim(-1, 1) if output.dim() == 4 else output
 
     def scores(self, images: Tensor) -> Tensor:
-        """As the float model: images in, one number per class out."""
-        # A few images at a time: sums of many would not fit into the processor's caches.
-        integers = torch.cat([self.run(part) for part in self.input_grid.quantize(images).split(PIECE)])
+        """Return the float scores of a batch of float images."""
+        integers = torch.cat([self.run(part) for part in self.input_grid.quantize(images).split(BATCH)])
         return (integers.to(torch.int32) - self.output_zero_point).to(torch.float32) * self.output_scale
 
 
 def integer_network(model: Quantized) -> IntegerNetwork:
-    """The executor of a network; what has no integer form is refused by name."""
+    """Build the executor of a quantized network; raise UsageError if an operation has no integer form."""
     graph = model.graph
     check_has_integer_form(model)
-    int_mm_is_exact()  # found out once, before anything runs
+    int_mm_is_exact()  # cache the result before anything is timed
     steps = tuple(_BUILDERS[type(op)](model, op) for op in graph.ops)
     last = next((op for op in graph.ops if op.name == graph.output), None)
     if isinstance(last, LinearOp) and is_wide(graph, last):
@@ -82,24 +81,24 @@ def integer_network(model: Quantized) -> IntegerNetwork:
 def check_has_integer_form(model: Quantized) -> None:
     floats = model.graph.left_in_float
     if floats:
-        raise UsageError(f"there is no integer form of {named(floats)}")
+        raise UsageError(f"these operations have no integer form: {named(floats)}")
 
 
 def _sum_scales(model: Quantized, op: LinearOp) -> list[Fraction]:
-    """What one step of an output channel's sum is worth."""
+    """Scale of the accumulator of each output channel: input scale x weight scale."""
     input_scale = Fraction(model.grid(op.inputs[0]).scale)
     return [input_scale * Fraction(scale) for scale in model.weights[op.name].scales.tolist()]
 
 
 def _wide_scale(model: Quantized, op: LinearOp) -> Fraction:
-    """The coarsest of the channels' scales: in it no score is larger than the sum that it comes from.
+    """Return the coarsest channel scale, in which no score exceeds the sum that it is rescaled from.
 
-    A channel without weights and bias has a scale that means nothing: its score is 0 in any.
+    Channels whose weights and bias are all zero are ignored: their scale is arbitrary.
     """
     weights = model.weights[op.name]
-    is_alive = weights.weight.flatten(1).any(1) | (weights.bias != 0)
+    is_nonzero = weights.weight.flatten(1).any(1) | (weights.bias != 0)
     scales = _sum_scales(model, op)
-    return max([scale for scale, counts in zip(scales, is_alive.tolist(), strict=True) if counts] or scales)
+    return max([scale for scale, counts in zip(scales, is_nonzero.tolist(), strict=True) if counts] or scales)
 
 
 def _finish_layer(model: Quantized, op: LinearOp) -> Callable[[Tensor], Tensor]:
@@ -116,7 +115,7 @@ def _narrow(grid: Grid, scales: list[Fraction], clip: Clip | None = None) -> Nar
 
 
 def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
-    """The smallest and the largest integer that are left."""
+    """The smallest and the largest integer after clipping."""
     if clip is None:
         return grid.low, grid.high
     high = grid.high if clip.most is None else int(grid.quantize(torch.tensor(clip.most)))
@@ -124,7 +123,7 @@ def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
 
 
 def _bias_without_zero_point(model: Quantized, op: LinearOp) -> Tensor:
-    """Sums of (x - zero point) x weight are sums of x x weight, less what the zero point adds up to."""
+    """Fold the input's zero point into the bias: sum((x - z) w) + b = sum(x w) + (b - z sum(w))."""
     weights = model.weights[op.name]
     sums = weights.weight.flatten(1).sum(1, dtype=torch.int32)
     return weights.bias - model.grid(op.inputs[0]).zero_point * sums

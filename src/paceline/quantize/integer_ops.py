@@ -1,6 +1,6 @@
-"""Operations on integers alone: int8 tensors between them, int32 sums inside them, channels last.
+"""Integer-only operations on int8 tensors, channels last, with int32 accumulators.
 
-No float, and no integer wider than int32, is made anywhere here.
+None of them uses a float or an integer wider than int32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from paceline.quantize.fixed_point import Rescale
 from paceline.quantize.ops import Pair
 
-HEADROOM = 20  # bits by which what is added is made finer, so that adding rounds once
+HEADROOM = 20  # extra bits of precision of the terms of an addition, so that only the result is rounded visibly
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,7 +33,7 @@ class Step(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Narrow:
-    """From an int32 sum to an int8: rescaled, moved to the zero point, clipped."""
+    """Converts int32 sums to int8: rescale, add the zero point, clip."""
 
     rescale: Rescale
     zero_point: int
@@ -46,11 +46,11 @@ class Narrow:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Multiply(Step):
-    """A linear layer. The bias holds what the input's zero point adds up to, taken away once instead of everywhere."""
+    """Linear layer; the bias includes the correction for the input's zero point."""
 
     weight: Tensor  # int8 (inputs, outputs)
     bias: Tensor  # int32
-    finish: Callable[[Tensor], Tensor]  # to int8, or, for scores, to an int32 in one scale for all of them
+    finish: Callable[[Tensor], Tensor]  # to int8, or for scores to int32 with one common scale
 
     def run(self, *inputs: Tensor) -> Tensor:
         return self.finish(multiply(inputs[0], self.weight).add_(self.bias))
@@ -58,7 +58,7 @@ class Multiply(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Convolve(Step):
-    """A convolution as products of matrices, a group of channels at a time."""
+    """Convolution as a matrix product per group of channels."""
 
     weight: Tensor  # int8 (groups, kernel height x kernel width x inputs of a group, outputs of a group)
     bias: Tensor
@@ -66,7 +66,7 @@ class Convolve(Step):
     stride: Pair
     padding: Pair
     dilation: Pair
-    zero_point: int  # of the input: what padding is made of
+    zero_point: int  # of the input, and the value of padding
     finish: Callable[[Tensor], Tensor]
 
     def run(self, *inputs: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class Convolve(Step):
 
     @property
     def is_channelwise(self) -> bool:
-        """Whether every output has one input channel, and every channel one output."""
+        """Whether each output channel reads one input channel and each input channel feeds one output (depthwise)."""
         return len(self.weight) > 1 and self.weight.shape[1:] == (self.kernel[0] * self.kernel[1], 1)
 
     def _channelwise(self, x: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Convolve(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AddUp(Step):
-    """Both brought to one fine scale, added, brought to the output's."""
+    """Addition: both inputs are rescaled to one fine scale, added, and rescaled to the output's scale."""
 
     zero_points: Pair
     rescales: tuple[Rescale, Rescale]
@@ -154,7 +154,7 @@ class Clipped(Step):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Flattened(Step):
-    """Channel by channel, as the layer that follows was trained."""
+    """Flattens to channels-first order, which the weights of the next layer expect."""
 
     def run(self, *inputs: Tensor) -> Tensor:
         x = inputs[0]
@@ -162,22 +162,22 @@ class Flattened(Step):
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two int8 matrices as int32."""
+    """Multiply two int8 matrices into an int32 matrix."""
     if int_mm_is_exact():
         return torch._int_mm(_row_by_row(a), _row_by_row(b))
     return a.to(torch.int32) @ b.to(torch.int32)
 
 
 def _row_by_row(matrix: Tensor) -> Tensor:
-    """With the strides that its shape implies: of a matrix of one row or column torch allows any, and misreads them."""
+    """Return a matrix with canonical strides: `_int_mm` misreads other strides of a single row or column."""
     return matrix.contiguous().as_strided(matrix.shape, (matrix.shape[1], 1))
 
 
 @lru_cache(maxsize=1)
 def int_mm_is_exact() -> bool:
-    """Whether torch's product of int8 matrices adds up in 32 bits here.
+    """Whether `torch._int_mm` accumulates in 32 bits on this processor.
 
-    Processors without an instruction for it add pairs of products in 16 bits, which the largest numbers overflow.
+    Processors without the instruction add pairs of products in 16 bits, which the largest values overflow.
     """
     for rows, inner, columns in ((1, 4, 1), (3, 64, 5), (64, 576, 64), (33, 100, 17)):
         for left in (-128, 127):
@@ -196,7 +196,7 @@ def _padded(x: Tensor, padding: Pair, value: int) -> Tensor:
 
 
 def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
-    """What every output sees, as a view: (samples, rows, columns, kernel rows, kernel columns, channels)."""
+    """Return a view of all windows: (samples, rows, columns, kernel rows, kernel columns, channels)."""
     sample, row, column, channel = x.stride()
     height, width = (
         (side - step * (size - 1) - 1) // jump + 1
@@ -208,6 +208,6 @@ def _windows(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
 
 
 def _slices(x: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> list[Tensor]:
-    """One view of the input for every place in the kernel."""
+    """Return one view of the input for each position in the kernel."""
     windows = _windows(x, kernel, stride, dilation)
     return [windows[:, :, :, row, column] for row in range(kernel[0]) for column in range(kernel[1])]

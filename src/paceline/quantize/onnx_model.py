@@ -1,9 +1,8 @@
-"""A network as an ONNX file: in float32, or with every tensor quantized and dequantized again (QDQ).
+"""ONNX export (float32, or int8 in QDQ format) and inference with ONNX Runtime.
 
-Integers are as ONNX Runtime has them fastest: activations uint8 (ours, moved up by 128), weights int8, biases int32.
-
-
-ONNX Runtime, where it is installed: it is imported when a file is run, never by training."""
+Quantized files use the types that ONNX Runtime executes fastest: uint8 activations (int8 plus 128), int8 weights and
+int32 biases. ONNX Runtime is optional and imported only when a file is run.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear,
 from paceline.quantize.quantized import Quantized
 
 OPSET = 17
-IR_VERSION = 8  # the one that came with that opset: runtimes of some years read it
-MOVED = 128  # what int8 is moved by to be uint8
+IR_VERSION = 8  # released with that opset; older runtimes read it too
+UINT8_OFFSET = 128  # from int8 to uint8
 
 
 def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantized | None = None) -> Path:
-    """Write a graph in float32 or, with its quantized form, in integers; `shape` is that of one input."""
+    """Write a graph in float32 or, with `model`, quantized; `shape` is that of one input without the batch."""
     writer = _Writer(graph, model)
     with torch.no_grad():
         made_shape = graph.run(torch.zeros(1, *shape)).shape[1:]
@@ -49,7 +48,7 @@ def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantize
 
 
 class _Writer:
-    """Adds nodes one by one; `_values` holds, for each tensor of the graph, the name under which floats have it."""
+    """Builds the nodes of a file; `_values` maps each tensor of the graph to the name of its float value."""
 
     def __init__(self, graph: Graph, model: Quantized | None) -> None:
         self._graph, self._model = graph, model
@@ -79,7 +78,7 @@ class _Writer:
         return name
 
     def layer(self, op: LinearOp) -> tuple[str, str]:
-        """The names of a layer's weight and bias."""
+        """Add the weight and the bias of a layer and return their names."""
         if self._model is None:
             weight = self.constant(f"{op.name}_weight", op.weight.detach().numpy().astype(np.float32))
             return weight, self.constant(f"{op.name}_bias", op.bias.detach().numpy().astype(np.float32))
@@ -105,12 +104,12 @@ class _Writer:
         return self.node("DequantizeLinear", inputs, name, axis=0)
 
     def _through_integers(self, name: str, made: str) -> str:
-        """A tensor as uint8 and back: what runs it sees by this that it may stay in integers."""
+        """Quantize a tensor to uint8 and dequantize it, which lets the runtime keep it in integers."""
         if self._model is None:
             return made
         grid = self._model.grid(name)
         scale = self.constant(f"{name}_scale", np.array(grid.scale, dtype=np.float32))
-        zero = self.constant(f"{name}_zero", np.array(grid.zero_point + MOVED, dtype=np.uint8))
+        zero = self.constant(f"{name}_zero", np.array(grid.zero_point + UINT8_OFFSET, dtype=np.uint8))
         integers = self.node("QuantizeLinear", [made, scale, zero], f"{name}_quantized")
         return self.node("DequantizeLinear", [integers, scale, zero], f"{name}_dequantized")
 
@@ -166,20 +165,20 @@ PACKAGES = ("onnx", "onnxruntime")
 
 
 def missing_packages() -> list[str]:
-    """What has to be installed before files can be written and run."""
+    """Packages that must be installed to write and run files."""
     return [package for package in PACKAGES if importlib.util.find_spec(package) is None]
 
 
 class OnnxModel:
-    """A file as ONNX Runtime runs it on the processor."""
+    """An ONNX file loaded into ONNX Runtime on the CPU."""
 
     def __init__(self, path: Path, *, threads: int = 0) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads  # 0: as many as there are cores
+        options.intra_op_num_threads = threads  # 0: one per core
         options.log_severity_level = 3
-        # Threads that wait by spinning would take the cores from whoever is timed next.
+        # Spinning threads would slow down the next model that is timed.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = onnxruntime.InferenceSession(
             str(path), sess_options=options, providers=["CPUExecutionProvider"]

@@ -1,4 +1,4 @@
-"""The few operations that a network is made of here, each with what it does in floating point."""
+"""Operations of a quantized graph, each with its floating-point implementation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Clip:
-    """ReLU, or with a ceiling ReLU6."""
+    """Clipping at 0 (ReLU) and optionally at a ceiling (ReLU6)."""
 
     most: float | None = None
 
@@ -22,17 +22,17 @@ class Clip:
         return x.clamp(0.0, self.most)
 
     def within(self, other: Clip | None) -> Clip:
-        """Both, one after the other."""
+        """Return the combination of both clips."""
         ceilings = [clip.most for clip in (self, other) if clip is not None and clip.most is not None]
         return Clip(min(ceilings, default=None))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Op:
-    """One operation; `name` is also that of the tensor that it makes."""
+    """An operation; `name` is also the name of its output tensor."""
 
     kind: ClassVar[str] = ""
-    keeps_grid: ClassVar[bool] = False  # whether its output is some of its input's numbers, and so on the same grid
+    keeps_grid: ClassVar[bool] = False  # whether the output consists of input values and so shares their grid
     name: str
     inputs: tuple[str, ...]
 
@@ -42,18 +42,18 @@ class Op:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinearOp(Op):
-    """What has weights: the first dimension of `weight` counts output channels."""
+    """An operation with weights; the first dimension of `weight` is the output channel."""
 
     weight: Tensor
     bias: Tensor
     clip: Clip | None = None
-    module: str = ""  # its name in the model; a BatchNorm that stands alone has none
+    module: str = ""  # its name in the model; empty for a BatchNorm that could not be folded
 
     def apply(self, *inputs: Any) -> Any:
         return self.finish(self.multiply(inputs[0], self.weight, self.bias))
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The operation with other weights than its own."""
+        """Apply the operation with the weights passed in, without clipping."""
         raise NotImplementedError
 
     def finish(self, x: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Linear(LinearOp):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BatchNorm(Op):
-    """Only while a graph is made: it becomes part of the layer before it, or a layer of its own."""
+    """Exists only during tracing: it is folded into the preceding layer or becomes a convolution."""
 
     kind: ClassVar[str] = "batch normalisation"
     factor: Tensor
@@ -91,7 +91,7 @@ class BatchNorm(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Relu(Op):
-    """Where it does not clip what one layer or addition makes: then it is part of that."""
+    """A ReLU that could not be fused with a layer or an addition."""
 
     kind: ClassVar[str] = "relu"
     keeps_grid: ClassVar[bool] = True
@@ -115,7 +115,7 @@ class MaxPool(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AveragePool(Op):
-    """Padding counts as zeros."""
+    """Average pooling that counts padding as zeros."""
 
     kind: ClassVar[str] = "average pooling"
     kernel: Pair
@@ -128,7 +128,7 @@ class AveragePool(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Flatten(Op):
-    """Everything but the samples in one dimension."""
+    """Flattens all dimensions but the first."""
 
     kind: ClassVar[str] = "flatten"
     keeps_grid: ClassVar[bool] = True
@@ -149,7 +149,7 @@ class Add(Op):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FloatOp(Op):
-    """What has no integer form here; `what` names it for people."""
+    """An operation without integer form; `what` is its name in messages."""
 
     kind: ClassVar[str] = "float"
     what: str

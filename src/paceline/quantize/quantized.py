@@ -1,4 +1,4 @@
-"""A network as integers and the scales that say what they mean: what is run, and what is written to files."""
+"""Quantized network: int8 weights, int32 biases and scales, with conversion to and from stored tensors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ PARTS = ("weight", "scales", "bias")
 
 @dataclass(frozen=True, eq=False)
 class IntegerWeights:
-    """Of one layer."""
+    """Quantized weight and bias of a layer."""
 
-    weight: Tensor  # int8, as the layer's own
-    scales: Tensor  # float32, one for every output channel
-    bias: Tensor  # int32, in steps of the input's scale times the channel's
+    weight: Tensor  # int8, in the shape of the layer's weight
+    scales: Tensor  # float32, one per output channel
+    bias: Tensor  # int32, with scale = input scale x channel scale
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
+    """A graph with the grids of its activations and the integers of its layers."""
+
     graph: Graph
     grids: Mapping[str, Grid]
     weights: Mapping[str, IntegerWeights]
@@ -39,13 +41,13 @@ class Quantized:
 
     @property
     def weight_bytes(self) -> int:
-        """What the integers take: a byte for a weight, four for a bias and for a scale."""
+        """Size of the parameters: one byte per weight, four per bias and per scale."""
         return sum(w.weight.numel() + 4 * (w.bias.numel() + w.scales.numel()) for w in self.weights.values())
 
 
 @torch.no_grad()
 def quantized(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> Quantized:
-    """Weights as int8 and biases as int32, in a network whose activations have grids."""
+    """Quantize weights to int8 and biases to int32; `grids` holds those of the activations."""
     weights = {}
     for op in graph.layers:
         input_scale = grids[graph.grid_owner(op.inputs[0])].scale
@@ -54,23 +56,24 @@ def quantized(graph: Graph, grids: Mapping[str, Grid], *, per_channel: bool) -> 
 
 
 def restored(graph: Graph, grids: Mapping[str, Grid], tensors: Mapping[str, Tensor]) -> Quantized:
-    """A network from the integers and scales that were stored of it, by `tensors_of`."""
+    """Rebuild a quantized network from the tensors that `tensors_of` returned."""
     weights = {}
     for op in graph.layers:
-        parts = [tensors.get(f"{op.name}.{part}") for part in PARTS]
-        weight, scales, bias = parts
+        weight, scales, bias = (tensors.get(f"{op.name}.{part}") for part in PARTS)
         if weight is None or scales is None or bias is None or weight.shape != op.weight.shape:
-            raise UsageError(f"the stored integers are of another model: nothing fits its layer {op.name!r}")
+            raise UsageError(
+                f"the stored integers belong to another model: they do not fit layer {op.name!r}; quantize it again"
+            )
         weights[op.name] = IntegerWeights(weight, scales, bias)
     tensors_in = (graph.input, *(op.name for op in graph.ops))
     missing = [name for name in tensors_in if graph.has_grid(name) and name not in grids]
     if missing:
-        raise UsageError(f"the stored integers are of another model: {missing[0]!r} has no range")
+        raise UsageError(f"the stored integers belong to another model: {missing[0]!r} has no range; quantize it again")
     return Quantized(graph, grids, weights)
 
 
 def tensors_of(model: Quantized) -> dict[str, Tensor]:
-    """Integers and scales by name, to be stored."""
+    """Return all integers and scales by name, for storing."""
     return {
         f"{name}.{part}": getattr(weights, part).contiguous().clone()
         for name, weights in model.weights.items()
@@ -84,5 +87,7 @@ def _integers(op: LinearOp, input_scale: float, *, per_channel: bool) -> Integer
     bias = bias_steps(op.bias, scales, input_scale).to(torch.int64)
     largest = 255 * weight.flatten(1).long().abs().sum(1) + bias.abs()
     if int(largest.max()) > LARGEST_SUM:
-        raise UsageError(f"layer {op.name!r} adds up so many products that an int32 could overflow")
+        raise UsageError(
+            f"layer {op.name!r} sums too many products: its int32 accumulator could overflow; use a smaller layer"
+        )
     return IntegerWeights(weight, scales, bias.to(torch.int32))

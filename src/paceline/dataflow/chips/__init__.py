@@ -1,4 +1,4 @@
-"""Chips as TOML files: ours by name, or the user's own file."""
+"""Chip descriptions in TOML: built-in chips by name, or a user's file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Compression:
 
 @dataclass(frozen=True, kw_only=True)
 class Energy:
-    """Of one access, relative to a multiply-accumulate."""
+    """Energy of one access, relative to a multiply-accumulate."""
 
     mac: float
     register_file: float
@@ -83,7 +83,7 @@ PLAIN = {"name": str, "description": str, "rows": int, "columns": int, "clock_hz
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """An array of PEs with what feeds it."""
+    """An array of PEs with its memories and on-chip network."""
 
     name: str
     description: str
@@ -115,7 +115,7 @@ class Chip:
 
     @property
     def about(self) -> str:
-        """Who made it, and its sizes as they are."""
+        """The description followed by the main sizes."""
         buffer = self.buffer.banks * self.buffer.bank_bytes + self.buffer.filter_bytes
         return (
             f"{self.description}: {self.rows} x {self.columns} PEs at {self.clock_hz / 1e6:g} MHz, "
@@ -132,7 +132,7 @@ class Chip:
 
 
 def load_chip(name: str) -> Chip:
-    """A chip of ours, or a TOML file with the same keys."""
+    """Load a built-in chip, or a TOML file with the same keys."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
@@ -145,7 +145,7 @@ def load_chip(name: str) -> Chip:
 
 
 def chip_text(name: str) -> str:
-    """The TOML of a chip of ours, comments included: what a user's own file starts from."""
+    """Return the TOML of a built-in chip with its comments, as a template for a user's file."""
     if name not in chip_names():
         raise unknown("chip", name, chip_names())
     return (resources.files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
