@@ -80,7 +80,7 @@ def test_mistakes() -> None:
     need(nodes=2)
     for arguments, sentence in (
         (["exec", "nobody", "0", "true"], "'nobody'"),
-        (["down"], "which cluster? Give names, or --all"),
+        (["down"], "give either names of clusters or --all"),
         (["down", "nobody"], "nobody"),
         (["up", "nodes=2,cpu=1"], "unknown key in --cluster 'cpu'; did you mean 'cpus'?"),
         (["check", "nobody"], "nobody"),

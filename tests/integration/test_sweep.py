@@ -60,7 +60,7 @@ def test_one_point_dies_and_the_same_command_again_tries_it_alone(tmp_path: Path
     before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/summary.json")}
     again = paceline("sweep", *TINY, *vary, cwd=tmp_path)
     assert again.returncode == 1
-    assert "Going on with it" in again.stdout
+    assert "Resuming it" in again.stdout
     assert "1 of 2 points measured" in " ".join(again.stdout.split())
     assert [path for path, when in before.items() if path.stat().st_mtime_ns != when] == []
     assert len(list(folder.glob("runs/*/summary.json"))) == len(before) + 1

@@ -187,7 +187,7 @@ def test_exit_codes_of_the_gate(tmp_path: Path) -> None:
         (["--fail-if-slower", "5"], "'5' is not a percentage such as 5%"),
         (["--fail-if-slower", "-5%"], "is not a percentage"),
         (["--fail-if-slower", "nan%"], "is not a percentage"),
-        (["--strict"], "give that as well"),
+        (["--strict"], "--strict needs --fail-if-slower"),
         (["--json", "nowhere/x.json"], "does not exist"),
     ],
 )

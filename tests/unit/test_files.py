@@ -100,7 +100,7 @@ def test_what_is_read_is_not_written_over(
     Path(name).write_text(text)
     said = run_command("dataflow", *words, name, width=200)
     assert said.code == 2
-    assert f"what is read and {words[-1]} are the same file, {name!r}" in said.err
+    assert f"the input and {words[-1]} are the same file, {name!r}" in said.err
     assert Path(name).read_text() == text
 
 

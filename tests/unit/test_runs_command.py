@@ -152,7 +152,7 @@ def test_what_cannot_be_read_is_listed_with_the_reason(out: Path) -> None:
 def test_options_of_the_list_before_another_word_are_refused(out: Path) -> None:
     done = run_command("runs", "--status", "done", "show", "last")
     assert done.code == 2
-    assert "--status before 'show' is an option of the list alone" in done.err
+    assert "--status before 'show' applies to the list only" in done.err
     assert run_command("runs", "--out", str(out), "show", "c-ring").code == 0  # --out is for all of them
 
 

@@ -88,9 +88,7 @@ def test_a_resumed_sweep_is_what_it_was(tmp_path: Path) -> None:
 def test_only_a_sweep_can_be_resumed(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     said = run_command("compare", "--out", str(tmp_path), "--resume", str(folder))
-    assert (said.code, "is not a compare, so that it cannot be resumed: it is a sweep" in said.err) == (2, True), (
-        said.err
-    )
+    assert (said.code, "is a sweep, not a compare; --resume needs a compare" in said.err) == (2, True), said.err
 
 
 def test_a_finished_study_is_not_resumed(tmp_path: Path) -> None:

@@ -197,4 +197,4 @@ def test_the_same_command_again_offers_to_go_on(
     session.__dict__["console"] = Console(file=said)
     _, folder = session.choose(Sweep, lambda: study)
     assert (folder is not None) == goes_on
-    assert ("was begun before and is not finished" in " ".join(said.getvalue().split())) == (not is_fresh)
+    assert ("The same study is unfinished" in " ".join(said.getvalue().split())) == (not is_fresh)

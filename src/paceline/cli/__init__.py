@@ -15,9 +15,9 @@ import typer
 import paceline
 from paceline.errors import PacelineError, UsageError, WorkerError
 
-HELP = """How should the workers of data-parallel training agree? Measured, compared, proven.
+HELP = """How should the workers of data-parallel training synchronise? Measured, compared, proven.
 
-Start with [bold]paceline compare[/bold]: it trains LeNet-5 under every strategy on data that ships with it."""
+Start with [bold]paceline compare[/bold]: it trains LeNet-5 under several strategies on data that ships with it."""
 
 
 def make_app() -> typer.Typer:
@@ -46,9 +46,9 @@ def _version(
 
 
 def main() -> None:
-    """Run a command; a mistake or a failure is one sentence, and the exit code says which it was."""
+    """Run a command. Errors print one sentence; exit code 2 for a wrong request, 1 for a failure while running."""
     signal.signal(signal.SIGTERM, _terminated)
-    # torch's C++ prints its own stack for what we say in one sentence.
+    # Otherwise torch's C++ prints its own stack trace before our one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         make_app()()
@@ -65,5 +65,5 @@ def main() -> None:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """A polite end from outside is treated like Ctrl-C: workers are stopped, the run is marked."""
+    """Treat SIGTERM like Ctrl-C: workers are stopped and the run is marked as interrupted."""
     raise KeyboardInterrupt

@@ -1,3 +1,5 @@
+"""The command `bench`: time collectives on every comm."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -35,12 +37,12 @@ def bench(
     ] = None,
     min_bytes: Annotated[str, typer.Option("--min-bytes", help="Smallest size: 4096, 4K, 37M, 1G.")] = "4K",
     max_bytes: Annotated[str, typer.Option("--max-bytes", help="Largest size.")] = "64M",
-    factor: Annotated[int, typer.Option("--factor", help="From one size to the next.")] = 4,
+    factor: Annotated[int, typer.Option("--factor", help="Factor from one size to the next.")] = 4,
     sizes: Annotated[
         str | None, typer.Option("--bytes", help="These sizes instead, separated by commas: 4K,4M,37M.")
     ] = None,
-    warmup: Annotated[int, typer.Option("--warmup", help="Rounds that are not counted.")] = 5,
-    iterations: Annotated[int, typer.Option("--iterations", help="Rounds that are.")] = 20,
+    warmup: Annotated[int, typer.Option("--warmup", help="Warm-up rounds, not counted.")] = 5,
+    iterations: Annotated[int, typer.Option("--iterations", help="Measured rounds.")] = 20,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Check results of every operation at every size.")
     ] = True,
@@ -101,7 +103,7 @@ def bench(
         rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"
         console.print(f"{who}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
         for name, reason in missing.items():
-            console.print(f"not here: comm {name}, {reason}", markup=False)
+            console.print(f"unavailable: comm {name}, {reason}", markup=False)
         # Few refreshes: a bar that is drawn takes time from the workers.
         with Progress(*columns, console=console, refresh_per_second=2, transient=True) as progress:
             bar = progress.add_task("starting", total=plan.num_rounds)

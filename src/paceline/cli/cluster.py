@@ -1,3 +1,5 @@
+"""The command `cluster`: build, list, measure and remove emulated nodes."""
+
 from __future__ import annotations
 
 import os
@@ -11,7 +13,7 @@ from paceline.cli.options import Json
 ORDER = 5
 
 cluster = typer.Typer(
-    help="Emulated nodes on this machine: keep some, run commands in them, measure what was built, take them down.",
+    help="Emulated nodes on this machine: build, list, measure and remove them, and run commands in them.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -53,7 +55,7 @@ def up(
 
 @cluster.command("list")
 def list_clusters(json_target: Json = "") -> None:
-    """List the clusters that are there, kept ones and those of commands that are running."""
+    """List all clusters: kept ones and those of running commands."""
     from paceline.cli.options import console_for, write_json
     from paceline.cluster.discovery import describe, living_keepers
     from paceline.present.studies.cluster import cluster_line
@@ -73,7 +75,7 @@ def list_clusters(json_target: Json = "") -> None:
 def execute(
     name: Name,
     node: Annotated[int, typer.Argument(help="The node's number.", metavar="NODE")],
-    command: Annotated[list[str], typer.Argument(help="What to run there.", metavar="COMMAND...")],
+    command: Annotated[list[str], typer.Argument(help="Command to run in the node.", metavar="COMMAND...")],
 ) -> None:
     """Run a command in a node, with its network, CPU share and memory limit."""
     from paceline.cluster.opening import find_cluster
@@ -81,7 +83,7 @@ def execute(
 
     words = command[1:] if command[0] == "--" else command
     if not words:
-        raise UsageError("what is to be run in the node? Give a command after --")
+        raise UsageError("no command was given; add one after --")
     line = find_cluster(name).command(node, words)
     sys.stdout.flush()
     try:
@@ -102,7 +104,7 @@ def down(
     from paceline.errors import UsageError
 
     if bool(names) == everything:
-        raise UsageError("which cluster? Give names, or --all")
+        raise UsageError("give either names of clusters or --all")
     console = console_for("")
     for name in names or [keeper.plan.name for keeper in living_keepers() if not keeper.plan.parent]:
         take_down(name)
@@ -111,7 +113,7 @@ def down(
 
 @cluster.command()
 def prune() -> None:
-    """Remove what is left of clusters whose keeper was killed, and nothing else."""
+    """Remove leftovers of clusters whose keeper process was killed."""
     from paceline.cli.options import console_for
     from paceline.cluster.removal import prune as remove_leftovers
 
@@ -130,11 +132,11 @@ def check(
     which: Annotated[
         str, typer.Argument(help="A kept cluster's name, or one to build for this.", metavar="NAME|KEY=VALUE,...")
     ],
-    seconds: Annotated[float, typer.Option("--seconds", help="For each figure.", min=0.1)] = 1.0,
+    seconds: Annotated[float, typer.Option("--seconds", help="Seconds per measurement.", min=0.1)] = 1.0,
     without_cpu_shares: WithoutShares = False,
     json_target: Json = "",
 ) -> None:
-    """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with what was asked for."""
+    """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with the request."""
     from paceline.cli.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
     from paceline.cluster.opening import found_or_built

@@ -1,3 +1,5 @@
+"""The command `compare`: one recipe under several strategies."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any

@@ -1,6 +1,4 @@
-"""The one way to the terminal: wraps lines between words and shows no control characters of foreign text.
-
-The last lines of a command that measures: its result, where it is stored, and its HTML page."""
+"""Console output: wrapped lines without control characters, and the closing lines of a measurement."""
 
 from __future__ import annotations
 

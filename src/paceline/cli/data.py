@@ -1,4 +1,4 @@
-"""Published data, downloaded with a bar that shows only when something is downloaded."""
+"""The command `data`: list data sets, and download published ones with a progress bar."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
-    """Make sure that a data set is there; says where."""
+    """Download a data set unless it exists; return its folder."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task(f"downloading {name}", total=None, visible=False)

@@ -1,3 +1,5 @@
+"""The command `dataflow`: simulate a row-stationary accelerator."""
+
 from __future__ import annotations
 
 from pathlib import Path

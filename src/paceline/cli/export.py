@@ -1,3 +1,5 @@
+"""The command `export`: measurements of workers in other formats."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,7 +18,7 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.", metavar="DIR")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Give steps, spans, operations and samples of workers to other programs."""
+    """Export steps, spans, operations and samples of workers to other formats."""
     from paceline.export import export as write_export
     from paceline.export import sources_of
     from paceline.runs import find

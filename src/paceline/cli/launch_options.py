@@ -1,4 +1,4 @@
-"""Options that say how workers are started, and where: one request for every launcher."""
+"""Options that select a launcher and its hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LauncherName = Annotated[
     str,
     typer.Option(
         "--launcher",
-        help="Who starts the workers: local, emulated (--cluster), ssh (--hosts), by-hand (--nnodes), torchrun, or "
+        help="How workers are started: local, emulated (--cluster), ssh (--hosts), by-hand (--nnodes), torchrun, or "
         "your own file.py:Class (default: what the other options ask for).",
         rich_help_panel=PANEL,
         metavar="NAME",
@@ -48,8 +48,12 @@ RemotePython = Annotated[
         show_default=False,
     ),
 ]
-NNodes = Annotated[int, typer.Option("--nnodes", help="Hosts, each started by hand.", rich_help_panel=PANEL, min=1)]
-NodeRank = Annotated[int, typer.Option("--node-rank", help="Which of them this is.", rich_help_panel=PANEL, min=0)]
+NNodes = Annotated[
+    int, typer.Option("--nnodes", help="Number of hosts, each started by hand.", rich_help_panel=PANEL, min=1)
+]
+NodeRank = Annotated[
+    int, typer.Option("--node-rank", help="Rank of this host among them.", rich_help_panel=PANEL, min=0)
+]
 MasterAddr = Annotated[
     str,
     typer.Option(
@@ -71,7 +75,7 @@ MasterPort = Annotated[
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of launchers; it receives a `Request` as `launch` instead of them."""
+    """Give a command the options of launchers; it receives a `LaunchRequest` as `launch` instead."""
     offered = {
         "launcher": (LauncherName, ""),
         "hosts": (HostNames, None),
@@ -106,7 +110,7 @@ def keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) 
 
 
 def offering(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
-    """A command with those parameters, whatever it hands on."""
+    """Return the wrapper with those parameters as its signature."""
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

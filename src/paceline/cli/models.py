@@ -1,3 +1,5 @@
+"""The command `models`: list built-in models."""
+
 from __future__ import annotations
 
 import typer

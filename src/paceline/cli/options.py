@@ -1,4 +1,4 @@
-"""Options that commands share. Those of a recipe are made from its fields: a new key is a new option."""
+"""Options that commands share. Recipe options are generated from the fields of a recipe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PANELS = {
     "optimizer": "Optimiser and learning rate",
     "schedule": "Optimiser and learning rate",
     "measure": "Measuring",
-    "": "Workers and how they agree",
+    "": "Workers and synchronisation",
 }
 
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name, or a TOML file.", metavar="[RECIPE]")]
@@ -71,7 +71,7 @@ WithoutShares = Annotated[
     bool,
     typer.Option(
         "--without-cpu-shares",
-        help="Emulate nodes without their shares of the processor, where this user may not set them.",
+        help="Emulate nodes without CPU shares, where this user may not set them.",
         rich_help_panel="Emulated nodes",
     ),
 ]
@@ -95,7 +95,7 @@ def recipe_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every option of a recipe; it receives the finished recipe instead of them.
 
-    `also` says what the command's own options change in the recipe.
+    `also` maps the command's own options to changes of the recipe.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -132,7 +132,7 @@ def recipe_options(
 
 
 def _check_repeated(given: Mapping[str, Any]) -> None:
-    """An option that may be given again, given with nothing in it, would be dropped without a word."""
+    """Refuse a repeatable option with an empty value, which would be dropped silently."""
     for key, value in given.items():
         if isinstance(value, list) and not all(word.strip() for word in value):
             flag = dict(recipe_keys())[key].metadata["flag"]
@@ -165,7 +165,7 @@ def _capital(text: str, choices: tuple[str, ...]) -> str:
 
 
 def _under_torchrun(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> Recipe:
-    """Whoever started the processes has decided how many there are; the last of them are servers, where there are."""
+    """Take the number of workers from torchrun, where it started the processes; the last ranks are servers."""
     if not _is_torchrun():
         return recipe.replace(changes)
     servers = _most_servers(recipe, changes, leave_out)
@@ -177,7 +177,7 @@ def _is_torchrun() -> bool:
 
 
 def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
-    """As many workers as torchrun started, where it did; a number that conflicts with that is refused."""
+    """Return the number of workers that torchrun started, or `given` without torchrun; refuse a conflict."""
     if not _is_torchrun():
         return given
     try:
@@ -210,12 +210,12 @@ def _most_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) 
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
-    """Where people read: standard output, unless that carries JSON; nowhere for a process that does not report."""
+    """A console on standard output, or on standard error where that carries JSON; silent unless `is_main`."""
     return PlainConsole(stderr=json_target == "-", quiet=not is_main)
 
 
 def write_json(value: Any, target: str) -> None:
-    """Write a result where --json says; nothing where it was not given."""
+    """Write a result as JSON to the target of --json; do nothing where it is empty."""
     if not target:
         return
     text = json.dumps(finite(value), indent=1) + "\n"
@@ -231,7 +231,7 @@ def write_json(value: Any, target: str) -> None:
 
 
 def check_json_target(target: str) -> None:
-    """A result that took an hour must not be lost to a missing folder."""
+    """Check before measuring that the JSON file can be written."""
     if target != "-":
         _check_target("--json", target)
 
@@ -264,15 +264,15 @@ def check_trace_target(target: str) -> None:
 
 
 def check_target(option: str, target: str, *, ends: str = "") -> None:
-    """Where a file is asked for, its name must end so and its folder must be there."""
+    """Check the ending of a file name and that its folder exists."""
     if target and ends and not target.endswith(ends):
         raise UsageError(f"{option} {target!r}: name a file that ends in {ends}")
     _check_target(option, target)
 
 
 def check_different(targets: dict[str, str], *, read: Sequence[str] = ()) -> None:
-    """Two options with one file: the second would take away what the first has written, or what was to be read."""
-    files = [("what is read", name) for name in read if Path(name).is_file()]
+    """Refuse outputs that are also inputs, and two outputs to one file."""
+    files = [("the input", name) for name in read if Path(name).is_file()]
     files += [(option, name) for option, name in targets.items() if name not in ("", "-") and not is_stream(name)]
     taken: dict[str, str] = {}
     for option, name in files:
@@ -298,6 +298,6 @@ def _check_target(option: str, target: str) -> None:
     if Path(target).is_dir():
         raise UsageError(f"{option} {target!r} is a folder; name a file in it")
     try:
-        tempfile.TemporaryFile(dir=folder).close()  # rights alone do not say it: not of /proc, nor of a read-only disk
+        tempfile.TemporaryFile(dir=folder).close()  # os.access is wrong for /proc and read-only disks
     except OSError:
         raise UsageError(f"{option} {target!r}: the folder cannot be written") from None

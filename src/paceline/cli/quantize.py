@@ -1,4 +1,4 @@
-"""Fine-tuning as a command asks for it: a recipe, a strategy, and who starts the workers."""
+"""The command `quantize`: int8 after training, with optional fine-tuning."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def quantize(
     download: Annotated[
         bool, typer.Option("--download/--no-download", help="Fetch missing files.", rich_help_panel=SOURCE)
     ] = True,
-    model: Annotated[str, typer.Option(help="What a checkpoint outside a run is of.", rich_help_panel=SOURCE)] = "",
+    model: Annotated[
+        str, typer.Option(help="Model of a checkpoint that is not in a run.", rich_help_panel=SOURCE)
+    ] = "",
     test_samples: Annotated[
         int | None, typer.Option(help="Judge on the first N test samples only.", rich_help_panel=SOURCE, min=1)
     ] = None,
@@ -82,10 +84,10 @@ def quantize(
         ),
     ] = None,
     finetune: Annotated[
-        int, typer.Option(help="Train on for N steps with rounding in the way.", rich_help_panel=TUNING, metavar="N")
+        int, typer.Option(help="Fine-tune for N steps with simulated rounding.", rich_help_panel=TUNING, metavar="N")
     ] = 0,
     strategy: Annotated[
-        str, typer.Option(help="How workers agree meanwhile; the run's unless given.", rich_help_panel=TUNING)
+        str, typer.Option(help="Strategy of fine-tuning; the run's unless given.", rich_help_panel=TUNING)
     ] = "",
     workers: Annotated[
         int | None,
@@ -153,7 +155,7 @@ def quantize(
 
 @contextmanager
 def _following(console: Console) -> Iterator[StageListener]:
-    """A bar for the stage that is judged, and a line for each that is done."""
+    """Show a bar for the stage being evaluated and a line for each finished one."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -181,7 +183,7 @@ def register(app: typer.Typer) -> None:
 
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
-    """Every mistake in the words is found here, before anything starts."""
+    """Build the fine-tuning; mistakes in the options are raised here, before anything starts."""
     starter = launcher_for(LaunchRequest(), ClusterConfig(), only_once="quantize")
     asked: dict[str, str | int | None] = {"strategy": strategy or None, "workers": workers}
     changes = {key: value for key, value in asked.items() if value}

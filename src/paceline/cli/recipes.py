@@ -1,3 +1,5 @@
+"""The command `recipes`: list recipes, or print one."""
+
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,3 +1,5 @@
+"""The command `report`: write an HTML page of runs and studies."""
+
 from __future__ import annotations
 
 import sys

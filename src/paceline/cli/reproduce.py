@@ -1,3 +1,5 @@
+"""The command `reproduce`: run published experiments."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -12,9 +14,11 @@ ORDER = 4
 @session_options(leave_out=("metrics_port", "metrics_host"), takes_hosts=False)
 def reproduce(
     session: Any,
-    experiment: Annotated[str, typer.Argument(help="Which one; without it they are listed.")] = "",
+    experiment: Annotated[str, typer.Argument(help="Name of the experiment; lists all where omitted.")] = "",
     full: Annotated[bool, typer.Option("--full", help="Run the whole experiment: hours on a few cores.")] = False,
-    data_dir: Annotated[str, typer.Option(help="Where CIFAR-10 or MNIST is; else what stands in is said.")] = "",
+    data_dir: Annotated[
+        str, typer.Option(help="Folder of CIFAR-10 or MNIST; otherwise substitute data is used and noted.")
+    ] = "",
     device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda.")] = "cpu",
     cluster: Annotated[
         bool, typer.Option("--cluster/--no-cluster", help="Emulate nodes where the experiment has some.")

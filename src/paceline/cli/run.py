@@ -1,3 +1,5 @@
+"""The command `run`: one recipe under one strategy."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""The command `runs`: list, show, compare and delete stored results."""
+
 from __future__ import annotations
 
 import sys
@@ -53,7 +55,7 @@ def list_stored(
     from paceline.errors import UsageError
 
     for name in [name for name, value in {**wanted, "json": json_target}.items() if value]:
-        raise UsageError(f"--{name} before {context.invoked_subcommand!r} is an option of the list alone")
+        raise UsageError(f"--{name} before {context.invoked_subcommand!r} applies to the list only; leave it out")
 
 
 @runs.command("list")
@@ -107,13 +109,16 @@ def show(context: typer.Context, name: Name, out: OutOrParents = None, json_targ
 @runs.command()
 def diff(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(help="What was: a name in --out, a folder, or last~1.", metavar="A")],
-    b: Annotated[str, typer.Argument(help="What is now.", metavar="B")],
+    a: Annotated[str, typer.Argument(help="Baseline: a name in --out, a folder, or last~1.", metavar="A")],
+    b: Annotated[str, typer.Argument(help="Run or study to compare with A.", metavar="B")],
     limit: Annotated[
-        str, typer.Option("--fail-if-slower", help="Exit with 1 when B is surely slower by more.", metavar="5%")
+        str,
+        typer.Option(
+            "--fail-if-slower", help="Exit with 1 when B is slower by more, at 95 % confidence.", metavar="5%"
+        ),
     ] = "",
     strict: Annotated[
-        bool, typer.Option("--strict", help="With --fail-if-slower: fail also where it cannot be told.")
+        bool, typer.Option("--strict", help="With --fail-if-slower: fail also where the result is uncertain.")
     ] = False,
     out: OutOrParents = None,
     json_target: Json = "",
@@ -131,7 +136,7 @@ def diff(
     check_json_target(json_target)
     most_percent = parse_percent("--fail-if-slower", limit) if limit else None
     if strict and most_percent is None:
-        raise UsageError("--strict says what --fail-if-slower does: give that as well")
+        raise UsageError("--strict needs --fail-if-slower; add it, or leave --strict out")
     place = out or context.obj
     items = {"A": find(a, place), "B": find(b, place)}
     with refusing(", ".join(item.name for item in items.values())):
@@ -145,7 +150,7 @@ def diff(
     fatal = (FAILED, CANNOT_TELL) if strict else (FAILED,)
     failed = [row.label for row in found.rows if row.gate in fatal]
     if failed:
-        unsure = " or cannot be told to be as fast" if strict else ""
+        unsure = " or uncertain" if strict else ""
         raise RunError(f"slower by more than {most_percent:g} %{unsure}: {', '.join(failed)}")
 
 
@@ -169,7 +174,7 @@ def delete(
 
     place, console = out or context.obj, console_for("")
     if not names and not older_than and not failed:
-        raise UsageError("what is to be deleted? Give names, --older-than AGE or --failed")
+        raise UsageError("nothing to delete was named; give names, --older-than AGE or --failed")
     folders = _chosen(names or [], place, older_than=older_than, failed=failed)
     if not folders:
         console.print("No match: nothing was deleted.")
@@ -188,7 +193,7 @@ def delete(
 
 
 def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
-    """The folders that are meant, each checked to be a run or a study; nothing is touched before all of them are."""
+    """Return the folders to delete, after checking that each is a run or a study."""
     from paceline.runs import age_s, check_deletable, find, list_runs, place
 
     age = age_s(older_than) if older_than else None

@@ -1,3 +1,5 @@
+"""The command `scale`: strategies over numbers of workers."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ Every point is measured against one worker of the same code. Strong scaling keep
 
 
 def _most_workers(arguments: Mapping[str, Any]) -> Changes:
-    """The recipe is that of the largest point."""
+    """Set the workers of the recipe to the largest number that is measured."""
     from paceline.study.scale import parse_workers
 
     return {"workers": max(parse_workers(arguments["workers"]))}
@@ -37,7 +39,7 @@ def scale(
         typer.Option(
             "--workers",
             help="Numbers of workers, as 1,2,3,4 or 1-4; one worker is always measured.",
-            rich_help_panel="Workers and how they agree",
+            rich_help_panel="Workers and synchronisation",
         ),
     ] = WORKERS,
     mode: Annotated[

@@ -1,3 +1,5 @@
+"""The command `strategies`: list strategies and codecs."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -10,12 +12,12 @@ ORDER = 7
 
 
 def strategies(
-    workers: Annotated[int, typer.Option("--workers", help="Workers that figures are for.", min=1)] = 4,
-    model: Annotated[str, typer.Option("--model", help="Model that figures are for.")] = "lenet5",
-    data: Annotated[str, typer.Option("--data", help="Data that the model is for.")] = "mnist-mini",
+    workers: Annotated[int, typer.Option("--workers", help="Number of workers to predict for.", min=1)] = 4,
+    model: Annotated[str, typer.Option("--model", help="Model to predict for.")] = "lenet5",
+    data: Annotated[str, typer.Option("--data", help="Data that the model is built for.")] = "mnist-mini",
     json_target: Json = "",
 ) -> None:
-    """List the ways to agree: guarantee, bytes and messages per step; and the codecs."""
+    """List strategies (guarantee, bytes and messages per step) and codecs."""
     from paceline.cli.options import console_for, write_json
     from paceline.present.model import plain_table
     from paceline.present.numbers import DASH, megabytes
@@ -43,7 +45,7 @@ def strategies(
             console.print(f"    option {name}" if value is None else f"    option {name}={str(value).lower()}")
         if row.paper:
             console.print(f"    {row.paper}", markup=False)
-    console.print("Codecs, which join a strategy by a plus:")
+    console.print("Codecs (append one to a strategy: ring+int8):")
     codecs = codec_catalogue()
     for codec in codecs:
         console.print(f"[bold]{codec.codec}[/bold]  {codec.description}")

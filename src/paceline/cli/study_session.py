@@ -1,4 +1,4 @@
-"""Shared by all commands that measure: options, launching, progress, resuming and output."""
+"""Options, launching, progress, resuming and output of all commands that measure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ if TYPE_CHECKING:  # these need torch, which --help does without
 
 Resume = Annotated[
     str,
-    typer.Option("--resume", help="Go on with this study; finished runs are not run again.", metavar="FOLDER"),
+    typer.Option("--resume", help="Resume this study; finished runs are not run again.", metavar="FOLDER"),
 ]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Start anew where the same study was begun before and is not finished.")
-]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new study even where the same one is unfinished.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")]
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
@@ -67,7 +65,7 @@ def session_options(
 
 @dataclass(frozen=True)
 class StudySession:
-    """One command that measures: where its workers are, where its results go, what it tells."""
+    """One command that measures: its launcher, its output folder and its reports."""
 
     request: LaunchRequest
     resume: str = ""
@@ -99,10 +97,10 @@ class StudySession:
         return settle_comm(recipe, self.num_hosts)
 
     def refuse_beside_resume(self, **given: bool) -> None:
-        """Refuse options of the command itself beside --resume, which goes on with a study as it was asked for."""
+        """Refuse options of the command beside --resume, which uses those of the stored study."""
         names = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
         if self.resume and names:
-            raise UsageError(f"--resume goes on with a study as it was asked for: leave out {', '.join(names)}")
+            raise UsageError(f"--resume uses the options of the stored study; leave out {', '.join(names)}")
 
     @property
     def num_hosts(self) -> int:
@@ -171,18 +169,15 @@ class StudySession:
         asked: Recipe | None = None,
         own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
-        """The study to run, and the folder that it goes on in; a new one where that is None."""
+        """Return the study to run, and the folder to resume in (None for a new one)."""
         from paceline.study.engine import unfinished
 
         if self.resume and self.fresh:
-            raise UsageError("--resume goes on with a study and --fresh starts one anew; give one of the two")
+            raise UsageError("--resume and --fresh conflict; give one of the two")
         launcher = self.launcher()
         if not launcher.starts_all:
             if self.resume:
-                raise UsageError(
-                    f"--resume goes on with a study from one process that starts all workers; leave out "
-                    f"{launcher.because}"
-                )
+                raise UsageError(f"--resume needs one process that starts all workers; leave out {launcher.because}")
             return prepare(), None
         if self.resume:
             return self._resumed(kind, asked, own_keys)
@@ -199,25 +194,23 @@ class StudySession:
         folder = folder_of(self.resume, self.out)
         stored = read_study(folder)
         if stored.study != kind.name:
-            raise UsageError(
-                f"{self.resume!r} is not a {kind.name}, so that it cannot be resumed: it is a {stored.study}"
-            )
+            raise UsageError(f"{self.resume!r} is a {stored.study}, not a {kind.name}; --resume needs a {kind.name}")
         if stored.status == DONE and not getattr(stored, "failed", None):
             raise UsageError(f"{self.resume!r} is finished; `paceline runs show {folder.name}` shows it")
         if asked is not None:
             _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
-        self.console.print(f"Going on with {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)
+        self.console.print(f"Resuming {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)
         return kind.resumed(stored, num_hosts=self.num_hosts), folder
 
     def _is_wanted(self, folder: Path) -> bool:
         """Ask where somebody can answer; elsewhere the study that was begun goes on."""
         from paceline.study.study_folder import read_study
 
-        words = f"This study was begun before and is not finished ({_done_words(read_study(folder))}): {folder}"
+        words = f"The same study is unfinished ({_done_words(read_study(folder))}): {folder}"
         if sys.stdin.isatty():
             self.console.print(words, markup=False, soft_wrap=True)
-            return typer.confirm("Go on with it?", default=True, err=self.console.stderr)
-        self.console.print(f"{words}. Going on with it; --fresh starts anew.", markup=False, soft_wrap=True)
+            return typer.confirm("Resume it?", default=True, err=self.console.stderr)
+        self.console.print(f"{words}. Resuming it; --fresh starts a new one.", markup=False, soft_wrap=True)
         return True
 
 
@@ -228,21 +221,18 @@ def _done_words(stored: StudyResult) -> str:
 
 
 def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
-    """Options beside --resume that would change the recipe must not be dropped without a word."""
+    """Refuse options beside --resume that would change the stored recipe."""
     from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
 
     ours, theirs, usual = given.to_dict(), stored.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
     for key, _ in recipe_keys():
         if key not in own_keys and _at(ours, key) not in (_at(theirs, key), _at(usual, key)):
-            raise UsageError(f"--resume goes on with the stored recipe, and {key} differs from it; leave it out")
+            raise UsageError(f"--resume uses the stored recipe, and {key} differs from it; leave it out")
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
     section, dot, name = key.partition(".")
     return values.get(section, {}).get(name) if dot else values.get(section)
-
-
-# How workers are started. The rest of the command line knows launchers only through these functions.
 
 
 def _request() -> LaunchRequest:
@@ -252,7 +242,7 @@ def _request() -> LaunchRequest:
 
 
 def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, only_once: str = "") -> Launcher:
-    """The launcher that a command's options and its cluster ask for; every mistake in them is found here.
+    """Return the launcher for a command's options and cluster; mistakes in them are raised here.
 
     `only_once` names a command that decides while it runs what to run next, so that several processes side by side
     cannot run it.
@@ -270,14 +260,14 @@ def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, only_once: st
 
 @contextmanager
 def launched(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
-    """Workers that are gone when the block ends, however it ends, and a cluster with them."""
+    """Start workers; stop them, and their cluster, when the block ends."""
     with interruptible(), launcher.open(num_processes) as pool:
         yield pool
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """An interruption ends in a sentence."""
+    """Turn Ctrl-C into a one-sentence error."""
     try:
         yield
     except KeyboardInterrupt as error:

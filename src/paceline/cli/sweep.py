@@ -1,3 +1,5 @@
+"""The command `sweep`: one recipe with some keys varied."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -13,7 +15,7 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         "--vary",
-        help="Any recipe key or option and its values; given again, a grid. strategy.OPTION is one of the strategy's. "
+        help="A recipe key or option and its values; repeat it for a grid. strategy.OPTION is one of the strategy's. "
         "batch-size=32,128,512; strategy.bucket_mb=1,5,25; cluster.bandwidth=100mbit,1gbit.",
         metavar="KEY=V1,V2,...",
     ),

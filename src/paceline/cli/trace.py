@@ -1,3 +1,5 @@
+"""The command `trace`: merge the traces of a run."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -60,9 +62,9 @@ def trace_lines(written: TraceSummary) -> list[str]:
         f"        {written.steps} of {counted(written.num_workers, 'worker')}: {content}",
     ]
     if written.num_profiled:
-        lines.append(f"        with what torch's profiler saw of {counted(written.num_profiled, 'worker')}")
+        lines.append(f"        with torch profiler events of {counted(written.num_profiled, 'worker')}")
     if written.clock_error_s is not None:
-        lines.append(f"        clocks of workers agree to {1e6 * written.clock_error_s:,.0f} microseconds")
+        lines.append(f"        clocks of workers differ by at most {1e6 * written.clock_error_s:,.0f} microseconds")
     return [
         *lines,
         "open    https://ui.perfetto.dev, Open trace file (it stays in the browser), or chrome://tracing, Load",

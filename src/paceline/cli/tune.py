@@ -1,3 +1,5 @@
+"""The command `tune`: find the best strategy and options for a recipe."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -24,7 +26,7 @@ def tune(
     within_loss: Annotated[
         float,
         typer.Option(
-            help="Percent by which the test loss may be above exact's, where accuracy says nothing.",
+            help="Percent of test loss that may be lost against exact, where accuracy is no better than chance.",
             rich_help_panel=PANEL,
             min=0,
         ),
@@ -38,7 +40,10 @@ def tune(
     codecs: Annotated[str, typer.Option(help="Codecs to choose from.", rich_help_panel=PANEL)] = "",
     periods: Annotated[str, typer.Option(help="Steps between two synchronisations.", rich_help_panel=PANEL)] = "",
     eta: Annotated[
-        int, typer.Option(help="One in so many goes on to a rung so many times as long.", rich_help_panel=PANEL, min=2)
+        int,
+        typer.Option(
+            help="Keep one in ETA candidates per rung; the next is ETA times as long.", rich_help_panel=PANEL, min=2
+        ),
     ] = 3,
     repeats: Annotated[
         int, typer.Option(help="Times that finalists run, each with a seed of its own.", rich_help_panel=PANEL, min=1)

@@ -1,3 +1,5 @@
+"""The command `verify`: check strategies against one process."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any

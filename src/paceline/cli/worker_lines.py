@@ -1,4 +1,4 @@
-"""What each worker of a run does at the moment, a line for each."""
+"""Live status of each worker of a run, one line per worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WorkerStatusLines:
         self._latest = {}
 
     def lines(self) -> list[tuple[str, ...]]:
-        """Who, how far, loss, speed, time inside the comm."""
+        """Worker, step, loss, throughput and share of time in the comm."""
         events = [event for _, event in sorted(self._latest.items())]
         shown = events if len(events) <= MOST_LINES else events[: MOST_LINES - 1]
         found = [_line(f"worker {event['rank']}", [event]) for event in shown]
@@ -41,7 +41,7 @@ class WorkerStatusLines:
         return found
 
     def sentence(self) -> str:
-        """All workers in some words."""
+        """All workers in one sentence."""
         events = list(self._latest.values())
         who = "worker 0" if len(events) == 1 else f"{len(events)} workers"
         _, step, loss, speed, in_comm = _line(who, events)
