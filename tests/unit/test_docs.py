@@ -1,4 +1,4 @@
-"""Documentation that is checked: what exists is described, what is linked exists."""
+"""Checks of the documentation: every strategy, option and command is described, every link resolves."""
 
 from __future__ import annotations
 
@@ -46,6 +46,11 @@ def test_every_command_is_described() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"))
+def test_the_index_lists_every_page(page: str) -> None:
+    assert f"]({page})" in (ROOT / "docs" / "README.md").read_text()
 
 
 def test_every_strategy_says_first_what_goes_over_the_wire() -> None:
