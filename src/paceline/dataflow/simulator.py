@@ -26,7 +26,8 @@ class PEArray:
         self._stride = plan.shape.stride[1]
         self._num_outputs = plan.shape.output_width
         load = _load_whole_kernel if plan.is_serial else _load_rows
-        # strip, row, lane, tap; and strip, row, column, lane, pixel. Missing columns of a short strip hold arbitrary pixels and are never read back.
+        # Axes: strip, row, lane, tap; and strip, row, column, lane, pixel. Columns missing from a short strip hold
+        # arbitrary pixels and are never read back.
         self.filters, self.inputs = load(plan, one, images, filters)
         self.partial_sums: Matrix = np.zeros((*self.inputs.shape[:3], self._num_outputs), dtype=images.dtype)
         self.product: Matrix = self.partial_sums

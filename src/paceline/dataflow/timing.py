@@ -113,7 +113,7 @@ def _covered(spans: tuple[Cycles, Cycles]) -> int:
 
 
 def make_schedule(timing: Timing, *, num_outputs: int, num_taps: int, num_sums: int) -> Schedule:
-    """Return the schedule of one pass: a PE has `num_taps` products per output, a column `num_sums` further additions."""
+    """Return the schedule of one pass: `num_taps` products per PE, `num_sums` more additions per column."""
     build = {"pipelined": _pipelined, "mac": _fused}.get(timing.model, _alternating)
     multiply, add, sums = build(timing, num_outputs, num_taps, num_sums)
     return Schedule(

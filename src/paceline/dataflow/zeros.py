@@ -44,7 +44,7 @@ def look_at_images(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, pa
 
 
 def with_zeros(layers: Sequence[LayerShape], seen: Sequence[Seen]) -> list[LayerShape]:
-    """Set the statistics of each layer; its output has those of the next layer's input, the last one its own input's."""
+    """Set each layer's statistics; an output has the next layer's; the last one, its own input's."""
     return [
         replace(
             layer,

@@ -32,7 +32,7 @@ class ByHand(Launcher):
             raise UsageError(f"node rank {request.node_rank} is not one of 0 to {request.num_nodes - 1} (--nnodes)")
         if request.num_nodes < 2:
             raise UsageError(
-                "--launcher by-hand needs --nnodes (the number of hosts) and --node-rank (the number of this host, from 0)"
+                "--launcher by-hand needs --nnodes (number of hosts) and --node-rank (this host's number, from 0)"
             )
         if not 0 <= request.master_port < 65536:
             raise UsageError(f"--nnodes needs a --master-port from 1 to 65535, not {request.master_port}")
@@ -41,8 +41,8 @@ class ByHand(Launcher):
         request = self.request
         if num_processes % request.num_nodes:
             raise UsageError(
-                f"{num_processes} workers cannot be split evenly over {request.num_nodes} nodes (servers of the strategy "
-                "included); change --workers or --nnodes"
+                f"{num_processes} workers cannot be split evenly over {request.num_nodes} nodes "
+                "(servers included); change --workers or --nnodes"
             )
         return ByHandPool(
             num_processes // request.num_nodes,

@@ -226,7 +226,7 @@ def _reason(reply: Reply | _Failure) -> str:
 
 
 def _verdict(task: Task, failures: list[_Failure], silent: list[int]) -> WorkerError:
-    """Choose the worker to report: one that died or raised, else one that did not reply, else one that lost its peers."""
+    """Choose the worker to report: one that died or raised, else one without a reply, else one that lost its peers."""
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
         first = culprits[0]

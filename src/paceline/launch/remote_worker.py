@@ -1,7 +1,7 @@
 """A worker process on another host, started by ssh; its standard input and output are the pipe to the launcher.
 
-Started as `python -m paceline.launch.remote_worker`. The first line of its input is a token, which the worker repeats to
-mark the end of the login's output. From then on it is an ordinary worker, but exchanges no pickles.
+Started as `python -m paceline.launch.remote_worker`. The first line of its input is a token, which the worker repeats
+to mark the end of the login's output. From then on it is an ordinary worker, but exchanges no pickles.
 """
 
 from __future__ import annotations

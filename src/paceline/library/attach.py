@@ -158,8 +158,8 @@ class Attachment:
         if not torch.equal(total[:2], own[:2] * self.comm.world_size):
             raise RunError(
                 f"workers are out of step: worker {self.comm.rank} is in backward {self._num_synchronised} of step "
-                f"{self.num_steps}, but not all of its peers are; every worker must make the same number of steps, with "
-                "the same number of backwards outside no_sync(), and each backward must reach a trained parameter"
+                f"{self.num_steps}, but not all of its peers are; every worker must make the same number of steps, "
+                "with the same number of backwards outside no_sync(), and each backward must reach a trained parameter"
             )
         for parameter, count in zip(self.worker.parameters, total[2:].tolist(), strict=True):
             if count == 0:
@@ -172,8 +172,8 @@ class Attachment:
             self._catch_up()
         elif self._is_wrapped and not self._was_called:
             raise RunError(
-                f"strategy {self.strategy.name} wraps the model, but forward was called on the unwrapped model, so gradients "
-                "were not synchronised: call the model that parallel() returned"
+                f"strategy {self.strategy.name} wraps the model, but forward was called on the unwrapped model, so "
+                "gradients were not synchronised: call the model that parallel() returned"
             )
         num_unknown = sum(
             parameter.grad is not None and parameter not in self._known
@@ -182,8 +182,8 @@ class Attachment:
         )
         if num_unknown:
             raise RunError(
-                f"{num_unknown} parameters have a gradient but were frozen or absent when parallel() was called, so they are "
-                "not synchronised: unfreeze or add them first, or call finish(), init() and parallel() again"
+                f"{num_unknown} parameters have a gradient but were frozen or absent when parallel() was called, so "
+                "they are not synchronised: unfreeze or add them first, or call finish(), init() and parallel() again"
             )
         self._check_data()
 

@@ -32,8 +32,8 @@ _KEPT = (
 def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
     """Return a loader over this worker's shard. Pass the same data set on every worker; `batch_size` is per worker.
 
-    A shuffling loader is shuffled by `seed` and epoch; otherwise the order of the data is kept. Each `iter()` starts the
-    next epoch. The remainder at the end of an epoch is divided among workers, whose gradients are then weighted by
+    A shuffling loader is shuffled by `seed` and epoch; otherwise the order of the data is kept. Each `iter()` starts
+    the next epoch. The remainder at the end of an epoch is divided among workers, whose gradients are then weighted by
     their samples; a remainder smaller than the number of workers is dropped.
     """
     session = current("shard")
@@ -169,6 +169,6 @@ def _check_lengths(num_samples: int, comm: Comm) -> None:
     odd = next((rank for rank, length in enumerate(lengths) if length != lengths[0]), None)
     if odd is not None:
         raise UsageError(
-            f"worker 0 has {lengths[0]} samples and worker {odd} has {lengths[odd]}: pass the whole data set to shard() "
-            "on every worker; shard() divides it"
+            f"worker 0 has {lengths[0]} samples and worker {odd} has {lengths[odd]}: pass the whole data set to "
+            "shard() on every worker; shard() divides it"
         )

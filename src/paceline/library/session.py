@@ -64,9 +64,9 @@ class Session:
         if odd is not None:
             self.world.leave()  # every worker has read the counts before the first one exits
             raise RunError(
-                f"worker 0 made {steps_by_rank[0]} steps and worker {odd} made {steps_by_rank[odd]}: workers must make the "
-                "same number; usual causes are a loader without paceline.shard() and a GradScaler that skips a step on "
-                "one worker only"
+                f"worker 0 made {steps_by_rank[0]} steps and worker {odd} made {steps_by_rank[odd]}: workers must make "
+                "the same number; usual causes are a loader without paceline.shard() and a GradScaler that skips a "
+                "step on one worker only"
             )
 
 
@@ -95,8 +95,8 @@ def init(
     """Connect to the other workers. Call it once on every worker, before any other function of the library.
 
     Rank and world size come from the arguments (processes started by spawn), else from an initialised
-    torch.distributed, else from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). Without
-    any of these the worker runs alone, without overhead. `timeout_s` is the longest wait for a peer.
+    torch.distributed, else from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+    Without any of these the worker runs alone, without overhead. `timeout_s` is the longest wait for a peer.
     """
     if _current is not None:
         raise UsageError("paceline.init() was called twice; call paceline.finish() in between")

@@ -72,7 +72,8 @@ class World:
         missing = [str(peer) for peer, value in enumerate(found) if value is None]
         if missing:
             raise RunError(
-                f"worker {self.rank} got no answer from worker {', '.join(missing)} at {key} within {self.timeout_s:g} s"
+                f"worker {self.rank} got no answer from worker {', '.join(missing)} at {key} "
+                f"within {self.timeout_s:g} s"
             )
         return [value.decode() for value in found if value is not None]
 
