@@ -88,12 +88,12 @@ def test_whether_torchrun_is_here() -> None:
 @pytest.mark.parametrize("change", [{"MASTER_PORT": "http"}, {"WORLD_SIZE": ""}, {"MASTER_ADDR": None}])
 def test_an_environment_that_is_not_in_order(change: dict[str, str | None]) -> None:
     environment = {key: value for key, value in {**PLACE, **change}.items() if value is not None}
-    with pytest.raises(UsageError, match="RANK is set, but the rest of torchrun's environment is not in order"):
+    with pytest.raises(UsageError, match="RANK is set, but another variable of torchrun is missing or malformed"):
         Torchrun(LaunchRequest(environment=environment)).check()
 
 
 def test_more_workers_than_torchrun_started() -> None:
-    with pytest.raises(UsageError, match="2 workers are asked for, but torchrun started 1"):
+    with pytest.raises(UsageError, match="2 workers are requested, but torchrun started 1"):
         Torchrun(LaunchRequest(environment=PLACE)).open(2).run(Task(print, num_workers=2), ignore_event)
 
 
@@ -121,7 +121,7 @@ def test_the_meeting_point_stays_until_the_slowest_has_left() -> None:
                 store = make_store("127.0.0.1", int(place["MASTER_PORT"]), is_master=rank == 0, timeout_s=10)
                 launcher._store = SlowToAsk(store) if rank == 1 else store
                 del store
-                launcher._meet("end")
+                launcher._barrier("end")
         except BaseException as error:
             errors.append(error)
 

@@ -194,8 +194,8 @@ def test_workers_run_in_a_user_namespace_too(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--cluster", "nodes=2", "--nnodes", "2", "--workers", "2"], "cannot be used with --nnodes"),
-        (["--cluster", "nodes=2", "--hosts", "a,b", "--workers", "2"], "give one of the two"),
+        (["--cluster", "nodes=2", "--nnodes", "2", "--workers", "2"], "--nnodes uses several hosts"),
+        (["--cluster", "nodes=2", "--hosts", "a,b", "--workers", "2"], "use one of the two"),
         (["--cluster", "nodes=2", "--comm", "shm", "--workers", "2"], "it does not connect hosts, and there are 2"),
     ],
 )
@@ -211,11 +211,11 @@ def test_a_cluster_and_torchrun_do_not_go_together(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     said = run_command("run", "--cluster", "nodes=2", width=200)
     assert said.code == 2
-    assert "leave torchrun out" in said.err
+    assert "conflicts with torchrun" in said.err
 
 
 def test_by_hand_on_several_hosts_takes_no_cluster() -> None:
-    with pytest.raises(UsageError, match="cannot be used with --nnodes"):
+    with pytest.raises(UsageError, match="--nnodes uses several hosts"):
         choose_launcher(LaunchRequest(num_nodes=2, master_port=1, cluster=TWO))
 
 

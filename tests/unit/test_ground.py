@@ -9,7 +9,7 @@ import pytest
 
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest, Task
-from paceline.launch.file_transfer import PIECE_BYTES, Receiver, delivered
+from paceline.launch.file_transfer import PIECE_BYTES, Receiver, send_files_after
 from paceline.launch.messages import FilePiece
 from paceline.launch.process_host import spread
 from paceline.launch.ssh import SSH_OPTIONS, Ssh, remote_command
@@ -48,9 +48,9 @@ def make_task(folder: Path) -> Task:
 
 def test_a_folder_that_is_there_is_used(tmp_path: Path) -> None:
     task, sent = make_task(tmp_path), []
-    with delivered(task, sent.append) as placed:
+    with send_files_after(task, sent.append) as placed:
         assert placed is task
-    with delivered(Task(write), sent.append) as placed:
+    with send_files_after(Task(write), sent.append) as placed:
         assert placed.arguments == {}
     assert sent == []
 
@@ -62,7 +62,7 @@ def test_files_of_a_folder_that_is_elsewhere_are_sent_home(tmp_path: Path, fails
     sent: list[FilePiece] = []
     own = ""
     try:
-        with delivered(make_task(away), sent.append) as placed:
+        with send_files_after(make_task(away), sent.append) as placed:
             own = placed.arguments["folder"]
             assert placed.arguments["recipe"] == "mine"
             write(own, placed.arguments["checkpoint"])
