@@ -110,7 +110,7 @@ def test_a_port_in_use_is_said_plainly(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = paceline("run", "--workers", "2", "--nnodes", "2", "--master-port", port, cwd=tmp_path)
     assert done.returncode == 1
-    assert "cannot meet the others" in done.stderr
+    assert "cannot reach the rendezvous" in done.stderr
     assert "Traceback" not in done.stderr
 
 
