@@ -1,4 +1,4 @@
-"""Workers on hosts over a remote shell: who may speak, what must be the same there, and that nothing outlives it.
+"""Workers on hosts over a remote shell: the handshake, version checks, hostile messages and clean-up.
 
 The shell here is a program that takes a host and a command, and runs the command on this host.
 """
@@ -28,7 +28,7 @@ from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.pool import ProcessPool
 from paceline.launch.registry import choose_launcher
 
-# A login that says something first.
+# A login that prints a line before the command runs.
 AGENT = """#!/bin/sh
 echo "Welcome to $1"
 exec sh -c "$2"
@@ -103,11 +103,11 @@ PARENT = """
 import sys
 import jobs
 from paceline.launch import messages
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.ssh import Ssh
 
 messages.TASK_PACKAGES += ["jobs"]
-request = Request(hosts=("alpha", "beta"), ssh=sys.argv[1], remote_python=sys.argv[2], master_addr="127.0.0.1")
+request = LaunchRequest(hosts=("alpha", "beta"), ssh=sys.argv[1], remote_python=sys.argv[2], master_addr="127.0.0.1")
 with Ssh(request).open(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
@@ -299,9 +299,7 @@ def test_a_client_that_is_not_there_is_said(open_hosts: OpenHosts) -> None:
 def test_an_address_that_others_cannot_reach_is_said(open_hosts: OpenHosts) -> None:
     with (
         open_hosts(2, "localhost", "beta", master_addr="") as launcher,
-        pytest.raises(
-            UsageError, match="host localhost has the address localhost here, which other hosts cannot reach"
-        ),
+        pytest.raises(UsageError, match="host localhost has the address localhost here, which other hosts cannot"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)
 

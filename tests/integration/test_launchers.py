@@ -67,14 +67,14 @@ def test_a_request_means_one_launcher(asked: dict[str, Any], expected: type, num
     [
         (
             {"environment": STARTED, "cluster": TWO},
-            "--cluster starts workers on emulated nodes itself and conflicts with torchrun",
+            "--cluster starts workers on emulated nodes itself and conflicts with",
         ),
         (
             {"environment": STARTED, "hosts": ("a",)},
             "--hosts starts workers on hosts itself and conflicts with torchrun",
         ),
         ({"environment": STARTED, "num_nodes": 2}, "--nnodes is for hosts started by hand and conflicts with torchrun"),
-        ({"hosts": ("a",), "cluster": TWO}, "--cluster emulates nodes on this host, --hosts uses real hosts; use one"),
+        ({"hosts": ("a",), "cluster": TWO}, "--cluster emulates nodes on this host, --hosts uses real hosts"),
         ({"hosts": ("a",), "num_nodes": 2}, "--hosts starts all hosts from here, --nnodes is for hosts started by"),
         ({"cluster": TWO, "num_nodes": 2}, "--cluster emulates nodes on this host, --nnodes uses several hosts"),
         (

@@ -121,11 +121,11 @@ def test_ctrl_c_takes_everything_down() -> None:
 
 PARENT = """
 import jobs
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.emulated import Emulated
 from paceline.recipe import ClusterConfig
 
-with Emulated(Request(cluster=ClusterConfig(nodes=2))).open(2) as launcher:
+with Emulated(LaunchRequest(cluster=ClusterConfig(nodes=2))).open(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
 
