@@ -136,7 +136,7 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         (("--pes", "100000x100000", "--animate", "a.html"), "are too many for one page"),
         (
             ("--input", "random:1x200000", "--kernel", "random:1x1000"),
-            "products per output row, and 20,000,000 are the",
+            "products per output row, but the limit is 20,000,000",
         ),
     ],
 )
