@@ -200,7 +200,7 @@ def test_words_that_make_no_strategy() -> None:
     optimizer = library_uses.sgd(model)
     with pytest.raises(UsageError, match="unknown strategy 'rng'; did you mean 'ring'"):
         paceline.parallel(model, optimizer, "rng")
-    with pytest.raises(UsageError, match="conflicts with a Strategy object, which has its own codec"):
+    with pytest.raises(UsageError, match="codec= conflicts with a Strategy object"):
         paceline.parallel(model, optimizer, build("ring"), codec="fp16")
     assert paceline.parallel(model, optimizer, build("ring")) == (model, optimizer)
     with pytest.raises(UsageError, match="the optimizer is a list"):
@@ -213,9 +213,7 @@ def test_words_that_make_no_strategy() -> None:
 
 def test_the_order_of_calls() -> None:
     model = toy_model("plain")
-    with pytest.raises(
-        UsageError, match=r"paceline.parallel\(\) was called without a session; call paceline.init\(\) first"
-    ):
+    with pytest.raises(UsageError, match=r"without a session; call paceline.init\(\) first"):
         paceline.parallel(model, library_uses.sgd(model))
     with pytest.raises(UsageError, match="without a session"):
         paceline.finish()
