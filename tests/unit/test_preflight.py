@@ -103,7 +103,7 @@ def test_sentences(changes: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_no_gpu() -> None:
-    with pytest.raises(UsageError, match="--device cuda needs a GPU, and torch finds none here; use --device cpu"):
+    with pytest.raises(UsageError, match="--device cuda needs a GPU.*use --device cpu"):
         preflight(Recipe().replace({**SMALL, "device": "cuda"}))
 
 
@@ -132,7 +132,9 @@ def test_parts_that_do_not_fit(user: str) -> None:
         preflight(Recipe().replace({**parts(user), "model.name": "torch.nn:Bilinear"}))
     assert "Bilinear" in str(caught.value)
     changes = parts(user, loss="loss")  # three scores where the loss expects one
-    with pytest.raises(UsageError, match=r"model '.*:classifier' with loss '.*:loss' fails on data '.*:classes'") as e:
+    with pytest.raises(
+        UsageError, match=r"model '.*:classifier' with loss '.*:loss' fails on data '.*:classes'"
+    ) as e:
         preflight(Recipe().replace(changes))
     assert "\n" not in str(e.value)
 
