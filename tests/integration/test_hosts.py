@@ -144,7 +144,7 @@ cat > /dev/null
         (
             FACTS,
             UsageError,
-            r"host alpha must have the same versions as this one, but it has paceline 9\.9\.9, this host ",
+            r"host alpha must have the same versions as this one, but it has paceline 9\.9\.9",
         ),
         ("#!/bin/sh\necho No module named paceline >&2\nexit 1\n", RunError, "host alpha: No module named paceline$"),
         ("#!/bin/sh\nexit 0\n", RunError, "host alpha: it ended without a message$"),

@@ -71,7 +71,7 @@ def test_a_request_means_one_launcher(asked: dict[str, Any], expected: type, num
         ),
         (
             {"environment": STARTED, "hosts": ("a",)},
-            "--hosts starts workers on hosts itself and conflicts with torchrun",
+            "on hosts itself and conflicts with torchrun",
         ),
         ({"environment": STARTED, "num_nodes": 2}, "--nnodes is for hosts started by hand and conflicts with torchrun"),
         ({"hosts": ("a",), "cluster": TWO}, "--cluster emulates nodes on this host, --hosts uses real hosts"),
