@@ -1,6 +1,7 @@
 """Training loops as users write them, each for one worker with all samples or several with a share each.
 
-A use takes a strategy, calls `paceline.parallel` and returns the parameters after every step as plain numbers. Without peers the library does nothing, so one worker is the oracle.
+A use takes a strategy, calls `paceline.parallel` and returns the parameters after every step as plain numbers.
+Without peers the library does nothing, so one worker is the oracle.
 """
 
 from __future__ import annotations
