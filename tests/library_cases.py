@@ -234,7 +234,7 @@ class Stream(IterableDataset):
 
 
 def shards(num_samples: int, batch_size: int, epochs: int = 2, **arguments: Any) -> Any:
-    """Return the samples of every batch of every epoch, and the worker's weight."""
+    """Return this worker's samples in every batch of every epoch."""
     data: Any = Stream() if num_samples == 0 else TensorDataset(torch.arange(num_samples))
     start = arguments.pop("start", None)
     own = paceline.shard(DataLoader(data, batch_size=batch_size, **arguments), seed=3)

@@ -188,7 +188,7 @@ def _operations(parts: dict[str, Any], end: float, num_buckets: int) -> list[dic
 
 
 def resources(rank: int, seconds: float, num_points: int = 60) -> WorkerResources:
-    """Invented resource samples; only worker 1 writes to the disk."""
+    """Invented resource samples; worker 1 writes far more to the disk than the others."""
     noise = random.Random(rank)
     times = [seconds * i / (num_points - 1) for i in range(num_points)]
     grown = [i / (num_points - 1) for i in range(num_points)]
