@@ -1,4 +1,4 @@
-"""What workers do on a torch.distributed process group of some backend, to plain values."""
+"""Functions that workers run on a torch.distributed process group of a chosen backend; they return plain values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Job = Callable[[], Any]
 def on_backend(
     context: Context, backend: str, port: int, job: str, timeout_s: float = 20.0, hosts: str = "", **arguments: Any
 ) -> Any:
-    """A function of this module within a world of that backend, on made-up hosts where they are given."""
+    """Run a function of this module in a process group of `backend`; `hosts` names an invented host for each rank."""
     identity = host_identity.host_identity
     if hosts:
         host_identity.host_identity = lambda: hosts[context.rank]
@@ -39,7 +39,7 @@ def on_backend(
 
 
 class NoGloo:
-    """Stands where gloo does and refuses everything."""
+    """Replaces the gloo group and fails on every operation but shutdown."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "shutdown":
@@ -48,13 +48,13 @@ class NoGloo:
 
 
 def numbers(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Small whole numbers that differ by worker: sums are exact in any order, and no type overflows."""
+    """Return small whole numbers that differ by rank: sums are exact in any order, and no type overflows."""
     values = torch.arange(count) % 5 + dist.get_rank()
     return values > 1 if dtype == torch.bool else values.to(dtype)
 
 
 def collectives(numel: int, dtype: str = "float32", without_gloo: bool = False) -> dict[str, Any]:
-    """Everything that a comm carries, as plain values."""
+    """Run every collective that a comm implements; return the results."""
     kind, rank, size = getattr(torch, dtype), dist.get_rank(), dist.get_world_size()
     if without_gloo:
         group = dist.group.WORLD
@@ -100,7 +100,7 @@ def collectives(numel: int, dtype: str = "float32", without_gloo: bool = False) 
 
 
 def long_vectors(numel: int) -> bool:
-    """Vectors of many pieces: whether every number is right."""
+    """Return whether collectives on vectors of many pieces give the right result."""
     rank, size = dist.get_rank(), dist.get_world_size()
     base = torch.arange(numel, dtype=torch.float64)
     total = base * (rank + 1)
@@ -120,7 +120,7 @@ def long_vectors(numel: int) -> bool:
 
 
 def the_rest() -> dict[str, Any]:
-    """What gloo carries, through the same calls."""
+    """Run the operations that are delegated to gloo; return the results."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
     for op in ("MIN", "MAX", "PRODUCT"):
@@ -152,7 +152,7 @@ def the_rest() -> dict[str, Any]:
 
 
 def odd_tensors() -> dict[str, Any]:
-    """Tensors that are no plain vectors, and means."""
+    """Run collectives on non-contiguous tensors and with mean reduction; return the results."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
     matrix = numbers(12).view(3, 4)
@@ -193,7 +193,7 @@ def means() -> Any:
 
 
 def works() -> dict[str, Any]:
-    """What an operation says about itself while it is under way and afterwards."""
+    """Return the state of asynchronous operations while they run and after they finish."""
     rank = dist.get_rank()
     many = [torch.full((1000,), float(index)) for index in range(30)]
     under_way = [dist.all_reduce(tensor, async_op=True) for tensor in many]
@@ -233,7 +233,7 @@ def works() -> dict[str, Any]:
 
 
 def aborted() -> list[str]:
-    """After an abort every operation says so."""
+    """Return the errors that operations raise after an abort."""
     dist.barrier()
     dist.group.WORLD.abort()
     complaints = []
@@ -248,7 +248,7 @@ def aborted() -> list[str]:
 
 
 def wait_in_callback() -> str:
-    """A collective that is waited for inside a callback of another one."""
+    """Wait for a collective inside the callback of another one; return the error."""
     begun = dist.all_reduce(torch.ones(1 << 20), async_op=True)
     slow = [dist.all_reduce(torch.ones(1 << 20), async_op=True) for _ in range(50)]
     last = slow[-1].get_future().then(lambda _: dist.all_reduce(torch.ones(1)))
@@ -262,7 +262,7 @@ def wait_in_callback() -> str:
 
 
 def groups(members: list[int]) -> Any:
-    """A group of some workers beside the world, gone again, and made once more."""
+    """Create, use and destroy a subgroup of the workers, twice."""
     rank, results = dist.get_rank(), []
     for _ in range(2):
         group = dist.new_group(members)
@@ -276,7 +276,7 @@ def groups(members: list[int]) -> Any:
 
 
 def again(times: int) -> list[float]:
-    """Worlds one after the other at one store, as after a failure."""
+    """Create several process groups in succession on one store, as after a failure."""
     world, results = dist.group.WORLD, []
     store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
     name = dist.get_backend()
@@ -292,7 +292,7 @@ def again(times: int) -> list[float]:
 
 
 def train(bucket_mb: float, hook: bool, find_unused: bool) -> dict[str, list[float]]:
-    """Stock DDP for a few steps; parameters at the end."""
+    """Train with stock DDP for a few steps; return the parameters."""
     torch.manual_seed(dist.get_rank())  # DDP makes replicas equal
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
     replica = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, find_unused_parameters=find_unused)
@@ -317,7 +317,7 @@ def _average(state: Any, bucket):  # noqa: ARG001  (DDP reads annotations, and o
 
 
 def comm_of_the_world() -> str:
-    """The comm that carries collectives; gloo alone has none of ours."""
+    """Return the name of the comm below the process group (gloo if there is none) and a sum over it."""
     comm = getattr(dist.group.WORLD, "_comm", None)
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
@@ -325,7 +325,7 @@ def comm_of_the_world() -> str:
 
 
 def wait_in_vain(silent: int) -> str:
-    """One worker does not come."""
+    """Return the error of an all-reduce that one worker never joins."""
     if dist.get_rank() == silent:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Comms for the bench: two that lend memory, one that sums wrongly, one that cannot be used."""
+"""Comms for tests of the bench: two that provide reduction buffers, one with wrong sums, one that is unavailable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.comm.torch import TorchComm
 
 
 class Lent(Reduction):
-    """Sums appear beside what was added."""
+    """A reduction whose result is in a buffer separate from its input."""
 
     def __init__(self, comm: Comm, own: Tensor) -> None:
         super().__init__(comm, own)
@@ -24,7 +24,7 @@ class Lent(Reduction):
 
 
 class Lending(TorchComm):
-    """Lends memory with a result of its own, if the result may be shared."""
+    """Provides reductions with a separate result buffer if the result may be shared."""
 
     name: ClassVar[str] = "lending"
 
@@ -34,7 +34,7 @@ class Lending(TorchComm):
 
 
 class LendingInPlace(TorchComm):
-    """Lends memory in which the result takes the place of what was added, shared or not."""
+    """Provides reductions in place, whether or not the result may be shared."""
 
     name: ClassVar[str] = "lending-in-place"
 
@@ -43,7 +43,7 @@ class LendingInPlace(TorchComm):
 
 
 class WrongSums(TorchComm):
-    """One worker's last number is off by one."""
+    """Adds one to the last number of an all-reduce on worker 1."""
 
     name: ClassVar[str] = "wrong-sums"
 

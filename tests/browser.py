@@ -1,4 +1,4 @@
-"""Pages in a real browser; without one, tests that ask for it are skipped and say why."""
+"""Open HTML pages in a real browser; tests that need one are skipped, with the reason, where there is none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READY = "html[data-drawn]"
 
 @dataclass
 class Opened:
-    """A page, and what it said and asked for."""
+    """An open page with its console messages, errors and network requests."""
 
     page: Any
     complaints: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Opened:
 
 @contextmanager
 def opened(file: Path, *, width: int = 1200, theme: str = "light", ready: str = READY) -> Iterator[Opened]:
-    """A page from its file; nothing may have gone wrong when the block is left."""
+    """Open a page from its file; fail at the end of the block if the page reported an error."""
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         try:

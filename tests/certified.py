@@ -1,4 +1,4 @@
-"""A toy trained on any comm, held against one process that plays all workers."""
+"""Train a toy model on any comm and compare it with the single-process oracle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOLERANCE = 1e-9
 
 
 def certify(pool: LocalPool, strategy: str, world_size: int, comm: str = "", **arguments: Any) -> list[Any]:
-    """On threads where the strategy can, else on gloo, unless a comm is named."""
+    """Run `jobs.certify` on `comm`; by default on threads if the strategy supports them, else on gloo."""
     comm = comm or ("threads" if on_threads_supported(strategy) else "torch")
     if comm == "threads":
         return on_threads(world_size, jobs.certify, strategy=strategy, **arguments)

@@ -1,4 +1,4 @@
-"""What tests of emulated nodes share: whether this host allows them, and a program that is killed while it has one."""
+"""Helpers for tests of emulated nodes: skip tests that this host cannot run, and start processes inside nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def host() -> Host:
 
 
 def need(**asked: object) -> ClusterConfig:
-    """A cluster as asked for; the test is skipped, with the reason, on a host that cannot have it."""
+    """Return a cluster configuration; skip the test, with the reason, if this host does not support it."""
     config = ClusterConfig(**asked)
     try:
         check_host(host(), config)
@@ -41,7 +41,7 @@ def need(**asked: object) -> ClusterConfig:
 
 
 def entered_as(entry: str) -> Host:
-    """This host, with that way into namespaces."""
+    """Return this host with another method of entering namespaces."""
     if entry == DIRECT and host().entry != DIRECT:
         pytest.skip("namespaces without a user namespace need root's rights")
     found = dataclasses.replace(host(), entry=entry)
@@ -49,13 +49,13 @@ def entered_as(entry: str) -> Host:
 
 
 def cpu_controller(config: ClusterConfig) -> str:
-    """The folder that clusters get their CPU shares in."""
+    """Return the cgroup folder in which clusters limit CPU shares."""
     check_host(host(), config)
     return next(one.folder for one in host().controllers if one.name == "cpu")
 
 
 def inside(command: list[str], code: str, *arguments: str) -> list[str]:
-    """Python code as the end of a command."""
+    """Append Python code to a command."""
     return [*command, sys.executable, "-c", code, *arguments]
 
 
@@ -67,7 +67,7 @@ def run(command: list[str], **options: object) -> str:
 
 @contextlib.contextmanager
 def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that is ended with the block, if it has not ended before."""
+    """Start a process and kill it at the end of the block."""
     popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield popen
@@ -82,7 +82,7 @@ def is_gone(name: str) -> bool:
 
 
 def networked(name: str, *, but: int) -> set[int]:
-    """Processes that have arrived in a node's network."""
+    """Return the processes in the networks of a cluster's nodes, except `but`."""
     return {pid for pid, owner in clusters_by_process().items() if owner == name} - {but}
 
 

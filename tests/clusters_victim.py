@@ -1,4 +1,4 @@
-"""Opens a cluster, starts a process in every node and waits to be killed: clusters_victim.py NAME KEY=VALUE,..."""
+"""Open a cluster, start a process in every node and wait to be killed: clusters_victim.py NAME KEY=VALUE,..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table of operations that every comm must do alike: what a worker does, gets, and has counted.
+"""Table of operations that every comm must implement: the call, its expected result and its expected byte count.
 
 Values are small whole numbers, so sums are exact in any order. Sizes are in float32: 4 bytes a number.
 """
@@ -52,7 +52,7 @@ def _left(comm: Comm) -> int:
 
 
 def _send_and_receive(comm: Comm) -> Any:
-    """There and back between rank 0 and each of the others."""
+    """Exchange a message between rank 0 and every other rank."""
     received = torch.zeros(LENGTH)
     if comm.rank == 0:
         for peer in range(1, comm.world_size):
@@ -76,7 +76,7 @@ def _order(comm: Comm) -> Any:
 
 
 def _tags(comm: Comm) -> Any:
-    """A tag picks its message, whatever was sent before."""
+    """A receive takes the message with its tag, whatever the order of sending."""
     sends = [comm.isend(torch.full((LENGTH,), float(tag)), _right(comm), tag) for tag in (5, 6, 7)]
     received = {}
     for tag in (7, 5, 6):
@@ -89,7 +89,7 @@ def _tags(comm: Comm) -> Any:
 
 
 def _posted_order(comm: Comm) -> Any:
-    """Messages go to receives in the order in which those were posted, in whatever order they are waited for."""
+    """Receives match messages in the order in which they were posted, whatever the order of waiting."""
     received = [torch.zeros(LENGTH) for _ in range(3)]
     receives = [comm.irecv(tensor, _left(comm)) for tensor in received]
     sends = [comm.isend(torch.full((LENGTH,), float(index)), _right(comm)) for index in range(3)]

@@ -1,4 +1,4 @@
-"""The command in this process: quicker than a process of its own, which would import torch again."""
+"""Run the `paceline` command inside the test process, which saves importing torch again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Said(NamedTuple):
 
 
 def run_command(*arguments: str, width: int = 100, answer: str | None = None) -> Said:
-    """What `paceline ARGUMENTS` says. With an answer there is a terminal, and somebody who types it."""
+    """Run `paceline ARGUMENTS`; return its exit code and output. `answer` simulates a terminal and the user's input."""
     out, err = io.StringIO(), io.StringIO()
     stdin = io.StringIO(answer or "")
     stdin.isatty = lambda: answer is not None  # type: ignore[method-assign]
@@ -41,9 +41,9 @@ def run_command(*arguments: str, width: int = 100, answer: str | None = None) ->
 
 
 def run_in(folder: Path, *arguments: str, width: int = 100, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`paceline ARGUMENTS` in a folder, in this process; the result has the form of a process that has ended.
+    """Run `paceline ARGUMENTS` in a folder, in this process; return the result as a CompletedProcess.
 
-    Workers are processes as always. Nobody sits at a terminal.
+    Workers are still separate processes. Standard input is not a terminal.
     """
     with contextlib.chdir(folder), mock.patch.dict(os.environ, environment):
         said = run_command(*arguments, width=width)

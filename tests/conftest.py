@@ -1,4 +1,4 @@
-"""Fixtures for all tests; one of them fails a test that leaves something behind."""
+"""Fixtures for all tests; one fails every test that leaks processes, environment variables or files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind() -> Iterator[None]:
-    """Fails a test that leaks child processes, environment variables or files in the repository."""
+    """Fail a test that leaks child processes, environment variables or files in the repository."""
     environment, files, children = _environment(), _files(), child_processes()
     yield
     leaked = [process for pid, process in child_processes().items() if pid not in children]
@@ -63,7 +63,7 @@ def leaves_nothing_behind() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[LocalPool]:
-    """Room for four workers and two servers, shared by all tests that do not end them."""
+    """A pool of six processes (four workers, two servers), shared by all tests that do not kill its workers."""
     with LocalPool(6) as launcher:
         SHARED_POOLS.append(launcher)
         on_pool(launcher, 6, jobs.rank_of)
@@ -81,7 +81,7 @@ def session() -> Iterator[None]:
 
 @pytest.fixture
 def small_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages through shared memory in pieces of 1 KiB, of which a channel holds four, in at most eight entries."""
+    """Shrink shared-memory channels to four pieces of 1 KiB and eight entries."""
     monkeypatch.setattr(shm_mailbox, "PIECE_BYTES", 1024)
     monkeypatch.setattr(shm_mailbox, "ENTRIES", 8)
     monkeypatch.setattr(shm_mailbox, "ROOM_BYTES", 16 * 4 * 1024)

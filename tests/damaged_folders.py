@@ -1,6 +1,6 @@
 """Stored folders with one thing wrong: a value of another type, a key that is missing, a file cut short.
 
-`python tests/damaged_folders.py 5000` tries so many of them and prints a summary; the tests try fewer.
+`python tests/damaged_folders.py 5000` tries 5000 such folders and prints a summary; the tests try fewer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMMANDS = ("show", "diff", "report")
 
 
 def damage(folder: Path, generator: random.Random) -> str:
-    """Change one thing in a folder; returns a description of the change."""
+    """Change one thing in a folder; return a description of the change."""
     files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".json", ".jsonl", ".toml")]
     # The file of the run or study itself has most of the fields.
     main = [path for path in files if path.parent == folder and path.suffix == ".json"]
@@ -84,7 +84,7 @@ def _damage_value(values: Any, generator: random.Random) -> str:
 
 
 def damaged_folders(out: Path, count: int, seed: int) -> Iterator[tuple[Path, str]]:
-    """So many folders below `out`, each a copy of a stored one with one thing changed."""
+    """Yield `count` copies of stored folders below `out`, each with one change and its description."""
     generator = random.Random(seed)
     names = sorted(path.name for path in STORED.iterdir())
     for number in range(count):
@@ -94,7 +94,7 @@ def damaged_folders(out: Path, count: int, seed: int) -> Iterator[tuple[Path, st
 
 
 def fault_of(folder: Path, command: str) -> str:
-    """How a command fails on a folder in a way that it must not; empty when it behaves."""
+    """Describe a forbidden failure of a command on a folder, such as a traceback; empty if there is none."""
     page = folder.parent / "page.html"
     words = {
         "list": ("runs", "--out", str(folder.parent)),

@@ -1,4 +1,4 @@
-"""What the array is judged by: a convolution written out as its definition, and requests drawn at random."""
+"""Reference for the simulated array: a convolution written from its definition, and random inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.dataflow.timing import MODELS, Timing
 
 
 def convolve(images: Any, filters: Any, *, stride: tuple[int, int], padding: tuple[int, int]) -> Any:
-    """Every output as one sum over its window; nothing of the package is used."""
+    """Compute every output as one sum over its window, without code of the package."""
     padded = np.pad(images, ((0, 0), (0, 0), (padding[0],) * 2, (padding[1],) * 2))
     height, width = filters.shape[2:]
     rows = (padded.shape[2] - height) // stride[0] + 1
@@ -27,7 +27,7 @@ def convolve(images: Any, filters: Any, *, stride: tuple[int, int], padding: tup
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Any, Any, Operands]:
-    """Images, filters and the same as operands, with any stride, padding, channels, filters and batch."""
+    """Draw images, filters and the operands made of them, with any stride, padding, channels, filters and batch."""
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
     stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
@@ -41,7 +41,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Any, Any, Operands]:
 
 
 def arrays() -> st.SearchStrategy[tuple[int, int] | None]:
-    """Array sizes from one PE to more than any set needs; None is the set itself."""
+    """Draw array sizes from one PE to more than any PE set needs; None: the size of the PE set."""
     return st.none() | st.tuples(st.integers(1, 11), st.integers(1, 14))
 
 
@@ -52,7 +52,7 @@ def timings() -> st.SearchStrategy[Timing]:
 
 @st.composite
 def axes(draw: st.DrawFn) -> ConvAxis:
-    """Any stride, also beyond the kernel, and any padding, also beyond the kernel."""
+    """Draw an axis with any stride and padding, including ones larger than the kernel."""
     kernel, padding = draw(st.integers(1, 4)), draw(st.integers(0, 3))
     size = draw(st.integers(max(1, kernel - 2 * padding), 10))
     return ConvAxis(size=size, kernel=kernel, stride=draw(st.integers(1, 5)), padding=padding)

@@ -1,4 +1,4 @@
-"""Golden files: what users of a released version rely on, and how a later version is held against it.
+"""Golden files: outputs of a released version, and their comparison with the outputs of this one.
 
 `tests/golden/make.py` writes the files, `tests/integration/test_golden.py` reads them. Both use the command line
 alone, so that neither depends on where the code of a feature lives.
@@ -36,7 +36,7 @@ _QUIET = "--no-report"
 
 
 class Recorded(NamedTuple):
-    """A command that measures, and the folder that keeps its result; `stored` is empty where it stores nothing."""
+    """A command that measures, and the folder with its result; `stored` is empty if it stores nothing."""
 
     arguments: tuple[str, ...]
     stored: str = ""
@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
     interrupt: bool = False  # send Ctrl-C once the first steps (of a sweep: the first point) are stored
 
     def words(self, json_file: str = "") -> list[str]:
-        """The arguments, with `--json` where its shape is frozen."""
+        """Return the arguments, with `--json` if the shape of the JSON is compared."""
         return [*self.arguments, "--json", json_file] if json_file and self.json_name else list(self.arguments)
 
 
@@ -232,7 +232,7 @@ COMMANDS = (
 
 
 def prepare(folder: Path) -> None:
-    """Give recorded commands what they read: the module of a model, and a stored run with its weights."""
+    """Write the files that recorded commands read: a module with a model, and a stored run with its weights."""
     (folder / "wide.py").write_text(WIDE_MODEL, encoding="utf-8")
     if (STORED / "run-ring").is_dir():
         shutil.copytree(STORED / "run-ring", folder / "runs" / "run-ring")
@@ -246,12 +246,12 @@ def stored_names() -> list[str]:
 
 
 def portable(text: str) -> str:
-    """The text without the place of this checkout."""
+    """Replace the path of this checkout in a text."""
     return text.replace(str(STORED), "STORED")
 
 
 def types_of(value: Any) -> dict[str, str]:
-    """Every path of a JSON value with the types found there, as `{"results[].workers": "int"}`."""
+    """Return every path of a JSON value with its types, as `{"results[].workers": "int"}`."""
     found: dict[str, set[str]] = {}
     _collect(value, "", found)
     return {path or ".": "|".join(sorted(types)) for path, types in sorted(found.items())}
@@ -274,7 +274,7 @@ def _type_name(value: Any) -> str:
 
 
 def type_differences(golden: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Paths that are gone or hold another type; new paths are allowed. An integer may stand where floats were."""
+    """List paths that are missing or have another type. New paths are allowed, and integers in place of floats."""
     differences = []
     for path, types in golden.items():
         if path not in now:
@@ -292,7 +292,7 @@ def type_differences(golden: Mapping[str, str], now: Mapping[str, str]) -> list[
 
 
 def value_differences(golden: Any, now: Any, path: str = "") -> list[str]:
-    """Paths that are gone or hold another value; new keys are allowed."""
+    """List paths that are missing or have another value; new keys are allowed."""
     if isinstance(golden, dict):
         if not isinstance(now, dict):
             return [f"{path}: {now!r}, was an object"]
@@ -329,7 +329,7 @@ class Table(NamedTuple):
 
 
 def tables_in(text: str) -> list[Table]:
-    """The tables of a terminal's or of Markdown's text; cells that are empty are left out of a row."""
+    """Parse the tables of terminal or Markdown output; empty cells are omitted."""
     lines, tables = text.splitlines(), []
     for number, line in enumerate(lines):
         if number == 0 or not _RULE.fullmatch(line):
@@ -354,7 +354,7 @@ def _cells(line: str) -> list[str]:
 
 
 def table_differences(golden: Iterable[Table], text: str) -> list[str]:
-    """Columns, row names and figures that are no longer printed, or in another order. Anything may be added."""
+    """List columns, row names and figures that are missing or in another order; additions are allowed."""
     lines = [f" {_BORDER.sub(' ', line).strip()} " for line in text.splitlines()]
     differences, start = [], 0
     for columns, rows in golden:
@@ -379,7 +379,7 @@ def _has_cells(line: str, cells: list[str]) -> bool:
 
 
 def narrow_differences(golden: list[Table], text: str) -> list[str]:
-    """What a narrow terminal must not do: lose or squeeze the name of a row, cut a figure, invent a column."""
+    """List faults of a table in a narrow terminal: broken row names, cut figures, columns that the wide one lacks."""
     known = {column for table in golden for column in table.columns}
     words = _BORDER.sub(" ", text)
     parts = {part: name for table in golden for name in table.names for part in re.split(r"[\s:]+", name)}
@@ -398,7 +398,7 @@ def write_golden(file: Path, value: Any) -> None:
 
 
 def write_tables(name: str, tables: list[Table]) -> None:
-    """One table per object and one row per line, to be read in a diff."""
+    """Write tables as JSON with one row per line, readable in a diff."""
     parts = []
     for table in tables:
         rows = ",\n".join(f"   {json.dumps(row, ensure_ascii=False)}" for row in table.rows)
@@ -419,20 +419,20 @@ def golden_json(name: str) -> Any:
 
 
 def printed(*arguments: str, width: int = WIDE) -> str:
-    """What a command prints on its standard output; it must succeed."""
+    """Return the standard output of a command, which must succeed."""
     said = run_command(*arguments, width=width)
     assert said.code == 0, f"paceline {' '.join(arguments)}: {said.err}"
     return portable(said.out)
 
 
 def printed_json(*arguments: str, file: Path, width: int = WIDE) -> tuple[str, Any]:
-    """What a command prints, and what it writes as JSON."""
+    """Return the standard output of a command and the JSON that it writes."""
     text = printed(*arguments, "--json", str(file), width=width)
     return text, json.loads(portable(file.read_text(encoding="utf-8")))
 
 
 def report_markdown(name: str, folder: Path) -> str:
-    """The table of a stored folder as `report` writes it in Markdown; empty where there is nothing to report."""
+    """Return the Markdown of `report` for a stored folder; empty if there is nothing to report."""
     page, markdown = folder / f"{name}.html", folder / f"{name}.md"
     said = run_command("report", str(STORED / name), "-o", str(page), "--markdown", str(markdown))
     if said.code == 2:
@@ -444,7 +444,7 @@ def report_markdown(name: str, folder: Path) -> str:
 
 
 def exported(name: str, folder: Path) -> dict[str, Any] | None:
-    """Columns and number of rows of every file that `export --to csv` writes; None where nothing can be exported."""
+    """Return columns and row count of every file of `export --to csv`; None if nothing can be exported."""
     target = folder / f"csv-{name}"
     said = run_command("export", str(STORED / name), "--to", "csv", "-o", str(target))
     if said.code == 2:
@@ -459,7 +459,7 @@ def exported(name: str, folder: Path) -> dict[str, Any] | None:
 
 
 def traced(name: str, folder: Path) -> dict[str, Any]:
-    """Kinds of events in the trace of a stored run, each with how many there are and what keys they have."""
+    """Return the number and keys of each kind of event in the trace of a stored run."""
     file = folder / f"{name}.json"
     printed("trace", str(STORED / name), "-o", str(file))
     events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
@@ -469,6 +469,6 @@ def traced(name: str, folder: Path) -> dict[str, Any]:
 
 
 def documented_options(command: str) -> list[str]:
-    """The options in the help of a command."""
+    """Return the options listed in the help of a command."""
     starts = re.findall(r"(?m)^[\s│*]*((?:--?[a-zA-Z][\w-]*[,\s]+)+)", printed(*command.split(), "--help", width=200))
     return sorted({option for start in starts for option in re.findall(r"--?[a-zA-Z][\w-]*", start)})

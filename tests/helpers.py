@@ -1,4 +1,4 @@
-"""What several tests share: worlds of threads and of processes that run the same function, and its result by rank."""
+"""Shared test helpers: run a function on worker threads or processes and return its results by rank."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def ignore_event(event: dict[str, Any]) -> None:  # noqa: ARG001
 def on_threads(
     world_size: int, function: Callable[..., Any], *, timeout_s: float = PATIENCE_S, **arguments: Any
 ) -> list:
-    """`function(context, **arguments)` on one thread per worker; the first error that is a cause is raised.
+    """Run `function(context, **arguments)` on one thread per worker; raise the first error that caused the others.
 
-    A strategy among the arguments gets the servers that it asks for, on threads of their own.
+    If the arguments name a strategy with servers, these run on threads too.
     """
     num_servers = num_servers_of(world_size, arguments)
     wide = ThreadsComm.world(world_size + num_servers, timeout_s) if num_servers else [None] * world_size
@@ -58,7 +58,7 @@ def on_threads(
 
 
 class Meeting:
-    """A store for workers that are threads."""
+    """A rendezvous store for workers on threads."""
 
     def __init__(self, timeout_s: float = PATIENCE_S) -> None:
         self._timeout_s = timeout_s
@@ -84,12 +84,14 @@ def on_shm_threads(
     meet_at_end: bool = True,
     **arguments: Any,
 ) -> list:
-    """The same on shared memory: every thread maps it for itself, as a process would."""
+    """Run `function` on threads over shared memory, which every thread maps separately, as processes do."""
     store = Meeting(PATIENCE_S)
 
     def work(rank: int) -> Any:
         comm = ShmComm(rank, world_size, store, timeout_s=PATIENCE_S)
-        comm._waiter.timeout_s = comm._helper_waiter.timeout_s = timeout_s  # of what is waited for, not of the meeting
+        comm._waiter.timeout_s = comm._helper_waiter.timeout_s = (
+            timeout_s  # the limit of operations, not of the rendezvous
+        )
         result = function(Context(comm), **arguments)
         if meet_at_end:
             comm.barrier()
@@ -100,7 +102,7 @@ def on_shm_threads(
 
 
 def run_together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> list:
-    """What each job gives, each on a thread of its own."""
+    """Run each job on its own thread and return the results."""
     results: list[Any] = [None] * len(jobs_of_workers)
     errors: list[BaseException] = []
 
@@ -126,7 +128,7 @@ def run_together(jobs_of_workers: list[Callable[[], Any]], timeout_s: float) -> 
 def on_pool(
     pool: LocalPool, world_size: int, function: Callable[..., Any], *, comm: str = "torch", **arguments: Any
 ) -> list[Any]:
-    """`function(context, **arguments)` on worker processes, over gloo unless said otherwise."""
+    """Run `function(context, **arguments)` on worker processes, over gloo by default."""
     task = Task(
         function,
         arguments,
@@ -148,7 +150,7 @@ def exact_strategies() -> list[str]:
 
 
 def exact_without_servers() -> list[str]:
-    """For worlds that have workers alone."""
+    """Return the exact strategies that need no servers."""
     return [name for name in exact_strategies() if not servers_of(build(name), 2)]
 
 
@@ -161,7 +163,7 @@ def build(text: str) -> Strategy:
 
 
 def is_possible(text: str) -> bool:
-    """Whether the strategy takes the codec."""
+    """Whether the strategy supports the codec."""
     try:
         build(text).check(2, torch.optim.SGD)
     except UsageError:
@@ -170,7 +172,7 @@ def is_possible(text: str) -> bool:
 
 
 def build_for(text: str, comm: Comm) -> Strategy:
-    """A strategy set up on a comm with a model of one number, to call it by hand."""
+    """Return a strategy that is set up on a comm with a one-parameter model."""
     strategy, model = build(text), nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     strategy.setup(Worker(comm=comm, codec=strategy.codec, model=model, optimizer=optimizer))
@@ -178,7 +180,7 @@ def build_for(text: str, comm: Comm) -> Strategy:
 
 
 def free_port() -> int:
-    """A port that nobody has, below those that the system hands out: nobody gets it before whoever was promised it."""
+    """Return a free port below the ephemeral range, so that the system does not assign it to another process."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_768)
         with socket.socket() as probe, suppress(OSError):
@@ -187,7 +189,7 @@ def free_port() -> int:
 
 
 def child_processes() -> dict[int, psutil.Process]:
-    """Living children of this process, without those of shared pools."""
+    """Return the running children of this process, without those of shared pools."""
     shared = {process.popen.pid for pool in SHARED_POOLS for process in pool._processes}
     found = {}
     for process in psutil.Process().children(recursive=True):
@@ -200,7 +202,7 @@ def child_processes() -> dict[int, psutil.Process]:
 
 
 def wait_until_gone(pids: list[int], timeout_s: float = 15.0) -> list[int]:
-    """Those of the processes that are still alive when the time is up."""
+    """Wait for processes to end; return those that still run after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     alive = pids
     while alive and time.monotonic() < deadline:
@@ -218,7 +220,7 @@ def is_alive(pid: int) -> bool:
 
 @contextmanager
 def python_processes(*commands: list[str], environments: list[dict[str, str]] | None = None) -> Iterator[list[Any]]:
-    """Python processes that find what this one finds, ended when the block is left."""
+    """Start Python processes with the import path of this one; end them with the block."""
     path = os.pathsep.join([str(TESTS), *(entry for entry in sys.path if entry)])
     started = []
     try:

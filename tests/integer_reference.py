@@ -1,6 +1,6 @@
-"""A quantized network one number at a time, in Python's own integers: what the executor must equal bit for bit.
+"""Scalar reference of a quantized network in Python integers; the executor must equal it bit for bit.
 
-It shares no code with the executor: layouts, sums, multipliers and shifts are worked out here anew.
+It shares no code with the executor: layouts, sums, multipliers and shifts are computed independently.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ratio = tuple[int, int]
 
 
 def run_reference(model: Quantized, image: Any) -> Any:
-    """One sample: nested lists (channels, rows, columns) or a flat list of ints in, the same out."""
+    """Run one sample; input and output are nested lists (channels, rows, columns) or flat lists of ints."""
     values = {model.graph.input: image}
     for op in model.graph.ops:
         values[op.name] = _RUN[type(op)](model, op, *(values[name] for name in op.inputs))
@@ -26,7 +26,7 @@ def run_reference(model: Quantized, image: Any) -> Any:
 
 
 def times(x: int, ratio: Ratio) -> int:
-    """x times a ratio by a multiplier of 30 bits and a shift, halves upwards."""
+    """Multiply x by a ratio, as a multiplier of 30 bits and a shift; halves are rounded up."""
     numerator, denominator = ratio
     if numerator << 32 < denominator:
         return 0
@@ -41,7 +41,7 @@ def times(x: int, ratio: Ratio) -> int:
 
 
 def _over(*factors: float, by: float = 1.0) -> Ratio:
-    """A product of floats over another float, exactly."""
+    """Return the product of `factors` divided by `by` as an exact ratio."""
     numerator, denominator = 1, 1
     for factor in factors:
         top, bottom = factor.as_integer_ratio()
@@ -55,7 +55,7 @@ def _clip(value: int, low: int, high: int) -> int:
 
 
 def _finished(model: Quantized, op: Any, sums: list[tuple[int, int]]) -> list[int]:
-    """Sums, each with its output channel, as the layer puts them out."""
+    """Requantize a layer's sums, each given with its output channel."""
     scales = model.weights[op.name].scales.tolist()
     input_scale = model.grid(op.inputs[0]).scale
     used = any(op.name in other.inputs for other in model.graph.ops)
@@ -70,7 +70,7 @@ def _finished(model: Quantized, op: Any, sums: list[tuple[int, int]]) -> list[in
 
 
 def _score(total: int, channel: int, weights: Any) -> int:
-    """In the coarsest scale of all channels that have anything in them."""
+    """Rescale a sum of the last layer to the largest scale of all channels with a nonzero weight or bias."""
     rows, biases = weights.weight.flatten(1).tolist(), weights.bias.tolist()
     alive = [any(row) or bias != 0 for row, bias in zip(rows, biases, strict=True)]
     scales = weights.scales.tolist()
@@ -79,7 +79,7 @@ def _score(total: int, channel: int, weights: Any) -> int:
 
 
 def _limits(grid: Any, clip: Any) -> tuple[int, int]:
-    """What is left of a grid: from zero on, up to the step nearest to the ceiling."""
+    """Return the range of a grid after clipping: from zero to the step nearest to the upper limit."""
     if clip is None:
         return grid.low, grid.high
     low, high = max(grid.low, grid.zero_point), grid.high
@@ -139,7 +139,7 @@ def _add(model: Quantized, op: Add, a: Any, b: Any) -> Any:
 
 
 def _pooled(op: Any, x: Image, reduce: Callable[[list[int | None]], int]) -> Image:
-    """`reduce` of every window; None stands for padding."""
+    """Apply `reduce` to every window; None stands for padding."""
 
     def at(plane: list[list[int]], row: int, column: int) -> int | None:
         inside = 0 <= row < len(plane) and 0 <= column < len(plane[0])

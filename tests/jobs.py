@@ -1,4 +1,4 @@
-"""Functions that workers run: on threads or in processes, `(context, **arguments)` to plain values."""
+"""Functions that test workers run on threads or in processes: `(context, **arguments)` to plain values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def raise_on(context: Context, rank: int) -> None:
 
 
 def kill_itself(context: Context, rank: int) -> None:
-    """One worker dies while its peers are in the middle of an all_reduce with it."""
+    """Kill one worker while its peers are in an all_reduce."""
     context.comm.barrier()
     if context.rank == rank:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -66,7 +66,7 @@ def hang_on(context: Context, rank: int) -> None:
 
 
 def hang_in_training(context: Context, rank: int, strategy: str) -> None:
-    """One worker stops between two steps of a training."""
+    """Stop one worker between two training steps."""
     recipe = toy_recipe(context.world_size)
     trainer = Trainer(recipe, StrategySpec.parse(strategy).build(), toy_data(), context, toy_model("plain"))
     trainer.run(lambda step: time.sleep(60) if context.rank == rank and step == 1 else None)
@@ -75,7 +75,7 @@ def hang_in_training(context: Context, rank: int, strategy: str) -> None:
 def serve(
     context: Context, strategy: str, changes: dict[str, Any] | None = None, model: str = "plain", **_: Any
 ) -> None:
-    """A server's part of a toy's training. It starts from other weights: the right ones come from the workers."""
+    """Run a server in a toy training. It starts with zero weights and receives the right ones from the workers."""
     built = StrategySpec.parse(strategy).build()
     num_workers = context.world_size - servers_of(built, context.world_size)
     toy = toy_model(model)
@@ -86,7 +86,7 @@ def serve(
 
 
 def certify(context: Context, strategy: str, changes: dict[str, Any], model: str = "plain") -> dict[str, Any]:
-    """Train a toy in float64, and after every step hold the replica against the oracle."""
+    """Train a toy in float64 and compare the replica with the oracle after every step."""
     comm = context.comm
     recipe = toy_recipe(context.world_size, changes)
     data = toy_data()
@@ -121,7 +121,7 @@ def certify(context: Context, strategy: str, changes: dict[str, Any], model: str
 
 
 def three_sums(context: Context) -> list[list[float]]:
-    """On the task's own comm and on two more, begun in an order that would mix them up if they were one."""
+    """Start all-reduces on three comms at once and wait in reverse order: they must not mix."""
     comms = [context.comm, context.connect("torch"), context.connect("torch")]
     tensors = [torch.full((2,), float(factor)) for factor in (1, 2, 3)]
     works = [comm.iall_reduce(tensor) for comm, tensor in zip(comms, tensors, strict=True)]
@@ -134,7 +134,7 @@ def three_sums(context: Context) -> list[list[float]]:
 
 
 class Slopes(nn.Module):
-    """A model whose gradient is what it is given: a matrix, a bias, a number, and a kernel."""
+    """A model whose gradient equals its input, with parameters of four shapes."""
 
     SHAPES = ((12, 20), (12,), (), (6, 3, 5, 5))
 
@@ -152,7 +152,7 @@ def slopes_of(rank: int, step: int) -> list[Tensor]:
 
 
 def average_slopes(context: Context, strategy: str, steps: list[int], shares: list[float], state: Any = None) -> Any:
-    """What everybody got in each step, and what the strategy keeps: gradients are known, weights uneven."""
+    """Average known gradients with uneven weights; return results, the strategy's state, counted and predicted bytes."""
     built, model = StrategySpec.parse(strategy).build(), Slopes()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     worker = Worker(comm=context.comm, codec=built.codec, model=model, optimizer=optimizer)
@@ -179,13 +179,13 @@ def average_slopes(context: Context, strategy: str, steps: list[int], shares: li
 
 
 def freed(_context: Context, blocks: int) -> None:
-    """Blocks of 8 MB that the allocator has had and may keep."""
+    """Allocate and free blocks of 8 MB, which the allocator may keep."""
     held = [torch.ones(2_000_000) for _ in range(blocks)]
     del held
 
 
 def sampled(context: Context, what: str, folder: str = "") -> list[dict[str, Any]]:
-    """Samples of a worker while the second of them does something and the others sleep."""
+    """Return resource samples of this worker while worker 1 runs `what` and the others sleep."""
     rows: list[dict[str, Any]] = []
     context.comm.barrier()
     sampler = Sampler(rows.append, hz=20)

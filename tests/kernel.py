@@ -1,4 +1,4 @@
-"""What the kernel says was moved, by this process and over the loopback interface."""
+"""Kernel byte counters of this process's TCP connections and of the loopback interface."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loopback_bytes() -> int:
 
 
 def _connections() -> dict[str, int]:
-    """Bytes that peers acknowledged on every TCP connection of this process, by its two ports."""
+    """Return the bytes that peers acknowledged on each TCP connection of this process, by its two ports."""
     found: dict[str, int] = {}
     if not can_count_sockets():
         return found
@@ -56,7 +56,7 @@ def _connections() -> dict[str, int]:
 
 
 def bytes_by_connection(context: Context, operation: str) -> dict[str, Any]:
-    """What an operation sent on each connection of this worker, as the kernel counts it."""
+    """Return the bytes that an operation sent on each connection of this worker, as counted by the kernel."""
     comm, root = context.comm, 1 if operation in ("broadcast", "gather") else None
     tensor = torch.ones(1_000_000)
     comm.barrier()
@@ -76,7 +76,7 @@ def bytes_by_connection(context: Context, operation: str) -> dict[str, Any]:
 
 
 def traffic_of(context: Context, operation: str) -> dict[str, int]:
-    """What an operation moved, as the kernel counts it, and what was predicted for this worker."""
+    """Return the bytes of an operation as counted by the kernel and as predicted for this worker."""
     comm = context.comm
     connections = Connections.open()
     attempts = []

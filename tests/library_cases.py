@@ -1,4 +1,4 @@
-"""What workers do in the tests of the library, beyond its conformance: `(context, ...)` to plain values."""
+"""Cases for the library tests: functions that workers run, each returning plain values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERY_OTHER = f"{TESTS / 'library_strategies.py'}:EveryOther"
 
 
 def run_case(context: Context, case: str, **arguments: Any) -> Any:
-    """A case on one worker; an error of ours comes back as its sentence."""
+    """Run a case on one worker; a PacelineError is returned as its message."""
     try:
         return in_session(World(given=context.comm), lambda: CASES[case](**arguments))
     except paceline.PacelineError as error:
@@ -36,17 +36,17 @@ def run_case(context: Context, case: str, **arguments: Any) -> Any:
 
 
 def on(pool: LocalPool, world_size: int, case: str, **arguments: Any) -> list[Any]:
-    """A case on worker processes; what each of them found."""
+    """Run a case on worker processes and return their results."""
     return on_pool(pool, world_size, run_case, case=case, **arguments)
 
 
 def alone(case: str, **arguments: Any) -> Any:
-    """The same on one worker, here."""
+    """Run a case in this process, with one worker."""
     return in_session(World(), lambda: CASES[case](**arguments))
 
 
 def sentence(workers: list[Any]) -> str:
-    """The error that every worker met."""
+    """Return the message of worker 0 after checking that every worker failed."""
     assert all(isinstance(worker, dict) and "error" in worker for worker in workers), workers
     return str(workers[0]["error"])
 
@@ -56,7 +56,7 @@ def attachment() -> Any:
 
 
 def traffic(strategy: str) -> Any:
-    """Bytes counted and predicted of a step of three parts, of which two are held back."""
+    """Return counted and predicted bytes of a step of three micro-batches, two of them without synchronisation."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), strategy)
     own = attachment()
@@ -96,7 +96,7 @@ def num_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def weights_averaged(steps: int) -> Any:
-    """Under a strategy that averages weights: the replica before and after finish."""
+    """Train under a strategy that averages weights; return the replica before and after `finish`."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.05), EVERY_OTHER)
     assert replica is model
@@ -113,7 +113,7 @@ def weights_averaged(steps: int) -> Any:
 
 
 def own_step() -> Any:
-    """The strategy takes the step; a scheduler of the optimiser inside, and checkpoints, go on as before."""
+    """Train under a strategy with its own `step`; schedulers and checkpoints must keep working."""
     model = toy_model("plain")
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     replica, optimizer = paceline.parallel(model, inner, f"{TESTS / 'library_strategies.py'}:OwnStep")
@@ -135,7 +135,7 @@ def own_step() -> Any:
 
 
 def reentrant(strategy: str) -> Any:
-    """Checkpointed segments run a backward inside the backward."""
+    """Train with reentrant activation checkpointing: a backward inside the backward."""
     model = toy_model("tied")
     _, optimizer = paceline.parallel(model, sgd(model), strategy)
     for number in range(2):
@@ -151,7 +151,7 @@ def reentrant(strategy: str) -> Any:
 
 
 def failed_backward(strategy: str) -> Any:
-    """A backward that raises half-way, is caught, and is done again."""
+    """Repeat a backward that raised an error halfway."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), strategy)
 
@@ -175,7 +175,7 @@ def failed_backward(strategy: str) -> Any:
 
 
 def dtypes(strategy: str, kinds: list[str]) -> Any:
-    """Layers in number types of their own."""
+    """Train a model whose layers have different dtypes."""
     torch.manual_seed(0)
     model = nn.Sequential(*(Cast(getattr(torch, kind)) for kind in kinds))
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.05), strategy)
@@ -191,7 +191,7 @@ def dtypes(strategy: str, kinds: list[str]) -> Any:
 
 
 class Cast(nn.Linear):
-    """A layer in a number type of its own."""
+    """A layer that casts its input to its own dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(8, 8, dtype=dtype)
@@ -201,7 +201,7 @@ class Cast(nn.Linear):
 
 
 def two_models() -> Any:
-    """A pair that is trained in turns, each with its own optimiser and strategy."""
+    """Train two models in turns, each with its own optimiser and strategy."""
     first, second = toy_model("plain"), toy_model("plain")
     one, one_optimizer = paceline.parallel(first, sgd(first), "all-reduce")
     two, two_optimizer = paceline.parallel(second, sgd(second), "ring")
@@ -217,7 +217,7 @@ def two_models() -> Any:
 
 
 def batchnorm() -> Any:
-    """Running statistics are each worker's own, and their mean after finish."""
+    """Return running statistics before `finish` (each worker's own) and after it (their mean)."""
     model = nn.BatchNorm1d(2)
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1), "all-reduce")
     replica(torch.full((3, 2), float(paceline.rank())) + torch.arange(3.0)[:, None]).sum().backward()
@@ -234,7 +234,7 @@ class Stream(IterableDataset):
 
 
 def shards(num_samples: int, batch_size: int, epochs: int = 2, **arguments: Any) -> Any:
-    """The samples of every batch of every epoch, and the worker's share of it."""
+    """Return this worker's samples in every batch of every epoch."""
     data: Any = Stream() if num_samples == 0 else TensorDataset(torch.arange(num_samples))
     start = arguments.pop("start", None)
     own = paceline.shard(DataLoader(data, batch_size=batch_size, **arguments), seed=3)

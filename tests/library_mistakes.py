@@ -1,4 +1,4 @@
-"""What a user may get wrong, as cases for library_cases: each ends with an error, or says that nothing was noticed."""
+"""Mistakes of users, as cases for library_cases: each raises an error or reports that none was detected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toys import toy_model
 
 
 def wrong_model() -> Any:
-    """Forward on the model inside of what ddp wrapped."""
+    """Call forward on the model that ddp wrapped instead of on the wrapper."""
     model = toy_model("plain")
     _, optimizer = paceline.parallel(model, sgd(model), "ddp")
     step(model, optimizer, 0)
@@ -23,7 +23,7 @@ def wrong_model() -> Any:
 
 
 def identical(check_data: bool = True, constant: bool = False) -> Any:
-    """Every worker is given the same batch."""
+    """Train with the same batch on every worker."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), "all-reduce", check_data=check_data)
     generator = torch.Generator().manual_seed(0)
@@ -34,7 +34,7 @@ def identical(check_data: bool = True, constant: bool = False) -> Any:
 
 
 def reaches_nothing(strategy: str) -> Any:
-    """The loss of worker 1 depends on no parameter: it joins when it takes its step."""
+    """Use a loss on worker 1 that depends on no parameter: it synchronises in its optimiser step."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), strategy)
     images, labels = batch(0)
@@ -47,7 +47,7 @@ def reaches_nothing(strategy: str) -> Any:
 
 
 def out_of_step() -> Any:
-    """Worker 0 makes two backwards in its first step and worker 1 makes one."""
+    """Run two backwards in the first step of worker 0 and one in that of worker 1."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), "all-reduce")
     images, labels = batch(0)

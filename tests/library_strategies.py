@@ -1,4 +1,4 @@
-"""Strategies of a user, one for each place where the library calls a strategy."""
+"""User-defined strategies, one for each hook that the library calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.strategies.base import USER_LOOP, average_parameters, gradient_of
 
 @dataclass(kw_only=True)
 class Early(Strategy):
-    """Every gradient tensor is summed as soon as it is complete, in the order of the parameters."""
+    """Sum every gradient tensor as soon as it is complete, in the order of the parameters."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -53,7 +53,7 @@ class Early(Strategy):
 
 @dataclass(kw_only=True)
 class OwnStep(Early):
-    """As above, and the step is the strategy's: plain gradient descent at each group's rate, in its own words."""
+    """Synchronise like Early and implement the optimiser step: plain SGD with each group's learning rate."""
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:  # noqa: ARG002
         if optimizer is not torch.optim.SGD:
@@ -69,7 +69,7 @@ class OwnStep(Early):
 
 @dataclass(kw_only=True)
 class EveryOther(Strategy):
-    """Every worker's weights are averaged after every second step."""
+    """Average the weights of all workers after every second step."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -99,7 +99,7 @@ class EveryOther(Strategy):
 
 @dataclass(kw_only=True)
 class Served(EveryOther, Servers):
-    """Weights go to one server."""
+    """A strategy that needs one server."""
 
     def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
         return 1

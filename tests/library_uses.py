@@ -1,7 +1,7 @@
-"""Training loops as users write them. Each runs on one worker with every sample, or on several with a part each.
+"""Training loops as users write them, each for one worker with all samples or several with a share each.
 
-A use is a function of the strategy that calls `paceline.parallel` and returns what its parameters were after every
-step, as plain numbers. Without peers the library does nothing, so one worker is the oracle.
+A use takes a strategy, calls `paceline.parallel` and returns the parameters after every step as plain numbers.
+Without peers the library does nothing, so one worker is the oracle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ History = list[list[float]]
 
 
 def run_use(context: Context, use: str, strategy: str) -> History:
-    """A use on one worker of a world of processes."""
+    """Run a use on one worker process."""
     return in_session(World(given=context.comm), USES[use], strategy)
 
 
@@ -42,7 +42,7 @@ def in_session(world: World, function: Callable[..., Any], *arguments: Any) -> A
 
 
 def abandon() -> None:
-    """Forget a session whose worker failed, so that the process can begin the next."""
+    """Discard the session of a failed worker, so that the process can begin another."""
     from paceline.library import session
 
     if session._current is not None:
@@ -52,7 +52,7 @@ def abandon() -> None:
 
 
 def batch(step: int, part: int = 0) -> tuple[Tensor, Tensor]:
-    """This worker's share of a global batch that does not depend on the number of workers."""
+    """Return this worker's share of a global batch that does not depend on the number of workers."""
     generator = torch.Generator().manual_seed(100 * step + part)
     images = torch.randn(GLOBAL_BATCH, 2, 6, 6, generator=generator, dtype=torch.float64)
     labels = torch.randint(CLASSES, (GLOBAL_BATCH,), generator=generator)
@@ -124,7 +124,7 @@ def clip(model: nn.Module) -> None:
 
 
 def scaled(strategy: str, *, overflow: bool) -> History:
-    """With a GradScaler; in one step the first sample of the global batch overflows, and nobody may step."""
+    """Train with a GradScaler; with `overflow`, one sample overflows in one step, which all workers must skip."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), strategy)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
@@ -146,7 +146,7 @@ def scaled(strategy: str, *, overflow: bool) -> History:
 
 
 class Gated(nn.Module):
-    """A layer for samples above a threshold, a layer for none: what is reached depends on each sample alone."""
+    """A model with a layer for samples above a threshold and a layer that is never used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def gated_model() -> nn.Module:
 
 
 def unreached(strategy: str) -> History:
-    """A layer reached by one worker, by nobody, by everybody: decay and momentum act only where a gradient is."""
+    """Train with a layer that none, one or all workers use: decay and momentum need a gradient to act."""
     model = gated_model()
     inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
     name = "ddp:find_unused=true" if strategy == "ddp" else strategy
@@ -193,7 +193,7 @@ def unreached(strategy: str) -> History:
 
 
 def groups(strategy: str) -> History:
-    """Two groups with rates of their own and a scheduler, made for what `parallel` returned."""
+    """Train two parameter groups with different rates and a scheduler of the optimiser that `parallel` returned."""
     model = toy_model("plain")
     inner = torch.optim.Adam(
         [{"params": model.conv.parameters(), "lr": 0.02}, {"params": model.linear.parameters(), "lr": 0.001}]
@@ -214,7 +214,7 @@ def groups(strategy: str) -> History:
 
 
 def replaced(strategy: str) -> History:
-    """An optimiser hook, there before the library, puts other tensors in the place of gradients."""
+    """Train with an optimiser hook, registered before `parallel`, that replaces the gradient tensors."""
 
     def optimizer(model: nn.Module) -> torch.optim.Optimizer:
         made = sgd(model)
@@ -249,7 +249,7 @@ def closure(strategy: str) -> History:
 
 
 def reloaded(strategy: str) -> History:
-    """A checkpoint of the model and the optimiser, taken after a step and loaded after the next."""
+    """Save model and optimiser after one step and load them after the next."""
     model = toy_model("plain")
     replica, optimizer = paceline.parallel(model, sgd(model), strategy)
     history, saved = [], {}
@@ -269,7 +269,7 @@ def reloaded(strategy: str) -> History:
 
 
 def sharded_loader(strategy: str) -> History:
-    """Two epochs of 17 samples from a shuffling loader: the last global batch is short and uneven."""
+    """Train two epochs of 17 samples from a shuffling loader: the last global batch is short and uneven."""
     generator = torch.Generator().manual_seed(5)
     images = torch.randn(17, 2, 6, 6, generator=generator, dtype=torch.float64)
     data = TensorDataset(images, torch.randint(CLASSES, (17,), generator=generator))

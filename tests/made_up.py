@@ -1,4 +1,4 @@
-"""Workers' figures that nobody measured, and a launcher that hands them out."""
+"""Invented worker results, and a launcher that returns them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[
 
 
 class MadeUpLauncher(WorkerPool):
-    """Gives each task's workers as a function of the task; may raise instead."""
+    """Returns invented workers for each task, from a function that may also raise."""
 
     can_go_on = True
 
@@ -64,12 +64,12 @@ class MadeUpLauncher(WorkerPool):
 
 
 def launching(launcher: WorkerPool) -> Launch:
-    """Hands out the same launcher for every request."""
+    """Return a Launch that yields the same pool for every request."""
     return lambda num_processes, cluster: nullcontext(launcher)  # noqa: ARG005
 
 
 class Silent(StudyListener):
-    """Listens to a study and remembers what it was told."""
+    """Records the callbacks of a study."""
 
     def __init__(self) -> None:
         self.started_rows: list[tuple[str, int]] = []
@@ -101,7 +101,7 @@ def _trial(comm: str, times_s: list[float], is_right: bool | None = True, result
 
 
 def made_up_bench_rows(**changes: Any) -> list[CollectiveResult]:
-    """Two comms at one size; worker 1 finds the first one's result wrong."""
+    """Results of two comms at one size; worker 1 reports a wrong result of the first."""
     plan = BenchRequest(
         **{
             "ops": ("all_reduce",),

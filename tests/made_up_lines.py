@@ -1,4 +1,4 @@
-"""Lines of workers that nobody measured: what a worker would have written of steps whose split is known."""
+"""Invented lines of worker files, for steps whose split is known."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def blocked(step: int, number: int, begin: float, end: float, **changes: Any) ->
 
 
 def both(step: int, number: int, begin: float, end: float, **changes: Any) -> list[Line]:
-    """An operation during all of which the worker's own thread stands still."""
+    """An operation that blocks the worker's main thread for its whole duration."""
     return [op(step, number, begin, end, **changes), blocked(step, number, begin, end, **changes)]
 
 
 def even_steps(count: int, own: dict[str, float], *, step_s: float = 10.0) -> Iterable[Line]:
-    """Steps of phases one after the other; what is left of a step is spent on a collective, blocked."""
+    """Steps of successive phases; a blocking collective fills the rest of each step."""
     for step in range(count):
         begin = now = step * step_s
         for phase, seconds in own.items():

@@ -1,4 +1,4 @@
-"""Made-up measurements of where the time goes, in the shape that runs store them; one worker is slow."""
+"""Invented measurements in the form that runs store; one worker is a straggler."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLOW = 2  # the worker that is slow in backward
 
 @dataclass(frozen=True)
 class Kind:
-    """How a made-up strategy spends a step: milliseconds, and how much of its communication is hidden."""
+    """Step time (ms), communication time (ms) and hidden share of communication of an invented strategy."""
 
     step: float
     communication: float = 0.0
@@ -58,7 +58,7 @@ KINDS = {
 
 
 def measured(name: str, kind: Kind, *, has_slow: bool = True, label: str = "", **changes: Any) -> RunResult:
-    """A result with everything that can be measured."""
+    """A result with every measurement."""
     given = result(label or name, kind.step / 1e3, guarantee=kind.guarantee, **changes)
     step = given.iteration_s.mean
     rows = [{"rank": rank, **_parts(kind, step, rank == SLOW and has_slow)} for rank in range(given.workers)]
@@ -117,7 +117,7 @@ def _overhead(kind: Kind) -> Overhead:
 
 
 def _parts(kind: Kind, step: float, is_slow: bool) -> dict[str, Any]:
-    """Shares of a step that add up to it; the slow worker computes longer and the others wait."""
+    """The split of a step; the slow worker computes longer and the others wait."""
     communication = kind.communication / kind.step * step
     overlap, exposed = communication * kind.hidden, communication * (1 - kind.hidden)
     data, rest = 0.02 * step, 0.01 * step
@@ -140,7 +140,7 @@ def _parts(kind: Kind, step: float, is_slow: bool) -> dict[str, Any]:
 
 
 def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of every figure; of fractions where there are any."""
+    """Return the mean of every figure over workers; None where it is missing."""
     found: dict[str, Any] = {}
     for key, value in rows[0].items():
         if key == "phases_s":
@@ -151,7 +151,7 @@ def _mean(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def timeline(kind: Kind, step: float, num_workers: int, num_buckets: int = 4) -> Timeline:
-    """Three steps: phases one after the other, an operation per bucket, and standing still at the end of backward."""
+    """Three steps of successive phases with one operation per bucket; the worker is blocked at the end of backward."""
     lanes = []
     for rank in range(num_workers):
         spans: list[dict[str, Any]] = []
@@ -188,7 +188,7 @@ def _operations(parts: dict[str, Any], end: float, num_buckets: int) -> list[dic
 
 
 def resources(rank: int, seconds: float, num_points: int = 60) -> WorkerResources:
-    """Worker 1 writes to the disk; everything else grows or wobbles as it does."""
+    """Invented resource samples; worker 1 writes far more to the disk than the others."""
     noise = random.Random(rank)
     times = [seconds * i / (num_points - 1) for i in range(num_points)]
     grown = [i / (num_points - 1) for i in range(num_points)]

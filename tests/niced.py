@@ -1,4 +1,4 @@
-"""An example of a launcher: one class, chosen with `--launcher tests/niced.py:Niced` or by a variable."""
+"""Example of a user's launcher: one class, chosen with `--launcher tests/niced.py:Niced` or by a variable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.launch.process_host import LocalHost
 
 
 class Niced(Launcher):
-    """Child processes with a low priority, NICENESS in the environment."""
+    """Child processes with the priority of the environment variable NICENESS."""
 
     name: ClassVar[str] = "niced"
 

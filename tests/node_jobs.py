@@ -1,4 +1,4 @@
-"""Functions that workers on nodes and on other hosts run, and what they need to be found there."""
+"""Functions that workers on emulated nodes and other hosts run, and the environment to import them there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.train.context import Context
 
 
 def place_of(context: Context) -> dict[str, Any]:
-    """Where a worker is, after it has heard of everybody."""
+    """Return the network and connections of a worker after an all-reduce."""
     total = torch.ones(1)
     context.comm.all_reduce(total)
     established = [one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
@@ -33,6 +33,6 @@ def say_something(context: Context) -> str:
 
 
 def environment_for_workers() -> dict[str, str]:
-    """So that another process finds what this one finds."""
+    """Return an environment with the import path of this process."""
     path = os.pathsep.join([str(Path(__file__).parent), *(entry for entry in sys.path if entry)])
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}

@@ -1,4 +1,4 @@
-"""One worker of a world that somebody else started, with the library in its own hands. Prints one JSON object."""
+"""One worker, started by another program, that uses the library in its own script. Prints one JSON object."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(strategy: str, steps: int = 2, dies: bool = False) -> nn.Module:
 
 
 def sessions() -> Any:
-    """Two sessions one after the other, on one meeting point."""
+    """Run two successive sessions with the same rendezvous address."""
     found = []
     for strategy in ("all-reduce", "ring"):
         paceline.init(timeout_s=60)
@@ -45,7 +45,7 @@ def sessions() -> Any:
 
 
 def existing() -> Any:
-    """torch.distributed was there first; the library takes its place from it and leaves it alone."""
+    """Start a session in an existing process group, which must still work afterwards."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     paceline.init(timeout_s=60)
     place = [paceline.rank(), paceline.world_size()]
@@ -58,7 +58,7 @@ def existing() -> Any:
 
 
 def by_hand() -> Any:
-    """A place given in words, as by Spark, Ray or multiprocessing."""
+    """Pass rank, world size and address as arguments, as under Spark, Ray or multiprocessing."""
     place = {"rank": int(os.environ.pop("RANK")), "world_size": int(os.environ.pop("WORLD_SIZE"))}
     address = {"master_addr": os.environ.pop("MASTER_ADDR"), "master_port": int(os.environ.pop("MASTER_PORT"))}
     paceline.init(**place, **address, timeout_s=60)

@@ -1,4 +1,4 @@
-"""One process of a world that is started by hand: a node with its workers, or a worker as torchrun starts it.
+"""One process of a task on several: a node started by hand with its workers, or a worker under torchrun.
 
 Prints one JSON object: the results of two tasks, or the error.
 """

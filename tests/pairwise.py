@@ -1,6 +1,6 @@
-"""Which combinations of a test's parameters the quick tier runs; the others are marked slow.
+"""Select the parameter combinations that the quick tier runs; the others are marked slow.
 
-A test is parametrised over its full product. Two markers say which part of it is quick:
+A test is parametrised over its full product. Two markers select the quick part:
 
 - `@pytest.mark.pairwise`: every pair of values of two parameters occurs in a quick test at least once.
 - `@pytest.mark.each_choice`: every value of every parameter occurs in a quick test at least once.
@@ -21,10 +21,10 @@ STRENGTHS = {"pairwise": 2, "each_choice": 1}  # how many parameters' values mus
 
 
 def cover(rows: Sequence[Row], strength: int) -> list[int]:
-    """The positions of rows that together contain every combination of `strength` values in the rows.
+    """Return the positions of rows that together contain every combination of `strength` values.
 
-    Greedy: the row with the most combinations not seen so far comes next, the earlier one of two that tie. Rows need
-    not form a full product.
+    Greedy: choose the row with the most missing combinations, the earliest on a tie. Rows need not form a full
+    product.
     """
     parts = [_combinations_of(row, strength) for row in rows]
     missing = set().union(*parts)
@@ -41,7 +41,7 @@ def _combinations_of(row: Row, strength: int) -> set[Any]:
 
 
 def mark_uncovered_as_slow(items: Sequence[pytest.Item]) -> None:
-    """Mark as slow the tests outside the cover that their function asks for."""
+    """Mark as slow the tests outside the cover that their marker requests."""
     for strength_name, strength in STRENGTHS.items():
         asking = [item for item in items if item.get_closest_marker(strength_name)]
         for _, group in groupby(asking, key=lambda item: item.nodeid.partition("[")[0]):

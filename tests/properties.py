@@ -1,4 +1,4 @@
-"""How many examples a property test tries."""
+"""Number of examples of property tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import settings
 
 
 def examples(number: int) -> settings:
-    """Up to `number` examples; the quick profile never tries more than its own limit."""
+    """Try up to `number` examples; the quick profile has a lower limit."""
     if settings.get_current_profile_name() == "quick":
         number = min(number, settings.default.max_examples)
     return settings(max_examples=number)

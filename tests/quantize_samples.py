@@ -1,4 +1,4 @@
-"""Small networks for tests of quantization: random ones, trained ones, and a walker that sees every tensor."""
+"""Small networks for quantization tests, and a dispatch mode that records the dtype of every tensor."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from paceline.quantize.quantized import Quantized, quantized
 
 
 def dequantize(grid: Grid, integers: Tensor) -> Tensor:
-    """The numbers that integers on a grid stand for."""
+    """Return the numbers that integers on a grid represent."""
     return to_numbers(integers.to(torch.float32), grid.scale, grid.zero_point)
 
 
 class Walker(TorchDispatchMode):
-    """Notes the number type of every tensor that any operation takes or makes."""
+    """Records the dtypes of the inputs and outputs of every operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Walker(TorchDispatchMode):
 
 
 class Residual(nn.Module):
-    """A user's own CNN with all that is handled: both pools, an addition, BatchNorm with and without a layer before."""
+    """A user's CNN with every supported operation: pools, an addition, BatchNorm with and without a layer before."""
 
     def __init__(self, classes: int = 4) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Residual(nn.Module):
 
 
 def with_statistics(model: nn.Module, seed: int = 0) -> nn.Module:
-    """BatchNorm as if it had been trained."""
+    """Fill BatchNorm with random statistics, as after training."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in model.modules():

@@ -1,4 +1,4 @@
-"""What a worker's file says, and what must hold between the files of all workers of a run."""
+"""Assertions on worker files: within one file, and between those of all workers of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_kind(lines: list[Line], kind: str) -> list[Line]:
 
 
 def assert_complete(lines: list[Line], rank: int, num_steps: int) -> None:
-    """A head, all steps in order, and an end that says that nothing is missing."""
+    """Check for a head, all steps in order, and an end without dropped lines."""
     assert lines[0]["kind"] == "head"
     assert lines[0]["rank"] == rank
     assert lines[0]["clock_error_s"] >= 0
@@ -34,7 +34,7 @@ def assert_complete(lines: list[Line], rank: int, num_steps: int) -> None:
 
 
 def assert_nested(lines: list[Line]) -> None:
-    """Phases lie in their step and beside each other; blocked times lie in their operation and in their step."""
+    """Check that phases are within their step and do not overlap, and blocked times within operation and step."""
     steps = {line["step"]: (line["begin_s"], line["begin_s"] + line["iteration_s"]) for line in of_kind(lines, "step")}
     last_end = -1.0
     for span in of_kind(lines, "span"):
@@ -57,7 +57,7 @@ def assert_nested(lines: list[Line]) -> None:
 
 
 def assert_matching(workers: list[list[Line]]) -> None:
-    """A collective has the same number, name and bytes everywhere; the k-th message sent is the k-th received."""
+    """Check that collectives are equal on all workers and that the k-th message sent is the k-th received."""
     collectives = [
         {line["number"]: (line["op"], line["bytes"], line["peer"], line["step"]) for line in of_kind(lines, "op")
          if line["op"] not in ("send", "recv")}
@@ -69,7 +69,7 @@ def assert_matching(workers: list[list[Line]]) -> None:
 
 
 def messages(workers: list[list[Line]], op: str) -> dict[tuple[int, int, int], list[tuple[int, int]]]:
-    """(number, bytes) of every message, by sender, receiver and tag."""
+    """Return (number, bytes) of every message, by sender, receiver and tag."""
     found = defaultdict(list)
     for rank, lines in enumerate(workers):
         for line in of_kind(lines, "op"):

@@ -1,6 +1,6 @@
-"""One process that plays all workers, each with a replica and an optimiser of its own, and mixes them number by number.
+"""Oracle for strategies that mix weights: one process trains all replicas and mixes them number by number.
 
-Nothing here is shared with the strategies: who goes on from what is written down as plain loops over plain numbers.
+It shares no code with the strategies: mixing is written as plain loops over plain numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mean(numbers: list[float]) -> float:
 
 
 class Mixing:
-    """What becomes of the replicas after a step, and at the end: here, nothing and their mean."""
+    """Mixing of replicas after a step (default: none) and at the end (default: their mean)."""
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
@@ -47,7 +47,7 @@ class Mixing:
 
 
 class StepwiseMixing(Mixing):
-    """A number's trip starts at a worker; who it passes k-th has the mean of the first k + 1."""
+    """A number is passed along the workers; the k-th (from 0) continues with the mean of the first k + 1."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class StepwiseMixing(Mixing):
         self.corrections: Vectors | None = None
 
     def chunk_of(self, element: int, length: int) -> int:
-        """The chunk that a number lies in: the first `length mod p` chunks are one number longer."""
+        """Return the chunk of a number; the first `length mod p` chunks are one number longer."""
         if self.form == "whole":
             return 0
         last = -1
@@ -74,7 +74,7 @@ class StepwiseMixing(Mixing):
         raise AssertionError(f"{element} lies beyond {length}")
 
     def order(self, step: int, chunk: int) -> list[int]:
-        """Workers in the order in which a chunk's trip visits them."""
+        """Return the workers in the order in which a chunk is passed along."""
         first = chunk - step if self.rotate else chunk
         return [(first + k) % self.num_workers for k in range(self.num_workers)]
 
@@ -165,13 +165,13 @@ ORACLES: dict[str, Callable[[int, dict[str, Any], list[float]], Mixing]] = {
 
 
 def oracle_for(strategy: str, num_workers: int, model: str = "plain") -> Mixing:
-    """The mixing that a strategy's words mean, for a toy model."""
+    """Return the mixing of a strategy for a toy model."""
     spec = StrategySpec.parse(strategy)
     return ORACLES[spec.name](num_workers, spec.build().options, flat(toy_model(model)))
 
 
 def replica_steps(changes: dict[str, Any], mixing: Mixing, model: str = "plain") -> Iterator[Vectors]:
-    """All replicas after each step of a toy training; the last is followed by one row, what `finish` makes of them."""
+    """Yield all replicas after each step of a toy training, then the one replica that `finish` produces."""
     size = mixing.num_workers
     recipe, data = toy_recipe(size, changes), toy_data()
     models = [toy_model(model) for _ in range(size)]
@@ -216,7 +216,7 @@ def write(model: torch.nn.Module, numbers: list[float]) -> None:
 
 
 def follow(context: Context, strategy: str, changes: dict[str, Any], model: str = "plain") -> dict[str, Any]:
-    """What one worker's replica is after every step and after `finish`, and what it sent against what it predicted."""
+    """Return one worker's replica after every step and after `finish`, and its counted and predicted traffic."""
     comm = context.comm
     built = StrategySpec.parse(strategy).build()
     trainer = Trainer(toy_recipe(context.world_size, changes), built, toy_data(), context, toy_model(model))
@@ -241,7 +241,7 @@ def relative_error(found: list[float], expected: list[float]) -> float:
 
 
 def resume(context: Context, strategy: str, changes: dict[str, Any], at: int) -> tuple[list[float], list[float]]:
-    """A training that never stopped, and one that was stored and taken up again by a fresh worker in the middle."""
+    """Return the weights of an uninterrupted training and of one resumed from a checkpoint at step `at`."""
     recipe, data = toy_recipe(context.world_size, changes), toy_data()
 
     def fresh() -> Trainer:

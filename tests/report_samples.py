@@ -1,4 +1,4 @@
-"""Made-up measurements for the tests of the report, in the shape that real workers hand over."""
+"""Invented measurements for report tests, in the form that workers return."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def result(
     pace: float = 1.0,
     **changes: Any,
 ) -> RunResult:
-    """One run; steps differ a little so that percentiles do too. It learns `pace` times as fast as others."""
+    """One run; step times vary a little so that percentiles differ. `pace` scales the speed of learning."""
     num_workers = 1 if label == ONE_WORKER else 4
     workers = []
     for rank in range(num_workers):
@@ -102,7 +102,7 @@ def study_of(rows: list[list[RunResult]], **changes: Any) -> CompareResult:
 
 
 def usual_study(**changes: Any) -> CompareResult:
-    """One worker, no synchronisation, two strategies that differ; one label is an attack."""
+    """A study of one worker, no synchronisation and two strategies; one label contains a script."""
     times = {ONE_WORKER: 0.040, "none": 0.012, "ring": 0.015, "</script><script>alert(1)</script>": 0.030}
     rows = [
         [result(label, base * (1 + 0.01 * n), guarantee="NONE" if label == "none" else "EXACT") for n in range(3)]
@@ -129,5 +129,5 @@ def write_run(folder: Path, result: RunResult | None, *, of: Recipe | None = Non
 
 
 def write_report(paths: list[Path], output: Path) -> Path:
-    """The HTML page of stored runs and studies."""
+    """Write the HTML page of stored runs and studies."""
     return write_page(page_of(collect(paths)), output)

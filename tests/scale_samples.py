@@ -1,4 +1,4 @@
-"""Made-up scaling studies: one worker takes 40 ms, and a table says how long each strategy communicates."""
+"""Invented scaling studies: one worker takes 40 ms a step; a table sets the communication time of strategies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def split_of(step_s: float, communication_s: float, num_workers: int) -> Split:
 
 
 def one_run(label: str, num_workers: int, step_s: float, communication_s: float, **changes: Any) -> RunResult:
-    """A single run as a repeat of a point."""
+    """One repeat of a point."""
     made = result(label, step_s, **changes)
     return changed(
         made,
@@ -64,7 +64,7 @@ def point_row(
 
 
 def rows(mode: str, *, repeats: int = 3, costs: dict[str, dict[int, float]] = COSTS) -> list[Row]:
-    """The one worker and every strategy with 2, 3 and 4 workers."""
+    """Rows for one worker and for every strategy with 2, 3 and 4 workers."""
     found = [point_row(ONE_WORKER, mode, 1, ALONE_S, 0.0, repeats)]
     for label, by_workers in costs.items():
         for number, cost in by_workers.items():
@@ -79,7 +79,7 @@ def scaled(results: list[Row]) -> list[Row]:
 
 
 def scale_study(*modes: str, repeats: int = 3, results: list[Row] | None = None, **changes: Any) -> ScaleResult:
-    """A study as it is stored."""
+    """A scaling study in its stored form."""
     found = with_scaling(results if results is not None else [row for m in modes for row in rows(m, repeats=repeats)])
     kept = {"strong": {"batch_size": 100}, "weak": {"worker_batch_size": 25}}
     values = {

@@ -1,6 +1,6 @@
-"""Workers on shared memory that meet with accidents, as processes forked from one: `python shm_faults.py FOLDER`.
+"""Fault injection for the shared-memory comm, in processes forked from one: `python shm_faults.py FOLDER`.
 
-Prints what every worker of every scene had to say, as JSON. One process imports torch, so that many can die cheaply.
+Prints the outcome of every worker in every scenario as JSON. Only the parent imports torch, so forks are cheap.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Folder:
 
 
 def has_accident(comm: ShmComm, number: int) -> bool:
-    """Whether this is the victim; if so it goes, when its peers have had time to wait for it."""
+    """Send signal `number` to this process if it is the victim, once its peers wait for it; return whether it is."""
     if comm.rank != VICTIM:
         return False
     time.sleep(0.2)
@@ -80,13 +80,13 @@ def in_recv_any(comm: ShmComm, number: int) -> None:
 
 
 def in_long_send(comm: ShmComm, number: int) -> None:
-    """The victim goes when some of a message that fits into no channel lies in it."""
+    """Interrupt the victim while it is sent a message larger than a channel."""
     if not has_accident(comm, number):
         comm.send(torch.zeros(1 << 28, dtype=torch.uint8), VICTIM)
 
 
 def in_reduction(comm: ShmComm, number: int, *, has_started: bool = True) -> None:
-    """The victim goes after it said that it is ready, or before it does."""
+    """Interrupt the victim in a reduction, after (`has_started`) or before it contributes."""
     reduction = comm.reduction(1 << 16, torch.float32, CPU, shared=True)
     reduction.start(0, 1 << 16, lambda: None).wait()
     if not has_started:
@@ -108,7 +108,7 @@ def force_helpers() -> None:
 
 
 def look_around(comm: ShmComm, number: int) -> Any:  # noqa: ARG001
-    """What is open and visible once everybody is connected."""
+    """Return open files and mappings of shared memory after all workers connected."""
     kept = [comm.reduction(1000, torch.float32, CPU), comm.shared_vector(1000, torch.float32, CPU)]
     links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     mapped = Path("/proc/self/maps").read_text().count("memfd:paceline")
@@ -122,7 +122,7 @@ def look_around(comm: ShmComm, number: int) -> Any:  # noqa: ARG001
 
 
 def leave_early(comm: ShmComm, number: int) -> Any:  # noqa: ARG001
-    """Worker 0 made the memory, and is the first to be gone: the others still have it."""
+    """Close worker 0, which created the memory, first; the others must still be able to use it."""
     reduction = comm.reduction(8, torch.float32, CPU, shared=True)
     reduction.own.fill_(comm.rank + 1)
     reduction.start(0, 8).wait()
@@ -168,7 +168,7 @@ def worker(rank: int, name: str, folder: Path) -> dict[str, Any]:
 
 
 def fork(function: Callable[[], Any], *, stays: bool = False) -> tuple[int, int]:
-    """A process that does something and writes what came of it into a pipe; one that stays waits to be killed."""
+    """Fork a process that writes the result of `function` to a pipe; with `stays` it then waits to be killed."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
@@ -204,7 +204,7 @@ def play(name: str, folder: Path) -> list[Any]:
 
 
 def as_another_user() -> Any:
-    """Whether somebody else can open the memory, whose address he has got hold of."""
+    """Return the result of opening the memory by its address as another user; None unless root."""
     if os.getuid() != 0:
         return None
     segment = Segment.create(100)
@@ -226,7 +226,7 @@ def as_another_user() -> Any:
 
 
 def in_memory() -> set[str]:
-    """Files in shared memory, without those that tests beside this one write there."""
+    """Return the files in /dev/shm, without those of tests that run in parallel."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("paceline-test-")}
 
 

@@ -1,4 +1,4 @@
-"""Made-up sweeps for the tests of what is shown of them."""
+"""Invented sweeps for tests of their pages and tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def study(rows: list[Row], **changes: Any) -> SweepResult:
 
 
 def batches(**changes: Any) -> SweepResult:
-    """Larger batches are quicker and learn less; a remedy brings some of it back."""
+    """A sweep of batch sizes with falling accuracy, some of which a remedy recovers."""
     rows = []
     for number, size in enumerate((32, 128, 512)):
         point = {"train.batch_size": size}

@@ -1,4 +1,4 @@
-"""Small models and data, the same in every thread and process: weights come from a generator of their own."""
+"""Toy models and data, equal in every thread and process: weights come from a seeded generator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def toy_data(samples: int = SAMPLES, test_samples: int = 6, seed: int = 3) -> Da
 
 
 def toy_model(kind: str) -> nn.Module:
-    """A model in float64 with the same weights whenever it is asked for."""
+    """Return a float64 model with the same weights on every call."""
     model = _KINDS[kind]()
     model.double()
     generator = torch.Generator().manual_seed(11)
@@ -54,7 +54,7 @@ class Plain(nn.Module):
 
 
 class Normalised(nn.Module):
-    """BatchNorm over images and over vectors."""
+    """A model with BatchNorm over images and over vectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Normalised(nn.Module):
 
 
 class Frozen(Plain):
-    """The convolution is not trained."""
+    """A model whose convolution is not trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Frozen(Plain):
 
 
 class Sometimes(Plain):
-    """A layer that only some batches reach, and one that none does."""
+    """A model with a layer that only some batches use, and one that none uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Sometimes(Plain):
 
 
 class Tied(nn.Module):
-    """One weight under two names, and a buffer that is no part of a checkpoint."""
+    """A model with tied weights and a non-persistent buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Tied(nn.Module):
 
 
 class Mixed(Plain):
-    """Two number types: for a recipe in fp32, which leaves them as they are."""
+    """A model with two dtypes, for a recipe in fp32, which leaves them unchanged."""
 
     def double(self) -> Mixed:
         super().double()

@@ -1,4 +1,4 @@
-"""A strict reader of the trace event format: what viewers forgive or drop in silence is an error here."""
+"""Strict reader of the trace event format: reports errors that viewers ignore."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def need(condition: bool, text: str, event: Any = None) -> None:
 
 
 def read_strictly(path: Path) -> list[Event]:
-    """The events of a trace file, checked."""
+    """Return the events of a trace file after checking them."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     trace = json.loads(data, parse_constant=lambda word: need(False, f"{word} is not JSON"))
     need(isinstance(trace, dict) and isinstance(trace.get("traceEvents"), list), "no traceEvents")
@@ -70,7 +70,7 @@ def check_event(event: Event) -> None:
 
 
 def check_names(events: list[Event]) -> None:
-    """Every process and thread is named once; a thread's number belongs to one process."""
+    """Check that every process and thread is named once and that a thread's number belongs to one process."""
     processes = [event["pid"] for event in events if event["name"] == "process_name"]
     threads = [(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"]
     need(len(processes) == len(set(processes)), "a process has two names", processes)
@@ -81,14 +81,14 @@ def check_names(events: list[Event]) -> None:
 
 
 def nanoseconds(microseconds: float) -> int:
-    """Times have three digits after the point; anything finer is an error."""
+    """Convert microseconds to nanoseconds; a finer time is an error."""
     value = round(microseconds * 1000)
     need(value / 1000 == microseconds, f"{microseconds} is finer than a nanosecond")
     return value
 
 
 def check_slices(events: list[Event]) -> None:
-    """Slices of a track lie inside or beside each other."""
+    """Check that slices of a track are nested or disjoint."""
     for slices in slices_by_track(events).values():
         around: list[int] = []
         for begin, end in sorted(slices, key=lambda pair: (pair[0], -pair[1])):
@@ -108,7 +108,7 @@ def slices_by_track(events: list[Event]) -> dict[tuple[int, int], list[tuple[int
 
 
 def check_arrows(events: list[Event]) -> None:
-    """Every arrow has one start and one end, forward in time, each inside an open slice of its track."""
+    """Check that every arrow has one start and a later end, each inside an open slice of its track."""
     slices = slices_by_track(events)
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}
@@ -125,7 +125,7 @@ def check_arrows(events: list[Event]) -> None:
 
 
 def tracks(events: list[Event]) -> dict[str, list[str]]:
-    """Names of the threads that hold slices, by the name of their process, both as a viewer sorts them."""
+    """Return the names of threads with slices by process name, both in a viewer's order."""
     used = {(event["pid"], event["tid"]) for event in events if event["ph"] == "X"}
 
     def value(event: Event, name: str) -> Any:

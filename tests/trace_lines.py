@@ -1,4 +1,4 @@
-"""What workers of a made-up run wrote: steps of 10 ms, a message round a ring and an all-reduce in each."""
+"""Worker files of an invented run: steps of 10 ms, each with a ring message and an all-reduce."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STEP_S = 0.010
 
 
 def step_lines(rank: int, world_size: int, step: int, *, late_s: float = 0.0) -> list[Line]:
-    """One step of one worker: the k-th message to the next rank, then the k-th all-reduce, which all leave together.
+    """One step of one worker: a message to the next rank, then an all-reduce that ends on all ranks together.
 
-    A rank comes to the all-reduce `late_s` times its number later than rank 0.
+    Rank r enters the all-reduce `late_s * r` later than rank 0.
     """
     begin = step * STEP_S
     sent = begin + 0.004
@@ -59,7 +59,7 @@ def worker_lines(rank: int, world_size: int, num_steps: int, *, late_s: float = 
 
 
 def write_lines(folder: Path, lines: dict[int, list[Line]]) -> Path:
-    """A run's folder with what its workers wrote."""
+    """Write the folder of a run with these worker lines."""
     (folder / "workers").mkdir(parents=True)
     for rank, written in lines.items():
         text = "".join(json.dumps(line) + "\n" for line in written)

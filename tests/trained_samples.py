@@ -1,4 +1,4 @@
-"""Stored runs of small models that were really trained, made once for all tests of one process."""
+"""Stored runs of small trained models, created once per test process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENET = Recipe(name="small").replace({"model.name": "lenet5", "data.name": "mnis
 
 @lru_cache(maxsize=2)
 def trained_state(model_name: str = "lenet5", epochs: int = 3) -> dict[str, Tensor]:
-    """Weights of a model on the digits that come with the package."""
+    """Train a model on the digits that come with the package; return its weights."""
     recipe = LENET.replace({"model.name": model_name})
     data = load_data(recipe.data, seed=0)
     torch.manual_seed(0)
@@ -36,7 +36,7 @@ def trained_state(model_name: str = "lenet5", epochs: int = 3) -> dict[str, Tens
 
 
 def trained_run(folder: Path, state: dict[str, Tensor] | None = None, *, of: Recipe = LENET) -> Path:
-    """A run's folder with its weights."""
+    """Write the folder of a run with its weights."""
     write_run(folder, result("ring", 0.01), of=of)
     (folder / "checkpoints").mkdir()
     weights = trained_state(of.model.name) if state is None else state

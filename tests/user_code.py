@@ -1,4 +1,4 @@
-"""What a user may write: a model whose weights no seed decides, tied weights, and data for both."""
+"""User code for tests: a model whose weights ignore the seed, a model with tied weights, and data for both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toys import Tied, toy_data
 
 
 def unseeded() -> nn.Module:
-    """Weights from the system's randomness: different in every process."""
+    """A model with weights from the system's randomness, different in every process."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(72, 3))
     generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(6), "big"))
     with torch.no_grad():

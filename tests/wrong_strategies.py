@@ -1,4 +1,4 @@
-"""Strategies with one mistake each: what the certificate must find. Named `wrong_strategies.py:Class`."""
+"""Strategies with one mistake each, which the certificate must detect; used as `wrong_strategies.py:Class`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.strategies.stepwise import Stepwise
 
 @dataclass(kw_only=True)
 class UnweightedMean(AllReduce):
-    """Every worker counts alike, however many samples it had."""
+    """Average with equal weights, whatever the number of samples."""
 
     name: ClassVar[str] = "unweighted-mean"
 
@@ -29,7 +29,7 @@ class UnweightedMean(AllReduce):
 
 @dataclass(kw_only=True)
 class SkipsLastTensor(AllReduce):
-    """The last gradient is never exchanged, and this is predicted."""
+    """Skip the last gradient, and predict the traffic correctly."""
 
     name: ClassVar[str] = "skips-last-tensor"
 
@@ -44,7 +44,7 @@ class SkipsLastTensor(AllReduce):
 
 @dataclass(kw_only=True)
 class LosesOneNumber(AllReduce):
-    """In the second step one number of the last worker becomes NaN."""
+    """Set one number of the last worker to NaN in the second step."""
 
     name: ClassVar[str] = "loses-one-number"
     num_steps = 0
@@ -59,7 +59,7 @@ class LosesOneNumber(AllReduce):
 
 @dataclass(kw_only=True)
 class WrongPrediction(AllReduce):
-    """Exact, but one worker sends more than it says, from the second step on."""
+    """Synchronise exactly, but predict too much traffic for worker 1 from the second step on."""
 
     name: ClassVar[str] = "wrong-prediction"
     surplus: int = 8
@@ -71,7 +71,7 @@ class WrongPrediction(AllReduce):
 
 @dataclass(kw_only=True)
 class PromisesTooMuch(Stepwise):
-    """Replicas drift as they do, but it is said that they hardly do."""
+    """Declare a drift bound that is 100 times too small."""
 
     name: ClassVar[str] = "promises-too-much"
 
@@ -81,7 +81,7 @@ class PromisesTooMuch(Stepwise):
 
 @dataclass(kw_only=True)
 class NeverMeets(Gossip):
-    """Replicas stay near each other, but are not brought together at the end."""
+    """Leave replicas unsynchronised at the end."""
 
     name: ClassVar[str] = "never-meets"
 
@@ -90,7 +90,7 @@ class NeverMeets(Gossip):
 
 @dataclass(kw_only=True)
 class ForgetsAWorker(LocalSgd):
-    """After a synchronisation the last worker is one number off."""
+    """Change one number of the last worker after a synchronisation."""
 
     name: ClassVar[str] = "forgets-a-worker"
 

@@ -14,7 +14,7 @@ from paceline.recipe import ClusterConfig
 if TYPE_CHECKING:  # these import torch, which takes seconds
     from paceline.train.context import Context, Event
 
-DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # of host 0 with --nnodes
+DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # host 0 with --nnodes
 
 Function = Callable[..., Any]  # (context, **arguments) -> plain values; a module-level function
 

@@ -80,8 +80,8 @@ class ByHandPool(ProcessPool):
 
     def _check_same_task(self, task: Task) -> None:
         """Compare the requests of all hosts: with different ones they would wait for each other forever."""
-        asked = (task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)
-        digest = hashlib.sha256(repr(asked).encode()).hexdigest()
+        request = (task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)
+        digest = hashlib.sha256(repr(request).encode()).hexdigest()
         key = f"request{self._job}"
         publish(self._store, f"{key}/{self._node_rank}", digest)
         for other in range(self._num_nodes):

@@ -22,20 +22,20 @@ def find_launcher(request: LaunchRequest) -> Launcher:
 
 
 def _class_for(request: LaunchRequest) -> type[Launcher]:
-    asked = {cls: fit.because for cls in launchers.classes.values() if (fit := cls.detect(request)) is not None}
-    by_option = [cls for cls, because in asked.items() if because]
+    fits = {cls: fit.because for cls in launchers.classes.values() if (fit := cls.detect(request)) is not None}
+    by_option = [cls for cls, because in fits.items() if because]
     if request.launcher:
         chosen = launchers.get(request.launcher)
         for other in by_option:
             if other is not chosen:
                 raise UsageError(
-                    f"--launcher {request.launcher} conflicts with {asked[other]}, which selects launcher "
+                    f"--launcher {request.launcher} conflicts with {fits[other]}, which selects launcher "
                     f"{other.name}; use one of the two"
                 )
         return chosen
     if len(by_option) > 1:
-        raise UsageError(_conflict(by_option, asked))
-    return by_option[0] if by_option else next(cls for cls, because in asked.items() if not because)
+        raise UsageError(_conflict(by_option, fits))
+    return by_option[0] if by_option else next(cls for cls, because in fits.items() if not because)
 
 
 def _conflict(classes: list[type[Launcher]], because: dict[type[Launcher], str]) -> str:

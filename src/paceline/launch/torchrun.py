@@ -1,4 +1,4 @@
-"""Launcher under torchrun, or a program that sets the same variables: this process is one of the workers."""
+"""Launcher for processes that torchrun started: each is one worker. Other programs can set the same variables."""
 
 from __future__ import annotations
 
