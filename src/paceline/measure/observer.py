@@ -63,7 +63,7 @@ class Observer:
 
 
 class Observers:
-    """All observers of one loop, called in order; `run_ends` in reverse, so that the first can write lines of the others."""
+    """All observers of one loop, called in order; `run_ends` in reverse, so that the first writes for all."""
 
     def __init__(
         self,
