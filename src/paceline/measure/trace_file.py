@@ -100,7 +100,8 @@ def _choose_steps(
         if not any(step in asked for step in kept):
             nearest = min(kept, key=lambda step: abs(step - asked.first))
             raise UsageError(
-                f"nothing was recorded of {asked}: a long run keeps the spans of some steps only; the nearest is {nearest}"
+                f"nothing was recorded of {asked}: a long run keeps the spans of some steps only; "
+                f"the nearest is {nearest}"
             )
         return asked
     if profiled:
