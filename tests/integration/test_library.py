@@ -171,7 +171,7 @@ def test_ddp_with_every_backward_held_back(pool: LocalPool) -> None:
 
 
 def test_the_model_inside_of_what_ddp_wraps(pool: LocalPool) -> None:
-    assert sentence(on(pool, 2, "wrong_model")).endswith("call what parallel() returned")
+    assert sentence(on(pool, 2, "wrong_model")).endswith("call the model that parallel() returned")
 
 
 def test_parameters_unfrozen_too_late(pool: LocalPool) -> None:
@@ -200,12 +200,12 @@ def test_words_that_make_no_strategy() -> None:
     optimizer = library_uses.sgd(model)
     with pytest.raises(UsageError, match="unknown strategy 'rng'; did you mean 'ring'"):
         paceline.parallel(model, optimizer, "rng")
-    with pytest.raises(UsageError, match="a Strategy object has its codec already"):
+    with pytest.raises(UsageError, match="codec= conflicts with a Strategy object"):
         paceline.parallel(model, optimizer, build("ring"), codec="fp16")
     assert paceline.parallel(model, optimizer, build("ring")) == (model, optimizer)
     with pytest.raises(UsageError, match="the optimizer is a list"):
         paceline.parallel(model, [], "ring")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="the optimizer holds 4 parameters that are not the model's"):
+    with pytest.raises(UsageError, match="the optimizer has 4 parameters that are not the model's"):
         paceline.parallel(toy_model("plain"), optimizer)
     with pytest.raises(UsageError, match="no trainable parameter"):
         paceline.parallel(toy_model("plain").requires_grad_(requires_grad=False), optimizer)
@@ -213,9 +213,7 @@ def test_words_that_make_no_strategy() -> None:
 
 def test_the_order_of_calls() -> None:
     model = toy_model("plain")
-    with pytest.raises(
-        UsageError, match=r"paceline.parallel\(\) was called without a session: paceline.init\(\) comes"
-    ):
+    with pytest.raises(UsageError, match=r"without a session; call paceline.init\(\) first"):
         paceline.parallel(model, library_uses.sgd(model))
     with pytest.raises(UsageError, match="without a session"):
         paceline.finish()

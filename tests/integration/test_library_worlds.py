@@ -80,7 +80,7 @@ def test_workers_that_made_different_numbers_of_steps() -> None:
 def test_a_forgotten_finish_is_said_where_replicas_may_differ() -> None:
     for rank, worker in enumerate(workers("forgotten")):
         assert worker["code"] == 0, worker["err"]
-        assert f"worker {rank} ends without paceline.finish()" in worker["err"]
+        assert f"worker {rank} exits without paceline.finish()" in worker["err"]
     for worker in workers("forgotten_exact"):
         assert worker["code"] == 0, worker["err"]
         assert "paceline.finish" not in worker["err"]

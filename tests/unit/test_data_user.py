@@ -172,7 +172,7 @@ GOOD = "(torch.ones(2, 1), torch.ones(2))"
         (f"def make(): return [1, 2], {GOOD}", r"sample 0 of data .* is a int, not a pair \(input, target\)"),
         ("def make(needed): return needed", "raised TypeError: .*needed"),
         ("def make(): raise RuntimeError('no disk')", "raised RuntimeError: no disk"),
-        ("make = 5", "is a int, not something that can be called"),
+        ("make = 5", "is a int, not callable"),
         ("other = 5", "unknown data in .* 'make'"),
     ],
 )

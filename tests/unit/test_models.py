@@ -231,7 +231,7 @@ def test_a_factory_of_an_importable_module() -> None:
         ("lazy", "has lazy parameters without a shape; call it once on an input before returning it"),
         ("raises", "raised RuntimeError: no luck"),
         ("built", "is a Linear built already; give a function that builds it"),
-        ("number", "is a int, not something that can be called"),
+        ("number", "is a int, not callable"),
         ("fronzen", "unknown model in .*factories.py 'fronzen'; did you mean 'frozen'"),
     ],
 )
