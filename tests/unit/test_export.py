@@ -269,7 +269,7 @@ def test_wrong_requests(tmp_path: Path) -> None:
         ("cvs", run, "new", "did you mean 'csv'"),
         ("csv", run, "file", "is a file"),
         ("csv", run, "full", "is not empty"),
-        ("csv", empty, "new", "'empty' has no lines of workers to export"),
+        ("csv", empty, "new", "'empty' has no worker files to export"),
     ):
         done = run_command("export", str(folder), "--to", to, "-o", str(tmp_path / output))
         assert done.code == 2

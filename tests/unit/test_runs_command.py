@@ -361,7 +361,7 @@ def test_only_runs_and_studies_can_be_deleted(out: Path, tmp_path: Path, monkeyp
         (out / "link", out, "is a link"),
         (out / "link-to-run", out, "is a link"),
         (out / "file", out, "is not the folder"),
-        (inside, out, "the folder that you are in"),
+        (inside, out, "the current folder"),
         (nest, nest / "runs", "the folder of all runs"),
         (out, out, "neither a run nor a study"),
     ):

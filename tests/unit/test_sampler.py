@@ -208,9 +208,9 @@ def test_a_gpu_is_read_where_a_worker_has_one() -> None:
     assert isinstance(open_gpu(None), NoGpu)
     gpu = open_gpu(FakeDevice())
     assert isinstance(gpu, CudaGpu)
-    gpu._cuda, gpu._can_tell_use = FakeCuda(), True
+    gpu._cuda, gpu._has_pynvml = FakeCuda(), True
     assert gpu.read() == (42.0, 1 << 30)
-    gpu._can_tell_use = False  # pynvml is not installed
+    gpu._has_pynvml = False  # pynvml is not installed
     assert gpu.read() == (None, 1 << 30)
 
 

@@ -1,4 +1,4 @@
-"""What workers wrote, in the forms that other programs read."""
+"""Export of stored runs to CSV, Parquet, TensorBoard and MLflow."""
 
 from paceline.export.formats import FORMATS, export, sources_of
 

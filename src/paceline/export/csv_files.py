@@ -1,4 +1,4 @@
-"""One CSV file per kind of line, each with a header."""
+"""CSV export: one file with a header per table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline.export.tables import TABLES, ExportSource, Value, rows
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet run a text
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that begins with one of these
 
 
 def write(sources: Sequence[ExportSource], folder: Path) -> None:
@@ -20,9 +20,9 @@ def write(sources: Sequence[ExportSource], folder: Path) -> None:
             writers[table] = csv.writer(file)
             writers[table].writerow(table.columns)
         for table, row in rows(sources):
-            writers[table].writerow([_harmless(value) for value in row])
+            writers[table].writerow([_without_formula(value) for value in row])
 
 
-def _harmless(value: Value) -> Value:
-    """Numbers as they are; a text that a spreadsheet would take for a formula is marked as text."""
+def _without_formula(value: Value) -> Value:
+    """Prefix text that a spreadsheet would evaluate as a formula with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

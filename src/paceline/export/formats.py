@@ -1,4 +1,4 @@
-"""The forms that runs can be given away in: each a module with `write(sources, folder)`, imported when it is used."""
+"""Export formats: each is a module with `write(sources, folder)`, imported when it is used."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from paceline.worker_files import worker_files
 
 @dataclass(frozen=True)
 class Format:
+    """A format's module and requirements."""
+
     module: str
-    packages: tuple[str, ...] = ()  # that must be importable
-    extra: str = ""  # of paceline, which brings them
-    adds: bool = False  # to what is in the folder; others need one of their own
+    packages: tuple[str, ...] = ()  # must be importable
+    extra: str = ""  # the extra of paceline that installs the packages
+    adds: bool = False  # adds runs to an existing folder; other formats need a new or empty one
 
     def check(self, name: str) -> None:
         missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
@@ -42,7 +44,7 @@ FORMATS = {
 
 
 def sources_of(stored: Stored) -> list[ExportSource]:
-    """A run, or the runs of a study, that have something to give away."""
+    """Return the run, or the runs of a study, that have worker files."""
     folder = stored.folder
     found = []
     for inner in run_folders(folder):
@@ -51,12 +53,12 @@ def sources_of(stored: Stored) -> list[ExportSource]:
             label = item.results[0].label if item.results else item.asked_label
             found.append(ExportSource(inner.name, label, inner, item.started_at or 0.0, item.recipe_values))
     if not found:
-        raise UsageError(f"{folder.name!r} has no lines of workers to export")
+        raise UsageError(f"{folder.name!r} has no worker files to export")
     return found
 
 
 def export(sources: Sequence[ExportSource], to: str, output: Path) -> Path:
-    """Write runs to a folder, in one form; where it is the folder's only content, whole or not at all."""
+    """Write runs to a folder in one format. A new folder appears complete or not at all."""
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
     form = FORMATS[to]

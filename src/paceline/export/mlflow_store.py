@@ -1,4 +1,4 @@
-"""Runs in a folder that MLflow reads (its file store): the recipe as parameters, workers' numbers as metrics."""
+"""MLflow export to its file store: recipes become parameters, values of workers become metrics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from paceline.export.tables import ExportSource, scalars
 from paceline.worker_files import worker_files, worker_lines
 
 EXPERIMENT = "paceline"
-BATCH = 1000  # metrics in one call, as many as MLflow takes
-LONGEST = 6000  # characters of a parameter, as many as MLflow takes
-# Newer MLflow asks whoever writes its file store to say so (databases need more than an export should), and reports
-# its use to its makers unless told not to.
+BATCH = 1000  # metrics per call: MLflow's limit
+LONGEST = 6000  # characters of a parameter: MLflow's limit
+# Newer versions of MLflow write to a file store only with the first setting, and send telemetry without the second.
 SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
@@ -33,7 +32,7 @@ def write(sources: Sequence[ExportSource], folder: Path) -> None:
             for source in sources:
                 _write_run(client, experiment, source)
         except MlflowException as error:
-            raise RunError(f"MLflow refused: {error}") from error
+            raise RunError(f"MLflow export failed: {error}") from error
 
 
 def _write_run(client: Any, experiment: str, source: ExportSource) -> None:
@@ -42,7 +41,7 @@ def _write_run(client: Any, experiment: str, source: ExportSource) -> None:
     started = int(1000 * source.started)
     run_id = client.create_run(experiment, start_time=started, run_name=source.name).info.run_id
     last = started
-    status = "FAILED"  # unless all of it gets there
+    status = "FAILED"  # until everything is written
     try:
         params = [Param(key, str(value)[:LONGEST]) for key, value in _flat(source.recipe)]
         client.log_batch(run_id, params=params, tags=[RunTag("strategy", source.label)])

@@ -1,4 +1,4 @@
-"""One Parquet file per kind of line, written in groups of rows."""
+"""Parquet export: one file per table, written in groups of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from paceline.export.tables import TABLES, ExportSource, ExportTable, Value, rows
 
-GROUP_ROWS = 20_000  # of one table in memory
+GROUP_ROWS = 20_000  # rows of one table kept in memory
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
@@ -24,7 +24,7 @@ def write(sources: Sequence[ExportSource], folder: Path) -> None:
 
 
 class _File:
-    """One table on its way to the disk."""
+    """A Parquet file being written; rows are buffered up to GROUP_ROWS."""
 
     def __init__(self, table: ExportTable, folder: Path) -> None:
         self._schema = pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])

@@ -1,6 +1,7 @@
-"""Workers' lines as tables with fixed columns, one line at a time: a run may be larger than memory.
+"""Worker files as tables with fixed columns, or as named scalars over steps.
 
-Lines as named numbers over steps, for programs that draw curves."""
+Lines are read one at a time, since a run may be larger than memory.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ Value = int | float | str | None
 
 @dataclass(frozen=True)
 class ExportSource:
-    """One run to be given away."""
+    """A run to export."""
 
     name: str
-    label: str  # its strategy, as the user wrote it
+    label: str  # the strategy as the user wrote it
     folder: Path
     started: float  # seconds since 1970
     recipe: Mapping[str, Any]
@@ -27,7 +28,7 @@ class ExportSource:
 
 @dataclass(frozen=True, eq=False)
 class ExportTable:
-    """Lines of one kind: their columns with types; what a line does not have stays empty."""
+    """A table of all lines of one kind; a value that a line lacks is None."""
 
     name: str
     kind: str
@@ -90,7 +91,7 @@ _BY_KIND = {table.kind: table for table in TABLES}
 
 
 def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Value]]]:
-    """Every line of every worker that belongs to a table."""
+    """Yield every line that belongs to a table, for all workers of all runs."""
     for source in sources:
         for rank, file in worker_files(source.folder).items():
             for line in worker_lines(file):
@@ -99,7 +100,7 @@ def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Va
                     yield table, table.row(source, rank, line)
 
 
-OPEN_STEPS = 64  # steps whose sums are still added to: operations may be complete a few steps late
+OPEN_STEPS = 64  # steps kept open for sums: an operation may complete some steps late
 
 
 class Scalar(NamedTuple):
@@ -110,12 +111,12 @@ class Scalar(NamedTuple):
 
 
 def scalars(lines: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """One worker's numbers: of its steps, of each step's phases and operations, and of its resources."""
+    """Yield the scalars of one worker: steps, phases and operations per step, and resources."""
     sums = _Sums()
     elapsed_s, num_samples = 0.0, 0
     for line in lines:
         if line["kind"] == "step":
-            begin_s = line.get("begin_s", elapsed_s)  # runs of before do not say
+            begin_s = line.get("begin_s", elapsed_s)  # old runs have no begin_s
             elapsed_s = begin_s + line["iteration_s"]
             yield from (Scalar(name, value, line["step"], elapsed_s) for name, value in _step_values(line).items())
         elif line["kind"] in ("span", "op", "blocked"):
@@ -138,7 +139,7 @@ def _step_values(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _Sums:
-    """Seconds and bytes of a step by phase and operation; only the newest steps are held."""
+    """Sums of seconds and bytes per step, by phase and operation; only the newest steps are kept."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, float]] = {}
@@ -153,7 +154,7 @@ class _Sums:
         yield from self.close(OPEN_STEPS)
 
     def close(self, num_open: int) -> Iterator[Scalar]:
-        """The oldest steps beyond as many as may stay open."""
+        """Remove the oldest steps until `num_open` are left, and yield their sums."""
         while len(self._steps) > num_open:
             step = min(self._steps)
             end_s = self._ends.pop(step)

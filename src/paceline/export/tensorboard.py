@@ -1,4 +1,4 @@
-"""Event files for TensorBoard: a run per worker, curves over steps."""
+"""TensorBoard export: one event file per worker, with scalars over steps."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is measured, and what it was measured on."""
+"""Measurement of workers: spans, resources, traces, and their analysis."""

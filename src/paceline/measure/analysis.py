@@ -1,6 +1,4 @@
-"""A few steps of all workers as lanes of a chart.
-
-Everything that follows from the lines of all workers, in one pass over their files."""
+"""Analysis of worker files in one pass: the split, the stragglers, and a timeline of a few steps."""
 
 from __future__ import annotations
 
@@ -18,18 +16,18 @@ from paceline.results import Timeline as TimelineResult
 from paceline.worker_files import worker_files, worker_lines
 
 NUM_STEPS = 3
-LAST_DENSE = 999  # of later steps not every one is kept
-MOST_SPANS = 600  # of one lane: the shortest are left out
+LAST_DENSE = 999  # not every later step is kept
+MOST_SPANS = 600  # per lane; the shortest are dropped
 
 
 def first_shown(first: int, last: int) -> int:
-    """Where three steps from the middle of steps `first` to `last` begin, if possible where every step was kept."""
+    """Return the first of NUM_STEPS steps in the middle of `first` to `last`, if possible where every step is kept."""
     first_of_three = min((first + last) // 2 - NUM_STEPS // 2, LAST_DENSE - NUM_STEPS + 1, last - NUM_STEPS + 1)
     return max(first_of_three, first, 0)
 
 
 class TimelineBuilder:
-    """Collects the spans of the steps that are shown."""
+    """Collects the spans of NUM_STEPS steps for the timeline chart."""
 
     def __init__(self, first_step: int) -> None:
         self._first_step = first_step
@@ -44,7 +42,7 @@ class TimelineBuilder:
         lane += [_row(stop.key.op, "blocked", stop.begin_s, stop.end_s) for stop in lines.blocked]
 
     def result(self) -> TimelineResult | None:
-        """None where none of the steps was measured."""
+        """Return the timeline; None if none of its steps was measured."""
         if not self._lanes:
             return None
         lanes = [Lane(rank=rank, spans=_thinned(spans)) for rank, spans in sorted(self._lanes.items())]
@@ -64,7 +62,7 @@ Group = dict[int, StepLines]
 
 
 class Analysis(Value, frozen=True, kw_only=True):
-    """The findings in the files of all workers; None where nothing was measured."""
+    """Results of the analysis; None where nothing was measured."""
 
     split: Split | None = None
     stragglers: list[Straggler] | None = None
@@ -72,13 +70,13 @@ class Analysis(Value, frozen=True, kw_only=True):
 
 
 def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> Analysis:
-    """The split, the stragglers and the timeline of a run whose workers wrote into this folder."""
+    """Analyse the worker files of a run's folder."""
     workers = {rank: read_steps(worker_lines(file)) for rank, file in worker_files(folder).items()}
     return analyse(workers, first=first, last=last, factors=factors)
 
 
 def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int, factors: Factors) -> Analysis:
-    """The same from measured steps; those from `first` to `last` count."""
+    """Analyse the measured steps from `first` to `last`."""
     total, timeline = SplitSum(), TimelineBuilder(first_shown(first, last))
     own: dict[int, list[OwnWork]] = {rank: [] for rank in workers}
     for step, group, splits in _splits(workers, factors):
@@ -99,7 +97,7 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
 def _splits(
     workers: Mapping[int, Iterable[StepLines]], factors: Factors
 ) -> Iterator[tuple[int, Group, dict[int, StepSplit]]]:
-    """Step after step, what every worker wrote of it and how it divides."""
+    """Yield each step with the lines and splits of its workers."""
     arrivals = Arrivals()
     moving: dict[int, tuple[int, list[Interval]]] = {}
     for group in _one_behind(together(workers), arrivals):
@@ -112,7 +110,7 @@ def _splits(
 
 
 def _one_behind(groups: Iterator[Group], arrivals: Arrivals) -> Iterator[Group]:
-    """Hand on a step when the arrivals of the next are known too: a message may be sent in a later step."""
+    """Yield a step once the arrivals of the next are added: a message may be sent in a later step."""
     held: deque[Group] = deque()
     for group in groups:
         arrivals.add(group)

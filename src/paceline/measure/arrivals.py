@@ -1,4 +1,4 @@
-"""Who came to an operation last, and when a message was there: between the two, bytes can move."""
+"""Arrival times: when each worker reached an operation, and so when its bytes could move."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import NamedTuple
 from paceline.measure.intervals import Interval
 from paceline.measure.step_reader import CommOp, Key, StepLines
 
-# Messages may be received some steps after they were sent; what is older than this is forgotten.
+# Steps kept: a message may be received some steps after it was sent.
 KEPT_GROUPS = 4
 
 
 class Arrival(NamedTuple):
-    """The last one whom an operation needed, and when it came."""
+    """The time at which a worker reached an operation."""
 
     time_s: float
     rank: int
 
 
 class Arrivals:
-    """When every worker came to every operation of the last few steps."""
+    """Arrival times of all workers at the operations of the last KEPT_GROUPS steps."""
 
     def __init__(self) -> None:
         self._collectives: dict[int, dict[int, float]] = {}
@@ -28,7 +28,7 @@ class Arrivals:
         self._groups: list[tuple[list[int], list[tuple[int, int, int, int]]]] = []
 
     def add(self, group: Mapping[int, StepLines]) -> None:
-        """Take in one step of all workers, and forget what is old."""
+        """Add one step of all workers and drop the oldest."""
         numbers, messages = [], []
         for rank, lines in group.items():
             for op in lines.ops:
@@ -47,26 +47,26 @@ class Arrivals:
                 self._messages.pop(message, None)
 
     def last(self, key: Key, rank: int, end_s: float) -> Arrival | None:
-        """The last one whom a worker's operation needed; None where nobody else is known to have taken part.
+        """Return the last arrival that a worker's operation depended on; None if no other worker is known.
 
-        Who came after the operation had ended on this worker was not needed for it: a message can lie and wait, and
-        the root of a gather need not be there for all of its senders to have sent.
+        Arrivals after the operation ended on this worker are excluded: a message can be buffered, and senders of a
+        gather need not wait for its root.
         """
         if key.is_message:
             begins = {other: op.begin_s for other, op in self._messages.get(_message(key, rank), {}).items()}
         else:
             begins = self._collectives.get(key.number, {})
             begins = {other: begins[other] for other in _needed(key, rank, begins) if other in begins}
-        there = [Arrival(begin_s, other) for other, begin_s in begins.items() if other == rank or begin_s <= end_s]
-        if not any(arrival.rank != rank for arrival in there):
+        arrivals = [Arrival(begin_s, other) for other, begin_s in begins.items() if other == rank or begin_s <= end_s]
+        if not any(arrival.rank != rank for arrival in arrivals):
             return None
-        return max(there)
+        return max(arrivals)
 
     def transfer(self, op: CommOp, rank: int) -> Interval:
-        """When a worker's operation could move bytes: from the last arrival to its end.
+        """Return the interval in which an operation could move bytes: from the last arrival to its end.
 
-        A comm may say that a send is complete only when somebody looks at it, steps later; what the peer has received
-        moves no more.
+        A comm may report a send as complete only when it is polled, steps later; the interval ends when the peer has
+        received it.
         """
         arrival = self.last(op.key, rank, op.end_s)
         end_s = op.end_s
@@ -78,14 +78,14 @@ class Arrivals:
 
 
 def _message(key: Key, rank: int) -> tuple[int, int, int, int]:
-    """Sender, receiver, tag and number: the same on both ends."""
-    assert key.peer is not None, "a message has another end"
+    """Return sender, receiver, tag and number, which are equal on both ends."""
+    assert key.peer is not None, "a message has a peer"
     sender, receiver = (rank, key.peer) if key.op == "send" else (key.peer, rank)
     return sender, receiver, key.tag, key.number
 
 
 def _needed(key: Key, rank: int, known: Iterable[int]) -> Iterable[int]:
-    """Whom a worker's part of a collective cannot do without."""
+    """Return the ranks that a worker's part of a collective depends on."""
     if key.op in ("broadcast", "gather", "scatter") and key.peer is not None and rank != key.peer:
         return (rank, key.peer)
     return known

@@ -1,4 +1,4 @@
-"""Clocks of several workers brought together: what a worker's clock must be changed by to show rank 0's time."""
+"""Clock synchronisation: the offset of each worker's clock from the clock of rank 0."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-ROUNDS = 16  # the quickest of them counts: whatever made the others slower made them uncertain
+ROUNDS = 16  # the fastest round trip has the smallest error
 TAG = 0x7C02
 
 
 class ClockComm(Protocol):
-    """What is needed of a comm."""
+    """The methods of a comm that clock synchronisation and file collection use."""
 
     rank: int
     world_size: int
@@ -33,7 +33,7 @@ class ClockComm(Protocol):
 
 @dataclass(frozen=True)
 class Offset:
-    """What is added to this worker's clock to get rank 0's, how far off that can be, and when it was found."""
+    """Seconds to add to this worker's clock to get rank 0's, the largest error, and the time of the measurement."""
 
     seconds: float = 0.0
     error_s: float = 0.0
@@ -46,7 +46,7 @@ class Clock:
 
     origin: float  # the run's start, on rank 0's clock
     first: Offset = Offset()
-    last: Offset | None = None  # found again at the end: clocks of two hosts drift apart
+    last: Offset | None = None  # measured again at the end, since clocks of two hosts drift
 
     def run_time(self, moment: float) -> float:
         return moment + self.offset_at(moment) - self.origin
@@ -54,13 +54,13 @@ class Clock:
     def offset_at(self, moment: float) -> float:
         first, last = self.first, self.last
         if last is None or last.at <= first.at or abs(last.seconds - first.seconds) <= first.error_s + last.error_s:
-            return first.seconds  # no drift that could be told from the error
+            return first.seconds  # the drift is within the error
         share = min(max((moment - first.at) / (last.at - first.at), 0.0), 1.0)
         return first.seconds + share * (last.seconds - first.seconds)
 
 
 def agree_on_start(comm: ClockComm) -> Clock:
-    """Every worker's clock, and one start for all of them; all workers call it."""
+    """Return this worker's clock, with a common start of the run. Collective."""
     with comm.uncounted():
         offset = _measure(comm)
         origin = torch.tensor([perf_counter()], dtype=torch.float64)
@@ -69,13 +69,13 @@ def agree_on_start(comm: ClockComm) -> Clock:
 
 
 def measured_again(clock: Clock, comm: ClockComm) -> Clock:
-    """The same clock with its drift since the start; all workers call it."""
+    """Return the clock with its drift since the start. Collective."""
     with comm.uncounted():
         return Clock(clock.origin, clock.first, _measure(comm))
 
 
 def _measure(comm: ClockComm) -> Offset:
-    """Ask rank 0 for the time, over and over: its answer was given about halfway between question and receipt."""
+    """Measure the offset from rank 0, which reads its clock about halfway through a round trip."""
     if comm.rank == 0:
         for peer in range(1, comm.world_size):
             _answer(comm, peer)
@@ -83,19 +83,16 @@ def _measure(comm: ClockComm) -> Offset:
     best = Offset(error_s=float("inf"))
     question, answer = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     for _ in range(ROUNDS):
-        asked = perf_counter()
+        sent_at = perf_counter()
         comm.send(question, 0, TAG)
         comm.recv(answer, 0, TAG)
-        told = perf_counter()
-        error_s = (told - asked) / 2
+        received_at = perf_counter()
+        error_s = (received_at - sent_at) / 2
         if error_s < best.error_s:
-            best = Offset(float(answer) - (asked + told) / 2, error_s, told)
-    return _settled(best)
-
-
-def _settled(found: Offset) -> Offset:
-    """Clocks that cannot be told apart are one clock, their host's: those of two hosts differ by when they booted."""
-    return Offset(0.0, found.error_s, found.at) if abs(found.seconds) <= found.error_s else found
+            best = Offset(float(answer) - (sent_at + received_at) / 2, error_s, received_at)
+    # An offset within the error means the same host, whose processes share a clock; clocks of two hosts differ by
+    # their boot times.
+    return Offset(0.0, best.error_s, best.at) if abs(best.seconds) <= best.error_s else best
 
 
 def _answer(comm: ClockComm, peer: int) -> None:

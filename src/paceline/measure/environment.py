@@ -1,4 +1,4 @@
-"""Facts of the machine that a result was measured on."""
+"""Facts about the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.results import Environment
 
 
 def environment() -> Environment:
-    """The facts that a reader needs to judge a figure; none of them names a person."""
+    """Return versions, hardware and load of this machine, without personal data."""
     return Environment(
         paceline=__version__,
         python=platform.python_version(),

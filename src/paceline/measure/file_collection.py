@@ -1,4 +1,4 @@
-"""File collection: workers without a disk in common with rank 0 send it their files over the comm, in pieces."""
+"""File collection: workers that do not share a disk with rank 0 send it their files over the comm."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Workers that are slowed down, killed or hung on purpose, so that what notices it can be tested.
+"""Fault injection: slow down, kill or hang workers, to test how that is detected.
 
 slow:rank=2,ms=200,phase=backward     every step of worker 2 sleeps 200 ms in backward
 slow:rank=1,factor=1.5                worker 1 sleeps half as long as it works, in every phase
 kill:rank=3,step=50                   worker 3 ends itself with SIGKILL when step 50 begins
-hang:rank=1,step=20                   worker 1 stops answering when step 20 begins
+hang:rank=1,step=20                   worker 1 stops responding when step 20 begins
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST_MS = 60_000  # a minute in every step
 MOST_FACTOR = 1000
 MOST_CREDIT_S = 0.0002
 NAP_S = 0.0002
-UNWANTED = 1 << 62  # the step of operations that only we want to hear of
+UNWANTED = 1 << 62  # step of operations that only the injector listens to
 SHOWN = "slow:rank=2,ms=200,phase=backward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Injection:
-    """What happens to one worker. Steps count from 0."""
+    """A fault of one worker. Steps count from 0."""
 
     kind: str  # slow, kill, hang
     rank: int
@@ -44,7 +44,7 @@ class Injection:
 
     @staticmethod
     def parse(text: str) -> Injection:
-        """From `KIND:key=value,...`; a UsageError says what is wrong with it."""
+        """Parse `KIND:key=value,...`; raise UsageError if it is invalid."""
         kind, _, rest = text.partition(":")
         if kind not in ALLOWED:
             raise unknown(f"injection in --inject {text!r}:", kind, ALLOWED)
@@ -65,7 +65,7 @@ class Injection:
 
 
 def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int) -> None:
-    """Raise UsageError for what cannot happen in such a run; before anything starts."""
+    """Raise UsageError for a rank or step that the run does not have."""
     for text in texts:
         injection = Injection.parse(text)
         if injection.rank >= num_workers:
@@ -79,21 +79,21 @@ def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int
 
 
 def nap(seconds: float) -> None:
-    """Sleep in short pieces: after a long sleep the core is cold, and work slower than was asked for."""
+    """Sleep in short pieces: after a long sleep the core is cold, and work would slow down more than requested."""
     end = time.perf_counter() + seconds
     while (left := end - time.perf_counter()) > 0:
         time.sleep(min(left, NAP_S))
 
 
 class Injector(Observer):
-    """Does to this worker what was asked for. It listens to the comm, since time blocked is not work of its own."""
+    """Applies injections to this worker. It listens to the comm to exclude blocked time from the worker's own work."""
 
     def __init__(
         self, injections: Sequence[Injection], comms: Sequence[Any], sleep: Callable[[float], None] = nap
     ) -> None:
         self._injections = list(injections)
         self._comms = list(comms)
-        self._ears: list[tuple[Any, _Ear]] = []
+        self._listeners: list[tuple[Any, _Listener]] = []
         self._sleep = sleep
         self._blocked: list[tuple[float, float]] = []  # since the last phase ended
         self._is_new_step = dict.fromkeys(PHASES, True)
@@ -101,8 +101,8 @@ class Injector(Observer):
 
     def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
         for comm in self._comms:
-            comm.listener = _Ear(comm.listener, self._blocked.append)
-            self._ears.append((comm, comm.listener))
+            comm.listener = _Listener(comm.listener, self._blocked.append)
+            self._listeners.append((comm, comm.listener))
 
     def step_begins(self, step: int) -> None:
         self._is_new_step = dict.fromkeys(PHASES, True)
@@ -116,7 +116,7 @@ class Injector(Observer):
         now = time.perf_counter()
         began = now - elapsed_s
         for comm in self._comms:
-            comm.settle(now)  # what torch's own code waited for in backward ended here, before the sleep
+            comm.settle(now)  # waits of torch's own code in backward end here, before the sleep
         own_s = elapsed_s - sum(end - max(begin, began) for begin, end in self._blocked if end > began)
         for injection in self._injections:
             if injection.kind == "slow" and injection.phase in ("", phase):
@@ -129,13 +129,13 @@ class Injector(Observer):
         self._blocked.clear()
 
     def run_ends(self) -> None:
-        for comm, ear in self._ears:
-            comm.listener = ear.before
+        for comm, listener in self._listeners:
+            comm.listener = listener.before
 
     def _pay(self, phase: str) -> None:
-        """Sleep what is owed. A sleep lasts a little longer than asked for: the next one of the phase is shorter.
+        """Sleep for the phase's debt. A sleep that is slightly too long shortens the next one of the phase.
 
-        What a busy machine adds to a sleep is not taken off: every step is to be slow, not every other one.
+        The credit is limited to MOST_CREDIT_S: on a busy machine every step must stay slow, not every other one.
         """
         if self._debt_s[phase] > 0:
             begin = time.perf_counter()
@@ -143,8 +143,8 @@ class Injector(Observer):
             self._debt_s[phase] = max(self._debt_s[phase] - (time.perf_counter() - begin), -MOST_CREDIT_S)
 
 
-class _Ear:
-    """Listens to a comm beside whoever listened before, also in steps of which that one wants to hear nothing."""
+class _Listener:
+    """Comm listener that wraps the one before, and also listens in steps that the other skips."""
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:
         self.before = before
@@ -174,7 +174,7 @@ class _Ear:
 def _end(kind: str) -> None:
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    while True:  # whoever waits for this worker has a time limit
+    while True:  # the others have a time limit
         time.sleep(3600)
 
 
@@ -195,7 +195,7 @@ def _values(text: str, kind: str, rest: str) -> dict[str, str]:
 def _whole(text: str, key: str, given: dict[str, str]) -> int:
     value = given.get(key)
     if value is None:
-        raise UsageError(f"--inject {text!r} does not say {key}=...")
+        raise UsageError(f"--inject {text!r} needs {key}=...")
     number = whole_number(value)
     if number is None:
         raise UsageError(f"--inject {text!r}: {key} must be a whole number from 0 on, not {value!r}")

@@ -1,4 +1,4 @@
-"""Sets of moments as sorted, disjoint intervals: union, intersection and difference, each in one pass."""
+"""Sorted, disjoint time intervals: union, intersection and difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Intervals = list[Interval]
 
 
 def union(parts: Iterable[Interval]) -> Intervals:
-    """Any intervals, in any order, as sorted ones that do not touch; empty ones are left out."""
+    """Merge any intervals into sorted, disjoint ones; empty ones are dropped."""
     found: Intervals = []
     for begin, end in sorted(part for part in parts if part[1] > part[0]):
         if found and begin <= found[-1][1]:
@@ -21,7 +21,7 @@ def union(parts: Iterable[Interval]) -> Intervals:
 
 
 def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
-    """Moments that are in both."""
+    """Return the times in both."""
     found: Intervals = []
     i = j = 0
     while i < len(ours) and j < len(theirs):
@@ -36,7 +36,7 @@ def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
 
 
 def difference(ours: Intervals, theirs: Intervals) -> Intervals:
-    """Moments that are in ours and not in theirs."""
+    """Return the times in ours but not in theirs."""
     found: Intervals = []
     j = 0
     for begin, end in ours:
@@ -54,5 +54,5 @@ def difference(ours: Intervals, theirs: Intervals) -> Intervals:
 
 
 def length(parts: Iterable[Interval]) -> float:
-    """How long intervals last together; they must not overlap."""
+    """Return the total length of disjoint intervals."""
     return sum(end - begin for begin, end in parts)

@@ -1,4 +1,4 @@
-"""What a worker says of itself while it trains, a few times a second."""
+"""Progress events of a worker, a few times per second."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from paceline.measure.observer import Observer, Row, RunFacts
 
 INTERVAL_S = 0.2
-WINDOW_S = 2.0  # over which speed and time inside the comm are taken: steady to look at, and soon up to date
-MOST_STEPS = 200  # of a window, however short steps are
+WINDOW_S = 2.0  # window for throughput and time blocked in the comm
+MOST_STEPS = 200  # in a window
 
 
 class _Step(NamedTuple):
@@ -19,12 +19,12 @@ class _Step(NamedTuple):
     num_samples: int
     num_right: int
     num_answers: int
-    blocked_s: float  # since the run's start, in steps of which the comm's operations were heard
-    heard_s: float  # how long those steps took
+    blocked_s: float  # since the run's start, in steps whose operations were recorded
+    recorded_s: float  # duration of those steps
 
 
 class Live(Observer):
-    """Emits an event at most so often: how far a worker is, how fast, and how much it stands still in the comm."""
+    """Emits progress events, at most one per INTERVAL_S: step, throughput, and share of time blocked in the comm."""
 
     def __init__(
         self,
@@ -34,15 +34,13 @@ class Live(Observer):
         waited: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
         more: Callable[[], Row] = dict,
     ) -> None:
-        """`more` is added to each event.
-
-        `waited`: seconds that the worker stood still inside the comm so far, and of the steps for which that is known.
-        """
+        """`more` returns fields to add to each event; `waited` returns the seconds blocked in the comm so far, and the
+        duration of the steps in which that was recorded."""
         self._emit, self._log_every, self._waited, self._more = emit, log_every, waited, more
         self._in_comm_percent: float | None = None
         self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
-        self._told_at = float("-inf")
-        self._last: Row | None = None  # what is known of the last step
+        self._emitted_at = float("-inf")
+        self._last: Row | None = None  # fields of the last step
 
     def run_begins(self, facts: RunFacts) -> None:
         self._facts = facts
@@ -60,16 +58,16 @@ class Live(Observer):
             "iteration": step % self._facts.steps_per_epoch + 1,
             "loss": facts["loss"],
         }
-        if is_log or now - self._told_at >= INTERVAL_S:
-            self._tell("log" if is_log else "progress", now)
+        if is_log or now - self._emitted_at >= INTERVAL_S:
+            self._emit_event("log" if is_log else "progress", now)
 
     def steps_end(self) -> None:
-        """How it ended, whichever step was the last (a target may end a run early) and however short the run was."""
+        """Emit a last event: the run may be short, or end early at its target."""
         if self._last is not None:
-            self._tell("progress", self._recent[-1].end)
+            self._emit_event("progress", self._recent[-1].end)
 
-    def _tell(self, kind: str, now: float) -> None:
-        self._told_at = now
+    def _emit_event(self, kind: str, now: float) -> None:
+        self._emitted_at = now
         self._emit({"kind": kind, **(self._last or {}), **self._recently(now), **self._more()})
 
     def _recently(self, now: float) -> Row:
@@ -78,9 +76,9 @@ class Live(Observer):
         first, *steps = self._recent
         elapsed_s = max(now - first.end, 1e-9)
         answers = sum(step.num_answers for step in steps)
-        heard_s = steps[-1].heard_s - first.heard_s
-        if heard_s > 0:  # in a long run few steps are heard: the last figure stands meanwhile
-            self._in_comm_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / heard_s
+        recorded_s = steps[-1].recorded_s - first.recorded_s
+        if recorded_s > 0:  # in a long run few steps are recorded: keep the last value until then
+            self._in_comm_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / recorded_s
         return {
             "accuracy": sum(step.num_right for step in steps) / answers if answers else None,
             "samples_per_s": sum(step.num_samples for step in steps) / elapsed_s,

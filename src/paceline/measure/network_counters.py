@@ -1,7 +1,7 @@
-"""Network bytes as the kernel counts them: of this process's own TCP connections, and of an emulated node's interfaces.
+"""Network counters of the kernel: bytes of this process's TCP connections and of an emulated node's interfaces.
 
-Every connection is asked through its own file descriptor (TCP_INFO), so that a host with a hundred thousand sockets of
-other people costs nothing, no privilege is needed, and a container without netlink's sock_diag still answers.
+TCP_INFO is read from each file descriptor of this process. Unlike netlink's sock_diag, this needs no privilege, works
+in containers, and does not slow down on hosts with many sockets.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _FIRST_USERS = 0xEFFFFFFD  # the inode of the user namespace that the system sta
 
 # Offsets in Linux's struct tcp_info, which only ever grows at its end.
 _OPTIONS, _ACKED, _RECEIVED, _SEGMENTS, _UNSENT, _SENT = 5, 120, 128, 136, 144, 200
-_BEFORE_SENT = 160  # as much of it as every kernel since 4.6 fills in; bytes_sent came with 4.19
+_BEFORE_SENT = 160  # size of the struct since Linux 4.6; bytes_sent was added in 4.19
 _WITH_SENT = 216
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went over TCP connections. Payload counts once, however often it had to be sent."""
+    """Bytes over TCP connections. Retransmitted payload counts once."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
     retransmitted_bytes: int = 0
-    header_bytes: int = 0  # of IP and TCP, on everything sent, acknowledgements too; worked out from the segments
+    header_bytes: int = 0  # IP and TCP headers of all sent segments, with acknowledgements; computed
     unsent_bytes: int = 0  # still in the kernel, not in `sent_bytes`
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Traffic)))
 
     def since(self, before: Traffic) -> Traffic:
-        """What came after an earlier reading."""
+        """Return the difference from an earlier reading; `unsent_bytes` stays as it is."""
         return Traffic(
             self.sent_bytes - before.sent_bytes,
             self.received_bytes - before.received_bytes,
@@ -57,10 +57,10 @@ class Traffic:
 
 
 class Connections:
-    """This process's TCP connections. One that was closed stays in the count with what was last seen of it."""
+    """TCP connections of this process. Closed ones stay in the totals with their last reading."""
 
     def __init__(self) -> None:
-        # Not released around a call: these return at once, and giving the interpreter's lock away takes longer.
+        # PyDLL keeps the GIL: these calls return at once, and releasing it would take longer.
         self._libc: Any = ctypes.PyDLL(None, use_errno=True)
         self._info = ctypes.create_string_buffer(_INFO_BYTES)
         self._word = ctypes.c_uint64()
@@ -70,7 +70,7 @@ class Connections:
 
     @staticmethod
     def open() -> Connections | None:
-        """None where the kernel does not say."""
+        """Return a reader; None if the kernel lacks these counters."""
         if not sys.platform.startswith("linux") or not os.path.isdir(_FDS):
             return None
         found = Connections()
@@ -79,7 +79,7 @@ class Connections:
         return found if known else None
 
     def read(self) -> Traffic:
-        """Over all connections of this process, from the beginning of each."""
+        """Return the totals of all connections since each was opened."""
         found: dict[int, Traffic] = {}
         for name in os.listdir(_FDS):
             fd = int(name)
@@ -116,7 +116,7 @@ class Connections:
 
 
 def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
-    """One connection's counts from what TCP_INFO gave."""
+    """Return the counts of one connection from its TCP_INFO."""
     acked, received, segments = struct.unpack_from("=QQI", info, _ACKED)
     (unsent,) = struct.unpack_from("=I", info, _UNSENT)
     sent, again = struct.unpack_from("=QQ", info, _SENT) if size >= _WITH_SENT else (acked, 0)
@@ -126,10 +126,10 @@ def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
 
 
 def is_in_own_namespace() -> bool:
-    """Whether this process sees a network of its own, as in an emulated node, rather than the host's.
+    """Whether this process has its own network namespace, as in an emulated node.
 
-    It does where a process that it descends from sees another one. Some of those may not be looked at; then a network
-    is its own where it belongs to a user namespace of its own, as `unshare` and rootless containers make it.
+    True if an ancestor process is in another one. Ancestors may be unreadable, so it is also true if the network
+    namespace belongs to this process's own user namespace, as with `unshare` and rootless containers.
     """
     try:
         own = os.readlink("/proc/self/ns/net")
@@ -149,7 +149,7 @@ def _networks_of_ancestors() -> Iterator[str]:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 pid = int(file.read().rpartition(")")[2].split()[1])
         except OSError:
-            return  # it has ended
+            return  # the process has ended
 
 
 def _network_is_of_own_users() -> bool:
@@ -159,7 +159,7 @@ def _network_is_of_own_users() -> bool:
     try:
         owner = fcntl.ioctl(network, _NS_GET_USERNS)
     except OSError:
-        return False  # it belongs to somebody outside
+        return False  # owned by a user namespace outside
     finally:
         os.close(network)
     try:
@@ -169,13 +169,13 @@ def _network_is_of_own_users() -> bool:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Bytes sent and received by the interfaces of this network namespace, headers included, loopback left out."""
+    """Return bytes sent and received by the interfaces of this network namespace, with headers, without loopback."""
     with open(_INTERFACES, encoding="ascii") as file:
         return count_interfaces(file.read())
 
 
 def count_interfaces(text: str) -> tuple[int, int]:
-    """The same from the text of /proc/net/dev."""
+    """Return bytes sent and received from the text of /proc/net/dev, without loopback."""
     sent = received = 0
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")

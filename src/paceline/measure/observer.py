@@ -1,4 +1,4 @@
-"""Who watches a worker's loop: observers are told what it does, and neither strategies nor models know of them."""
+"""Observers: callbacks of a worker's training loop, independent of strategies and models."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from paceline.results.value import Json
 
 Row = Json  # a line of workers/RANK.jsonl, or facts about a step
 
-COMMUNICATION = "communication"  # the loop waits for the strategy to agree, after backward or after the step
+COMMUNICATION = "communication"  # the loop waits for the strategy to synchronise, after backward or after the step
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", COMMUNICATION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What an observer may want to know when a run begins, and where it leaves what it found."""
+    """Facts of a run for its observers, and the function that writes their lines."""
 
     rank: int
     world_size: int
     total_steps: int
     steps_per_epoch: int
-    folder: str  # the run's folder while it is written; empty where there is none or this worker cannot reach it
-    write: Callable[[Row], None]  # puts a line into workers/RANK.jsonl; any thread may call it, and it never blocks
+    folder: str  # the run's temporary folder; empty if there is none or this worker cannot access it
+    write: Callable[[Row], None]  # appends a line to workers/RANK.jsonl; thread-safe, never blocks
     run_time: Callable[[float], float]  # this worker's perf_counter as seconds since the run's start, on rank 0's clock
 
 
 class Observer:
-    """Told about one worker's loop, in its own thread. Times are those of `time.perf_counter`."""
+    """Callbacks of one worker's loop, called in its thread. Times are from `time.perf_counter`."""
 
     def run_begins(self, facts: RunFacts) -> None: ...
 
@@ -38,7 +38,7 @@ class Observer:
     def phase_begins(self, phase: str) -> None: ...
 
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
-        """What is done here belongs to the phase: it slows it down."""
+        """Called inside the phase: time spent here lengthens it."""
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None: ...
 
@@ -47,23 +47,23 @@ class Observer:
         sent_bytes (so far, by the comm's own count)."""
 
     def steps_end(self) -> None:
-        """After the last step, before replicas are brought together and judged."""
+        """Called after the last step, before the final synchronisation and evaluation."""
 
     def pause(self) -> None:
-        """Until `resume`, nothing is wanted: what measuring costs is found by leaving it out now and then."""
+        """Stop measuring until `resume`; profiling overhead is measured by comparing both."""
 
     def resume(self) -> None: ...
 
     def run_ends(self) -> None:
-        """Also when training failed."""
+        """Called at the end, also after a failure."""
 
     def findings(self) -> Row:
-        """After a run that did not fail: fields of the WorkerReport that this observer knows."""
+        """Return the fields of the WorkerReport that this observer provides; called after a successful run."""
         return {}
 
 
 class Observers:
-    """All observers of one loop, told in order; of its end in reverse, so that the first may write for all."""
+    """All observers of one loop, called in order; `run_ends` in reverse, so that the first writes for all."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Observers:
         *,
         steps_per_block: int = 0,
     ) -> None:
-        """`synchronize` waits for a device that computes behind the loop's back, so that phases last as they should.
+        """`synchronize` waits for an asynchronous device, so that phases contain their device time.
 
-        With steps per block, observers are told of one block of steps and not of another, see `is_measured`.
+        With `steps_per_block`, observers run only in some blocks of steps, see `is_measured`.
         """
-        self.members = self._everybody = tuple(members)
-        # The others need no exact phases: a device is not waited for on their account.
+        self.members = self._all = tuple(members)
+        # Only these need exact phases, and so a wait for the device.
         self._of_phases = tuple(filter(_watches_phases, self.members))
         self._synchronize = synchronize
         self._steps_per_block = steps_per_block
@@ -93,13 +93,13 @@ class Observers:
             member.step_begins(step)
 
     def begin_phase(self, phase: str) -> float:
-        """A phase begins; says when, for its end."""
+        """Begin a phase and return its start time."""
         for member in self.members:
             member.phase_begins(phase)
         return time.perf_counter()
 
     def end_phase(self, phase: str, begin: float) -> None:
-        """A phase that began then ends now, as soon as observers let it."""
+        """End the phase that began at `begin`."""
         if not self._of_phases:
             return
         if self._synchronize is not None:
@@ -116,31 +116,31 @@ class Observers:
             member.step_ends(step, facts)
 
     def steps_end(self) -> None:
-        for member in self._everybody:
+        for member in self._all:
             member.steps_end()
 
     def run_ends(self) -> None:
-        with ExitStack() as stack:  # one that fails does not keep the others from ending
-            for member in self._everybody:
+        with ExitStack() as stack:  # calls the rest if one raises
+            for member in self._all:
                 stack.callback(member.run_ends)
 
     def findings(self) -> Row:
         found: Row = {}
-        for member in self._everybody:
+        for member in self._all:
             found |= member.findings()
         return found
 
     def _switch(self, *, is_on: bool) -> None:
-        for member in self._everybody:
+        for member in self._all:
             (member.resume if is_on else member.pause)()
-        self.members = self._everybody if is_on else ()
+        self.members = self._all if is_on else ()
         self._of_phases = tuple(filter(_watches_phases, self.members))
 
 
 def is_measured(step: int, steps_per_block: int) -> bool:
-    """Whether a step is measured where blocks with and without take turns: on, off, off, on, over and over.
+    """Whether a step is measured when measured and unmeasured blocks alternate: on, off, off, on, repeated.
 
-    In that order neither comes first more often, so that a machine that gets slower or faster favours neither.
+    This order cancels a steady drift of the machine's speed.
     """
     return step // steps_per_block % 4 in (0, 3)
 

@@ -1,4 +1,4 @@
-"""The observer that writes a worker's file, and the listener that hears of its comm's operations."""
+"""Recorder of a worker's file: an observer of the loop and a listener to the comm's operations."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from paceline.measure.spans import BLOCKED, MEDIUM_CODES, NO_PEER, OP, OP_CODES,
 from paceline.measure.spool import CHUNK_NUMBERS, Spool
 
 SCHEMA = 1
-HAND_OVER_S = 0.5  # what a worker that is killed can lose at most
+HAND_OVER_S = 0.5  # most that a killed worker loses
 
 
 class RecordedComm(Protocol):
-    """What is needed of a comm."""
+    """The members of a comm that the recorder uses."""
 
     listener: Any
 
     def settle(self, end: float) -> None: ...
 
-    def wire(self) -> Any: ...
-
 
 class Recorder(Observer):
-    """Writes every step of one worker, and with spans also its phases and what its comm did.
+    """Records every step of one worker; with spans, also its phases and operations of its comm.
 
-    During a step numbers are only appended to a list; after it they are packed, and now and then handed to the thread
-    that writes.
+    During a step, numbers are appended to a list; after it they are packed, and queued for the writer thread every
+    HAND_OVER_S.
     """
 
     def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
-        """`comms`: the workers' own first; it counts for all of them."""
+        """`comms`: the comm of all workers first."""
         self.clock = clock
-        self.step = -1  # of which operations are wanted now
+        self.step = -1  # step whose operations are recorded; -1 for none
         head = {
             "kind": "head",
             "schema": SCHEMA,
@@ -54,7 +52,8 @@ class Recorder(Observer):
         self._numbers: list[float] = []
         self._packed = array("d")
         self._handed_over = 0.0
-        self.blocked_s = self.heard_s = 0.0  # of all steps of which operations were heard: their time, and that blocked
+        # Time blocked in recorded steps, and the duration of those steps.
+        self.blocked_s = self.heard_s = 0.0
 
     def run_begins(self, facts: RunFacts) -> None:
         del facts

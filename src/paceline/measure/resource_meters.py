@@ -1,6 +1,4 @@
-"""Memory, files and CPU time of this process, as its kernel counts them.
-
-Use of the GPU that a worker computes on; nothing where it computes on none."""
+"""Meters of this process: CPU time, memory and file bytes from the kernel, and use of its GPU."""
 
 from __future__ import annotations
 
@@ -12,27 +10,27 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
-_FORGET_PEAK = b"5"  # what /proc/self/clear_refs takes for: the peak is what is in use now
+_FORGET_PEAK = b"5"  # value for /proc/self/clear_refs that resets the peak
 
 
 @dataclass(frozen=True)
 class Usage:
-    """One reading; bytes of files count from the process's start. None: this system does not say."""
+    """One reading. File bytes count from the start of the process; None if the system does not report them."""
 
     cpu_s: float  # of all threads
-    at_s: float  # when that was read, on the clock of `time.perf_counter`
+    at_s: float  # time of the reading, by `time.perf_counter`
     rss_bytes: int
     peak_rss_bytes: int  # since the meter was opened
     disk_read_bytes: int | None = None
-    block_written_bytes: int | None = None  # pages that a block device is to hold; a file in tmpfs has none
-    write_calls_bytes: int | None = None  # everything handed to write(): files of any kind, pipes, sockets
+    block_written_bytes: int | None = None  # pages written to block devices; files in tmpfs have none
+    write_calls_bytes: int | None = None  # bytes passed to write(): any file, pipe or socket
 
 
 class Meter(ABC):
     """Reads this process's usage."""
 
     def read(self) -> Usage:
-        # Both clocks at once: whatever else is read takes its time, in which other threads go on.
+        # Read both clocks together: the other readings take time in which other threads continue.
         return self._read(time.process_time(), time.perf_counter())
 
     @abstractmethod
@@ -42,12 +40,12 @@ class Meter(ABC):
 
 
 def open_meter() -> Meter:
-    """The best that this system offers. The peak of memory counts from here."""
+    """Return the meter for this system. The peak of memory counts from this call."""
     return LinuxMeter() if sys.platform.startswith("linux") else PortableMeter()
 
 
 class LinuxMeter(Meter):
-    """From /proc, through files that stay open: reading again costs a third of opening again."""
+    """Meter that reads /proc. Files stay open: reading again takes a third of the time of reopening."""
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
@@ -58,7 +56,7 @@ class LinuxMeter(Meter):
     def _read(self, cpu_s: float, at_s: float) -> Usage:
         kibibytes = numbers_of(os.pread(self._status, 8192, 0), (b"VmHWM", b"VmRSS"))
         rss = kibibytes[b"VmRSS"] * 1024
-        # A kernel that cannot forget knows the peak of all the process's life: then the largest that was seen must do.
+        # If the kernel cannot reset the peak, VmHWM covers the whole process: use the largest reading instead.
         self._peak = max(self._peak, kibibytes[b"VmHWM"] * 1024 if self._is_peak_of_run else rss)
         if self._io is None:
             return Usage(cpu_s, at_s, rss, self._peak)
@@ -72,7 +70,7 @@ class LinuxMeter(Meter):
 
 
 class PortableMeter(Meter):
-    """From psutil, where it knows."""
+    """Meter that reads psutil, for systems without /proc."""
 
     def __init__(self) -> None:
         import psutil
@@ -90,7 +88,7 @@ class PortableMeter(Meter):
 
 
 def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """The first number behind each name, in text of lines `name: number ...`."""
+    """Return the first number after each name, from lines `name: number ...`."""
     found = {}
     for line in text.splitlines():
         name, _, rest = line.partition(b":")
@@ -100,7 +98,7 @@ def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
 
 
 def _open_if_there(path: str) -> int | None:
-    """Some sandboxes and kernels built without task accounting hide the file."""
+    """Open a file for reading; None in sandboxes and kernels that lack it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -126,7 +124,7 @@ class Gpu(Protocol):
     """Reads a GPU."""
 
     def read(self) -> tuple[float | None, int | None]:
-        """How busy the whole device is in percent, and the bytes on it that this process holds."""
+        """Return the utilisation of the device in percent and the bytes that this process reserves on it."""
         ...
 
 
@@ -136,20 +134,20 @@ class NoGpu:
 
 
 class CudaGpu:
-    """By torch, which finds the device that CUDA_VISIBLE_DEVICES means; how busy it is needs pynvml installed."""
+    """Reads a CUDA device through torch; utilisation needs pynvml."""
 
     def __init__(self, device: Any) -> None:
         import torch
 
         self._cuda: Any = torch.cuda
         self._device = device
-        self._can_tell_use = find_spec("pynvml") is not None
+        self._has_pynvml = find_spec("pynvml") is not None
 
     def read(self) -> tuple[float | None, int | None]:
-        use = float(self._cuda.utilization(self._device)) if self._can_tell_use else None
+        use = float(self._cuda.utilization(self._device)) if self._has_pynvml else None
         return use, int(self._cuda.memory_reserved(self._device))
 
 
 def open_gpu(device: Any) -> Gpu:
-    """For a torch device; None and everything but CUDA have no figures."""
+    """Return the reader for a torch device; without CUDA its values are None."""
     return CudaGpu(device) if device is not None and device.type == "cuda" else NoGpu()

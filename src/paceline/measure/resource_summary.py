@@ -21,8 +21,8 @@ COLUMNS = (
     "gpu_percent",
     "gpu_memory_bytes",
 )
-# Where the counters of a whole emulated node, of headers and of what had to be sent again stand beside the payload.
-_BESIDE = {
+# Kernel counters besides the payload, by field of WorkerNetwork.
+_OTHER_COUNTERS = {
     "retransmitted_bytes": "network_retransmitted_bytes",
     "header_bytes": "network_header_bytes",
     "node_sent_bytes": "node_sent_bytes",
@@ -31,10 +31,10 @@ _BESIDE = {
 
 
 class ThinnedRows:
-    """Rows in order, at most so many and evenly spread, however many are added; the first and the last stay."""
+    """At most `most` of the added rows, evenly spread, with the first and the last."""
 
     def __init__(self, most: int) -> None:
-        assert most >= 4, "fewer cannot be halved and still have a first and a last"
+        assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
         self._most, self._stride, self._added = most, 1, 0
         self._rows: list[Sample] = []
         self._last: Sample | None = None
@@ -57,7 +57,7 @@ class ThinnedRows:
 
 
 def thinned(rows: Sequence[Sample], most: int = SAMPLE_POINTS) -> list[Sample]:
-    """At most so many of the rows."""
+    """Return at most `most` rows, evenly spread."""
     kept = ThinnedRows(most)
     for row in rows:
         kept.add(row)
@@ -65,7 +65,7 @@ def thinned(rows: Sequence[Sample], most: int = SAMPLE_POINTS) -> list[Sample]:
 
 
 def resources(samples: Mapping[int, Sequence[Sample]]) -> Resources | None:
-    """The samples of every rank over time; None where no worker has any."""
+    """Return the samples of every rank over time; None without samples."""
     per_worker = [_over_time(rank, thinned(rows)) for rank, rows in sorted(samples.items()) if rows]
     return Resources(per_worker=per_worker) if per_worker else None
 
@@ -84,9 +84,9 @@ def _over_time(rank: int, rows: list[Sample]) -> WorkerResources:
 
 
 def network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
-    """Payload bytes as the kernel, the comm and the strategy's prediction count them; None without kernel counters.
+    """Return payload bytes of the training steps: counted by the kernel, by the comm, and predicted by the strategy.
 
-    All of them are of the training steps. Bytes through shared memory stand apart.
+    Bytes through shared memory are separate. None without kernel counters.
     """
     rows = [_network_row(worker) for worker in workers]
     return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None
@@ -102,5 +102,5 @@ def _network_row(worker: WorkerReport) -> WorkerNetwork:
         comm_received_bytes=worker.network_received_bytes,
         predicted_sent_bytes=worker.predicted_network_sent_bytes,
         memory_bytes=worker.memory_sent_bytes,
-        **{name: kernel.get(source) for name, source in _BESIDE.items()},
+        **{name: kernel.get(source) for name, source in _OTHER_COUNTERS.items()},
     )

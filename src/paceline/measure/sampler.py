@@ -1,4 +1,4 @@
-"""A worker's resources, sampled by a thread of its own while it trains."""
+"""Resource sampling of a worker in a background thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from paceline.measure.observer import Observer, Row, RunFacts
 from paceline.measure.resource_meters import Usage, open_gpu, open_meter
 from paceline.measure.resource_summary import SAMPLE_POINTS, ThinnedRows
 
-# Of a core. A worker that has thousands of files open is sampled less often rather than slowed down.
-MOST_COST = 0.003
-LEAST_S = 0.02  # over less than that, a share of the CPU says nothing: the last one stands
-DRAIN_S = 0.1  # how long a reading of everything waits for bytes that have not left the kernel
+MOST_COST = 0.003  # of a core: a worker with thousands of open files is sampled less often
+LEAST_S = 0.02  # shortest period for a CPU percentage; below it the last value is kept
+DRAIN_S = 0.1  # longest wait for bytes that the kernel has not sent
 LOOK_AGAIN_S = 0.005
 
 
 class ResourceProbe:
-    """Reads everything once, as the contents of a `sample` line; bytes count from when the probe was made."""
+    """Reads all resources as the fields of a `sample` line; bytes count from the creation of the probe."""
 
     def __init__(self, device: Any = None) -> None:
         self._gpu = open_gpu(device)
@@ -35,7 +34,7 @@ class ResourceProbe:
         self._percent: float | None = None
 
     def read(self) -> Row:
-        # Files before the network: what is sent in between then makes them look smaller, never larger.
+        # Files before the network: bytes sent in between can lower the file bytes, never raise them.
         usage = self._meter.read()
         row = {
             "cpu_percent": self._cpu_percent(usage.cpu_s, usage.at_s),
@@ -54,7 +53,7 @@ class ResourceProbe:
         }
 
     def unsent_bytes(self) -> int:
-        """What this process's connections still hold."""
+        """Return the bytes that the kernel has not sent yet."""
         return self._connections.read().unsent_bytes if self._connections else 0
 
     def close(self) -> None:
@@ -72,9 +71,9 @@ class ResourceProbe:
         return self._connections.read().since(self._first_traffic)
 
     def _files(self, usage: Usage, traffic: Traffic | None) -> Row:
-        """Written bytes: those for a block device, or those of write calls where they are more (tmpfs has no device).
+        """Return file bytes. Written bytes are the larger of block device writes and write calls (tmpfs has no device).
 
-        Write calls carry what goes over connections too, so that is taken off.
+        Write calls include bytes to connections, which are subtracted.
         """
         first = self._first
         if usage.disk_read_bytes is None or usage.block_written_bytes is None:
@@ -114,7 +113,7 @@ def _network(traffic: Traffic | None) -> Row:
 
 
 class Sampler:
-    """Emits a `sample` line several times a second between `start` and `stop`, and one at each of these."""
+    """Emits `sample` lines at `hz` between `start` and `stop`, and one at each of the two."""
 
     def __init__(
         self,
@@ -124,8 +123,8 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`clock` gives the line's `time_s`; `device` is the torch device that the worker computes on."""
-        assert hz > 0, "whoever wants no samples makes no sampler"
+        """`clock` returns the line's `time_s`; `device` is the worker's torch device."""
+        assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
         self._is_paused = False
@@ -141,7 +140,7 @@ class Sampler:
         self._thread.start()
 
     def pause(self) -> None:
-        """No samples but those asked for, until `resume`."""
+        """Stop periodic samples until `resume`."""
         self._is_paused = True
 
     def resume(self) -> None:
@@ -156,7 +155,7 @@ class Sampler:
         self._probe.close()
 
     def sample(self) -> Row:
-        """One more line, now; any thread may ask."""
+        """Emit and return a sample now. Thread-safe."""
         assert self._probe is not None, "the sampler was not started"
         with self._reading:
             before = time.thread_time()
@@ -167,7 +166,7 @@ class Sampler:
         return row
 
     def sample_drained(self) -> Row:
-        """One more line, when what this worker has sent has left the kernel, or soon after."""
+        """Emit and return a sample once the kernel has sent all bytes, or after DRAIN_S."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:
@@ -185,7 +184,7 @@ class Sampler:
 
 
 class ResourceObserver(Observer):
-    """Samples a worker while its run lasts, and keeps what a chart can show of it."""
+    """Samples a worker during its run and keeps a thinned series for charts."""
 
     def __init__(self, *, hz: float, device: Any = None) -> None:
         self._hz, self._device = hz, device

@@ -1,7 +1,7 @@
-"""Spans as numbers while a worker trains, and as JSON lines when it is done.
+"""Format of measured spans: rows of doubles during training, JSON lines afterwards.
 
-A worker packs what it measures into rows of doubles: 0.2 to 0.3 us each, where a line of JSON takes 1.1 to 2.0 us that
-would be taken from training, whichever thread spent them. Lines are made from the rows after the last step.
+Packing a row takes 0.2 to 0.3 us and formatting a JSON line 1.1 to 2.0 us, which would slow training even in another
+thread. Rows are converted to lines after the last step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from paceline.measure.observer import PHASES
 
-FULL_STEPS = 1000  # spans of all steps below this one are kept
+FULL_STEPS = 1000  # below this step, the spans of every step are kept
 
 OPS = (
     "send",
@@ -32,7 +32,7 @@ PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 NO_PEER = -1
 
 STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row
-# How long rows are:
+# Lengths of these rows:
 # STEP, step, begin, iteration_s, data_s, loss, num_right, num_answers, num_samples, sent_bytes
 # SPAN, step, phase, begin, end
 # OP, step, number, op, bytes, peer, tag, medium, begin, end
@@ -41,9 +41,9 @@ WIDTHS = (10, 5, 10, 9)
 
 
 def is_kept(step: int) -> bool:
-    """Whether the spans of a step are kept: all below 1,000, then of every octave the same number.
+    """Whether the spans of a step are kept: all below 1,000, then the same number per octave.
 
-    A rule of the step's number alone, so that every worker keeps the same ones.
+    Depends on the step alone, so that every worker keeps the same steps.
     """
     return step % (1 << (step // FULL_STEPS).bit_length()) == 0
 
@@ -57,7 +57,7 @@ def count_rows(numbers: Sequence[float]) -> int:
 
 
 def whole_rows(numbers: Sequence[float]) -> int:
-    """Numbers that belong to rows which are there completely."""
+    """Return the length of the complete rows at the start of `numbers`."""
     place = 0
     while place < len(numbers) and place + WIDTHS[int(numbers[place])] <= len(numbers):
         place += WIDTHS[int(numbers[place])]
@@ -65,7 +65,7 @@ def whole_rows(numbers: Sequence[float]) -> int:
 
 
 def lines(numbers: Sequence[float], run_time: Callable[[float], float]) -> Iterator[str]:
-    """Rows as JSON lines; `run_time` turns a moment into seconds since the run's start."""
+    """Yield rows as JSON lines; `run_time` converts perf_counter to seconds since the run's start."""
     place = 0
     while place < len(numbers):
         kind = int(numbers[place])

@@ -1,9 +1,9 @@
-"""Where a step's time goes: compute, communication, overlap, waiting and data. Pure, exact, linear in the lines.
+"""Split of a step's time into compute, communication, overlap, waiting, data and rest.
 
-Every moment of a step belongs to one of them. While the worker's own thread is blocked it waits, as long as somebody
-whom the operation needs has not come, and communicates from then on. It communicates too where it moves numbers itself,
-and while the loop waits for the strategy to agree. Otherwise it loads data, or it computes; when bytes move meanwhile,
-that is overlap. What no phase covers is the rest.
+Every moment of a step belongs to exactly one part. While the worker's thread is blocked in an operation, it is waiting
+until the last worker that the operation depends on arrives, and communicating afterwards. It is also communicating
+while it moves bytes itself and while the loop waits for the strategy to synchronise. Otherwise it loads data or
+computes; compute time in which bytes move is overlap. Time outside all phases is the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Factors = Callable[[str, int | None, int], tuple[float, float]]
 
 
 class Wait(NamedTuple):
-    """A stretch of waiting, and for whom."""
+    """A period of waiting for another worker."""
 
     begin_s: float
     end_s: float
@@ -40,19 +40,19 @@ class StepSplit:
 
     step_s: float
     parts: dict[str, float]
-    own_s: dict[str, float]  # work of its own by phase: without what it was blocked
+    own_s: dict[str, float]  # own work by phase, without blocked time
     waits: list[Wait]
-    transfer_s: float  # while its operations moved bytes
+    transfer_s: float  # in which its operations moved bytes
     sent_bytes: float
     received_bytes: float
-    num_operations: int  # that had anything to move
-    still_moving: list[Interval]  # transfers that went on after the step
+    num_operations: int  # operations with bytes
+    still_moving: list[Interval]  # transfers that continue after the step
 
 
 def split_step(
     rank: int, lines: StepLines, arrivals: Arrivals, factors: Factors, from_before: Iterable[Interval] = ()
 ) -> StepSplit:
-    """Divide one step of one worker; `from_before` are transfers of the step before that had not ended."""
+    """Split one step of one worker; `from_before` are transfers that continue from the step before."""
     whole = [(lines.begin_s, lines.end_s)]
 
     def inside(parts: Iterable[Interval]) -> Intervals:
@@ -60,7 +60,7 @@ def split_step(
 
     phases = {phase: inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == phase) for phase in PHASES}
     covered = inside((s.begin_s, s.end_s) for s in lines.spans)
-    agreeing = inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == COMMUNICATION)
+    synchronising = inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == COMMUNICATION)
     blocked = inside((b.begin_s, b.end_s) for b in lines.blocked)
     waits = _waits(rank, lines, arrivals)
     waiting = intersection(inside((w.begin_s, w.end_s) for w in waits), blocked)
@@ -68,11 +68,11 @@ def split_step(
     transfers = [arrivals.transfer(op, rank) for op in own_ops]
     moving = inside([*_hideable(own_ops, transfers, phases["optimizer"]), *from_before])
     busy = difference(covered, blocked)
-    computing = difference(difference(busy, phases["data"]), agreeing)
+    computing = difference(difference(busy, phases["data"]), synchronising)
     overlap = intersection(computing, moving)
     parts = {
         "compute_s": length(computing) - length(overlap),
-        "communication_s": length(union([*blocked, *agreeing])) - length(waiting),
+        "communication_s": length(union([*blocked, *synchronising])) - length(waiting),
         "overlap_s": length(overlap),
         "waiting_s": length(waiting),
         "data_s": length(intersection(busy, phases["data"])),
@@ -93,10 +93,10 @@ def split_step(
 
 
 def _hideable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
-    """Transfers, each without the optimiser in which it was begun.
+    """Return the transfers that compute can overlap: each without the optimiser phase in which it began.
 
-    A strategy that communicates inside its step has no forward or backward left to hide that under; what its thread
-    does between two operations is work of its own, and hides nothing.
+    A strategy that communicates in its optimiser step has no forward or backward to overlap with; work of its thread
+    between two operations does not count as overlap.
     """
     found: Intervals = []
     for op, moved in zip(ops, transfers, strict=True):
@@ -106,7 +106,7 @@ def _hideable(ops: list[CommOp], transfers: list[Interval], updating: Intervals)
 
 
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
-    """What the worker was blocked before the last one came whom the operation needed, clipped to the step."""
+    """Return the blocked time before the last arrival of each operation, clipped to the step."""
     found = []
     for blocked in lines.blocked:
         if blocked.is_busy:
@@ -121,7 +121,7 @@ def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
 
 
 def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
-    """How long others waited for each worker. Who was late because it waited itself passes the blame on."""
+    """Return the seconds that others waited for each rank; a rank that was itself waiting passes its share on."""
     in_order = {rank: sorted(own) for rank, own in waits.items()}
     ends = {rank: [wait.end_s for wait in own] for rank, own in in_order.items()}
     caused = dict.fromkeys(waits, 0.0)
@@ -133,7 +133,7 @@ def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
         for other in theirs[bisect_right(ends.get(late, []), wait.begin_s) :]:  # a thread waits for one thing at a time
             if other.begin_s >= wait.end_s:
                 break
-            if other.late_rank not in blamed:  # a circle can only come from clocks: the blame stays where it is
+            if other.late_rank not in blamed:  # only clock errors cause a cycle: stop there
                 common = Wait(max(wait.begin_s, other.begin_s), min(wait.end_s, other.end_s), other.late_rank)
                 own_s -= common.end_s - common.begin_s
                 charge(common, (*blamed, other.late_rank))
@@ -147,7 +147,7 @@ def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
 
 @dataclass
 class WorkerSum:
-    """One worker's steps added up; a step counts for as many as it stands for."""
+    """Weighted sums over the steps of one worker; a kept step also counts for the steps not kept."""
 
     steps: float = 0.0
     step_s: float = 0.0
@@ -174,10 +174,10 @@ class WorkerSum:
             self.own_s[phase] += weight * split.own_s[phase]
 
     def mean(self) -> SplitMean:
-        """Mean seconds per step, and the figures derived from them."""
+        """Return mean seconds per step and the values derived from them."""
         parts = {part: value / self.steps for part, value in self.parts.items()}
         moved_s = parts["overlap_s"] + parts["communication_s"]
-        moved_bytes = max(self.sent_bytes, self.received_bytes)  # both ways go at once: the busier one counts
+        moved_bytes = max(self.sent_bytes, self.received_bytes)  # both directions run at once
         return SplitMean(
             step_s=self.step_s / self.steps,
             **parts,
@@ -189,7 +189,7 @@ class WorkerSum:
 
 
 class SplitSum:
-    """The split of a run: takes one step of all workers after the other."""
+    """The split of a run, summed step by step."""
 
     def __init__(self) -> None:
         self._workers: dict[int, WorkerSum] = {}
@@ -200,7 +200,7 @@ class SplitSum:
             self._workers.setdefault(rank, WorkerSum()).add(split, caused[rank], step)
 
     def result(self) -> Split | None:
-        """Means over steps for every worker, and over workers; None where nothing was measured."""
+        """Return means over steps, per worker and over all workers; None without measured steps."""
         if not self._workers:
             return None
         rows = [WorkerSplit(rank=rank, **total.mean()) for rank, total in sorted(self._workers.items())]
@@ -208,12 +208,12 @@ class SplitSum:
 
 
 def _mean_of_workers(workers: list[WorkerSum]) -> SplitMean:
-    everybody = WorkerSum()
+    total = WorkerSum()
     for worker in workers:
         names = ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "num_operations", "caused_waiting_s")
         for name in names:
-            setattr(everybody, name, getattr(everybody, name) + getattr(worker, name))
-        for sums, more in ((everybody.parts, worker.parts), (everybody.own_s, worker.own_s)):
+            setattr(total, name, getattr(total, name) + getattr(worker, name))
+        for sums, more in ((total.parts, worker.parts), (total.own_s, worker.own_s)):
             for key, value in more.items():
                 sums[key] += value
-    return everybody.mean()
+    return total.mean()

@@ -1,7 +1,7 @@
-"""The file of one worker, written by a thread of its own: training hands over and goes on, whatever the disk does.
+"""Writer of a worker's file: a background thread, so that a slow disk does not delay training.
 
-While a worker trains, its numbers go to a spool file beside `RANK.jsonl` as they are; lines are made of them when the
-run is over. A worker that was killed leaves its spool, and `recover` makes lines of that.
+During training, rows of numbers go to a spool file beside `RANK.jsonl`; they are converted to lines when the run ends.
+A killed worker leaves its spool file, which `recover` converts.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 from paceline.measure.observer import Row
 from paceline.measure.spans import count_rows, lines, whole_rows
 
-MOST_WAITING = 64  # chunks and lines that may wait for the disk
-CHUNK_NUMBERS = 8192  # numbers that are handed over together
+MOST_WAITING = 64  # queued chunks and lines
+CHUNK_NUMBERS = 8192  # numbers per chunk
 SUFFIX = ".spool"
-CLOSE_S = 30.0  # longest wait for a disk that does not answer
+CLOSE_S = 30.0  # longest wait for the disk
 
 
 class Spool:
-    """Takes numbers and lines of one worker; never blocks, and counts what it could not take."""
+    """Queue of one worker's rows and lines. Never blocks; counts what it drops when the queue is full."""
 
     def __init__(self, path: Path, head: Row, shift_s: float) -> None:
-        """`shift_s` turns the worker's clock into the run's, should the worker not live to do so itself."""
+        """`shift_s` converts the worker's clock to the run's; `recover` uses it if the worker is killed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.error = ""
@@ -44,24 +44,24 @@ class Spool:
         self._thread.start()
 
     def put(self, numbers: array[float]) -> None:
-        """Rows of numbers; the caller does not touch them again."""
+        """Queue rows of numbers; the caller must not change them afterwards."""
         if not self._offer(numbers):
             self._drop(count_rows(numbers))
 
     def write(self, row: Row) -> None:
-        """One line, from any thread."""
+        """Queue one line. Thread-safe."""
         if not self._offer(_line(row)):
             self._drop(1)
 
     def close(self, run_time: Callable[[float], float]) -> None:
-        """Write what is left, make lines of the numbers, and end the file."""
+        """Write the queue, convert the rows to lines, and close the file."""
         if self._is_closed:
             return
         self._is_closed = True
         self._waiting.put(None)
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
-            self.error = f"{self.path.name} is not complete: the disk did not answer in {CLOSE_S:g} s"
+            self.error = f"{self.path.name} is not complete: the disk did not respond within {CLOSE_S:g} s"
             return
         self._numbers.close()
         spool = self.path.with_suffix(SUFFIX)
@@ -99,7 +99,7 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Make lines of what workers left behind that could not do so themselves."""
+    """Convert the spool files that killed workers left in a folder."""
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:
             start = array("d", file.read(8).ljust(8, b"\0"))
@@ -111,7 +111,7 @@ def recover(folder: Path) -> None:
 
 
 def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> None:
-    """Append a spool's rows to a file as lines, piece by piece; a torn last row is left out."""
+    """Append a spool's rows to a file as lines, in pieces; an incomplete last row is dropped."""
     rest: array[float] = array("d")
     with spool.open("rb") as file:
         file.read(8)  # the shift
@@ -123,7 +123,7 @@ def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> No
 
 
 def _write_all(file: Any, data: Any) -> None:
-    """An unbuffered file may take less than it was given."""
+    """Write all data: one call on an unbuffered file may write only a part."""
     rest = memoryview(data).cast("B")
     while rest:
         rest = rest[file.write(rest) :]

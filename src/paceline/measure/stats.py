@@ -1,6 +1,4 @@
-"""Summaries of measured numbers, and whether two of them differ.
-
-An interval from the steps of single runs, where there are no repeats to take it from."""
+"""Statistics of measurements: summaries, confidence intervals, and ratios from repeats or from steps of single runs."""
 
 from __future__ import annotations
 
@@ -20,19 +18,19 @@ PERCENTILES = (50, 90, 95)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Mean, median, 90th and 95th percentile."""
+    """Return the mean, median, 90th and 95th percentile."""
     ordered = sorted(values)
     return {"mean": statistics.fmean(values), **{f"p{share}": percentile(ordered, share) for share in PERCENTILES}}
 
 
 def of_all(summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
-    """A summary such as `statistics.median`; None where a value is missing or there is none."""
+    """Apply a summary such as `statistics.median`; None if there are no values or one is None."""
     known = [value for value in values if value is not None]
     return summarise(known) if known and len(known) == len(values) else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """By linear interpolation between the two nearest values."""
+    """Return a percentile, interpolated linearly between the two nearest values."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     low = math.floor(place)
@@ -41,19 +39,19 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def timed(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
-    """The values that count: the first `limit`, without the warm-up; all of them where nothing would be left."""
+    """Return the first `limit` values without the warm-up; with it if nothing else would be left."""
     counted = list(values[:limit] if limit else values)
     return counted[warmup:] or counted
 
 
 def interval95_of_times(times: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % interval for a typical time, on a logarithmic scale: times vary by factors and are never negative."""
+    """Return a 95 % confidence interval for the geometric mean of times."""
     bounds = interval95([math.log(time_s) for time_s in times])
     return None if bounds is None else (math.exp(bounds[0]), math.exp(bounds[1]))
 
 
 def interval95(values: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % interval for the mean of repeated measurements; None where there was only one."""
+    """Return a 95 % confidence interval for the mean of repeats; None for a single one."""
     if len(values) < 2:
         return None
     mean = statistics.fmean(values)
@@ -62,9 +60,10 @@ def interval95(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
-    """At least 95 % for the median of what the values are drawn from, from their order alone.
+    """Return a distribution-free confidence interval of at least 95 % for the median.
 
-    When so many are looked at together, it is 95 % that all of them hold. Few values reach from end to end.
+    With `num_together` intervals, all of them hold together with 95 % (Bonferroni). With few values the interval
+    is their whole range, and its confidence can be lower.
     """
     ordered = sorted(values)
     count, allowed = len(ordered), 0.025 / num_together
@@ -77,15 +76,15 @@ def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> t
 
 
 def student_t95(freedom: float) -> float:
-    """Student's t, two-sided 95 %; a fraction of a degree of freedom counts as none, which widens."""
+    """Return Student's t, two-sided 95 %; degrees of freedom are rounded down, which widens intervals."""
     whole = max(math.floor(freedom), 1)
-    # Beyond the table, Fisher's expansion around the normal value: right to four digits there.
+    # Beyond the table: Fisher's expansion around the normal value, correct to four digits.
     return _T95[whole - 1] if whole <= len(_T95) else 1.95996 + 2.3723 / whole + 2.8225 / whole**2
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long one thing takes as another."""
+    """Ratio of two times, with its 95 % confidence interval."""
 
     value: float
     low: float | None
@@ -93,14 +92,14 @@ class Ratio:
 
     @property
     def is_different(self) -> bool | None:
-        """None where a single repeat cannot tell."""
+        """Whether the interval excludes 1; None without an interval."""
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1.0 <= self.high
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Ours over theirs, repeat by repeat: what slows the machine for a while slows both."""
+    """Return ours / theirs from paired repeats, so that slow periods of the machine cancel."""
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     bounds = interval95(logs)
     value = math.exp(statistics.median(logs))
@@ -110,7 +109,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Ours over theirs, from repeats that were not taken side by side: Welch's interval, on a logarithmic scale."""
+    """Return ours / theirs from unpaired repeats, with Welch's interval on a logarithmic scale."""
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     means = [statistics.fmean(values) for values in logs]
     difference = means[0] - means[1]
@@ -124,16 +123,16 @@ def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 RESAMPLES = 2000
-LEAST_STEPS = 10  # fewer cannot be drawn again in blocks
+LEAST_STEPS = 10  # needed for the block bootstrap
 
 Numbers = npt.NDArray[np.float64]
 
 
 def block_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, seed: int = 0) -> Ratio:
-    """Our mean over theirs; each side is one list of step times per run. The interval is by block bootstrap.
+    """Return the ratio of mean step times, ours / theirs, with a block-bootstrap interval; each side is a list per run.
 
-    Steps that follow one another are slow together, so they are drawn again in blocks of sqrt(steps), round the end of
-    the run. What differs from run to run stays unseen: only repeats show that.
+    Step times are autocorrelated, so blocks of sqrt(steps) steps are resampled, wrapping around the end of the run.
+    The interval does not include variation between runs: that needs repeats.
     """
     generator = np.random.default_rng(seed)
     value = _mean(ours) / _mean(theirs)
@@ -149,7 +148,7 @@ def _mean(runs: Sequence[Sequence[float]]) -> float:
 
 
 def _resampled(runs: Sequence[Sequence[float]], generator: np.random.Generator) -> Numbers:
-    """Means of a side, drawn again many times."""
+    """Return RESAMPLES bootstrap means of one side."""
     means: Numbers = np.mean([_resampled_means(np.asarray(steps), generator) for steps in runs], axis=0)
     return means
 

@@ -1,6 +1,4 @@
-"""A range of steps as people write it: `10:15` is steps 10, 11, 12, 13 and 14.
-
-What workers wrote while they trained, read step by step: no more than a few steps are in memory at a time."""
+"""Step ranges such as `10:15` (steps 10 to 14), and a reader of worker files that keeps only a few steps in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ RULE = "write FIRST:END, as 10:15 for steps 10 to 14: steps count from 0, and th
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps from the first up to the end, which is not among them."""
+    """Steps from `first` up to, but not including, `end`."""
 
     first: int
     end: int
@@ -30,7 +28,7 @@ class StepRange:
 
     @staticmethod
     def parse(text: str, option: str) -> StepRange:
-        """The range that was given to an option; what cannot be one is refused in that option's name."""
+        """Parse the value of an option; UsageError names the option."""
         match = re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})\s*", text, re.ASCII)
         if match is None:
             raise UsageError(f"{option} {text!r} is not a range of steps; {RULE}")
@@ -41,7 +39,7 @@ class StepRange:
 
 
 def check_within(steps: StepRange, total_steps: int, option: str) -> None:
-    """A range must lie within the run: a trace of fewer steps than asked for would be a surprise an hour later."""
+    """Raise UsageError if a range ends after the run, before the run starts."""
     if steps.end > total_steps:
         has = "1 step, number 0" if total_steps == 1 else f"{total_steps} steps, 0 to {total_steps - 1}"
         raise UsageError(
@@ -55,7 +53,7 @@ LATE_STEPS = 2
 
 
 class Key(NamedTuple):
-    """Which operation: the k-th collective of a worker, or its k-th message with a peer, a tag and a direction."""
+    """Identity of an operation: the k-th collective of a worker, or its k-th message with a peer, tag and direction."""
 
     op: str
     number: int
@@ -85,7 +83,7 @@ class CommOp(NamedTuple):
 
 
 class CommBlock(NamedTuple):
-    """The worker's own thread was inside the comm: it stood still, or it was busy there itself."""
+    """Time of the worker's thread inside the comm, either blocked or busy."""
 
     key: Key
     begin_s: float
@@ -95,12 +93,12 @@ class CommBlock(NamedTuple):
 
 @dataclass
 class StepLines:
-    """Everything that one worker wrote of one step."""
+    """The lines of one worker for one step."""
 
     step: int
     begin_s: float = 0.0
     iteration_s: float = 0.0
-    is_complete: bool = False  # whether the step's own line came
+    is_complete: bool = False  # whether the step line was read
     spans: list[Span] = field(default_factory=list)
     ops: list[CommOp] = field(default_factory=list)
     blocked: list[CommBlock] = field(default_factory=list)
@@ -111,12 +109,12 @@ class StepLines:
 
     @property
     def is_measured(self) -> bool:
-        """Whether spans were kept of a step that was brought to its end."""
+        """Whether the step finished and its spans were kept."""
         return self.is_complete and bool(self.spans)
 
 
 def read_steps(lines: Iterable[Mapping[str, Any]]) -> Iterator[StepLines]:
-    """One worker's measured steps in order; those of which only the step's own line was kept are passed over."""
+    """Yield the measured steps of one worker in order; steps without spans are skipped."""
     waiting: dict[int, StepLines] = {}
     newest = -1
     for line in lines:
@@ -129,7 +127,7 @@ def read_steps(lines: Iterable[Mapping[str, Any]]) -> Iterator[StepLines]:
             for done in [number for number in waiting if number < step - LATE_STEPS]:
                 yield from _measured(waiting.pop(done))
         elif step < newest - LATE_STEPS:
-            continue  # its step was handed out long ago
+            continue  # its step was already yielded
         _add(waiting.setdefault(step, StepLines(step)), kind, line)
     for step in sorted(waiting):
         yield from _measured(waiting[step])
@@ -157,7 +155,7 @@ def _add(lines: StepLines, kind: str, line: Mapping[str, Any]) -> None:
 
 
 def together(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[int, StepLines]]:
-    """Step after step, what every worker that measured the step wrote of it, by rank."""
+    """Yield each step with the lines of all workers that measured it, by rank."""
     sources = {rank: iter(steps) for rank, steps in workers.items()}
     heads = {rank: first for rank, source in sources.items() if (first := next(source, None)) is not None}
     while heads:
@@ -173,5 +171,5 @@ def together(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[int, S
 
 
 def stands_for(step: int) -> int:
-    """How many steps a step stands for of which spans were kept: all are kept at first, then fewer and fewer."""
+    """Return the number of steps that a kept step represents: 1 at first, then more, as fewer steps are kept."""
     return 1 if step < 1000 else 1 << (step // 1000).bit_length()

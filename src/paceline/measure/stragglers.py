@@ -1,13 +1,12 @@
-"""Who is slow: work of one's own against that of the others, even though every worker's step takes equally long.
+"""Straggler detection: compare each worker's own work with that of the others.
 
-A worker's own work is what its phases last without what it was blocked. Steps are taken together in blocks, and a
-worker is compared with the median of the others block by block, so that what slows the machine for a while slows
-both sides, and a hiccup spoils one block alone. The typical excess is the median over blocks, and its interval comes
-from the order of the blocks: nothing is assumed of how times scatter.
+Step times cannot show a straggler, since synchronised workers take equally long. Own work is the time of the phases
+without blocked time. Steps are grouped into blocks, and a worker is compared with the median of the others in each
+block, so that slow periods of the machine cancel and an outlier affects one block only. The excess is the median over
+blocks, with a distribution-free confidence interval.
 
-Blocks are looked at twice. Their median steps show who is slow in most steps, however long a worker now and then stands
-without a core; their mean steps show who is slow in some steps all through the run. Intervals hold for all workers and
-both looks together, so that many workers do not make it likely that one of them is named by chance.
+Two tests are made. Medians of blocks find workers that are slow in most steps, whatever their outliers; means of blocks
+find workers that are slow in some steps throughout the run. Intervals are corrected for all workers and both tests.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ LEAST_STEPS = 50
 LEAST_EXCESS = 0.10  # of the others' own work
 BLOCKS = 20
 LEAST_BLOCK = 3  # steps
-EVEN = 1 / 3  # phases are slow alike when the rest is at least this much as slow as the slowest one, in proportion
+EVEN = 1 / 3  # all phases are slow if the relative excess of the rest is at least this share of the slowest phase's
 ALL = "all"
 
 NUM_LOOKS = 2
 
-OwnWork = Mapping[str, float]  # seconds by phase, of one step
-Block = dict[str, float]  # the same of several steps, and in all
+OwnWork = Mapping[str, float]  # seconds by phase in one step
+Block = dict[str, float]  # seconds by phase and in total, for a block of steps
 
 
 def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | None:
-    """The slow ones among workers, the slowest first, from every worker's own work in the same steps.
+    """Return the stragglers, slowest first, from every worker's own work in the same steps.
 
-    None where that cannot be told: there is nobody to compare with, or there are too few steps.
+    None with a single worker or fewer than LEAST_STEPS steps.
     """
     num_steps = min((len(steps) for steps in own.values()), default=0)
     if len(own) < 2 or num_steps < LEAST_STEPS:
@@ -50,7 +49,7 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | N
 
 
 def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
-    """Typical own work, by phase and in all, in blocks of steps that follow each other, as even as can be."""
+    """Return the typical own work by phase and in total, for consecutive blocks of nearly equal size."""
     count = min(BLOCKS, len(steps) // LEAST_BLOCK)
     bounds = [len(steps) * block // count for block in range(count + 1)]
     return [
@@ -75,7 +74,7 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
     if bounds[0] > 0:
         excess_s, (low, high) = statistics.median(of_phase), bounds
     else:
-        phase = ALL  # slow for certain, but no single phase is
+        phase = ALL  # the worker is slow, but no single phase is significantly slow
     return Straggler(
         rank=rank,
         phase=phase,
@@ -87,15 +86,15 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
 
 
 def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
-    """What the others need, and what this worker needs beyond that in every block."""
+    """Return the typical seconds of the others, and this worker's excess in every block."""
     usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
     return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]
 
 
 def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
-    """The phase with the largest excess; all of them where the rest is slow to a similar degree.
+    """Return the phase with the largest excess, or ALL if the rest is slow to a similar degree.
 
-    A phase in which others are the slow ones does not make up for those in which this one is.
+    Phases in which this worker is faster do not offset the slow ones.
     """
     usual, excess = {}, {}
     for phase in PHASES:

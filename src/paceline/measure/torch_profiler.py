@@ -1,6 +1,7 @@
-"""torch's profiler on chosen steps: one Chrome trace per worker, as Holistic Trace Analysis reads them.
+"""torch profiler on chosen steps: writes one Chrome trace per worker, and converts it to tracks of a merged trace.
 
-What torch's profiler saw in each worker, put on the run's clock and beside that worker's other tracks."""
+Holistic Trace Analysis reads the traces of workers.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from paceline.measure.observer import Observer, Row, RunFacts
 from paceline.measure.step_reader import StepRange
 from paceline.measure.trace_format import Arrows, Event, Slice, Track, micro, nested, thread_names
 
-PREFIX = "paceline."  # of phases among the names in a trace
+PREFIX = "paceline."  # of phase names in a trace
 
 
 class Profiler(Observer):
-    """Profiles some steps of one worker. The loop's phases are named in the trace, and only while it is taken.
+    """Profiles a range of steps of one worker, with the loop's phases as named ranges.
 
-    The profiler starts between two steps and stops between two steps, so no step pays for that; the file is written
-    when the run ends.
+    The profiler starts and stops between steps, so that no step contains that time. The file is written when the run
+    ends.
     """
 
     def __init__(self, steps: StepRange, *, backend: str, has_gpu: bool) -> None:
@@ -43,9 +44,9 @@ class Profiler(Observer):
 
     def run_begins(self, facts: RunFacts) -> None:
         self._facts = facts
-        # It says on the terminal of every worker that it starts and stops; the levels below that are errors.
+        # Otherwise Kineto prints messages to the terminal whenever it starts or stops.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        warm_up = self._new_profile()  # the first of a process takes a second
+        warm_up = self._new_profile()  # the first profile of a process takes a second
         warm_up.start()
         warm_up.stop()
         if self.steps.first == 0:
@@ -53,7 +54,7 @@ class Profiler(Observer):
 
     def step_begins(self, step: int) -> None:
         if self._is_running:
-            self._open(f"ProfilerStep#{step}")  # as torch names steps, and as readers of traces look for them
+            self._open(f"ProfilerStep#{step}")  # the name that torch uses and trace tools expect
 
     def phase_begins(self, phase: str) -> None:
         if self._is_running:
@@ -72,7 +73,7 @@ class Profiler(Observer):
             self._start()
 
     def run_ends(self) -> None:
-        """Write the trace; a run that ended early leaves what there is."""
+        """Write the trace; after a run that ended early, the steps so far."""
         if self._is_running:
             self._stop()
         if self._profile is None or not self._facts.folder:
@@ -85,7 +86,7 @@ class Profiler(Observer):
             raise RunError(f"{target.name} cannot be written: {error.strerror}") from error
 
     def _new_profile(self) -> profile:
-        # Buckets are filled and summed by threads beside the loop's own.
+        # Other threads than the loop's fill and reduce buckets.
         config = _ExperimentalConfig(profile_all_threads=True)
         return profile(activities=self._activities, experimental_config=config)
 
@@ -96,7 +97,7 @@ class Profiler(Observer):
         facts = self._facts
         info = {"backend": self._backend, "rank": facts.rank, "world_size": facts.world_size}
         self._profile.add_metadata_json("distributedInfo", json.dumps(info))
-        # Events have the host's time of day; with this a reader can put them on the run's clock.
+        # Events are in the host's time of day; the reader converts them to the run's clock with this.
         start_ns = _start_of_run_ns(facts.run_time)
         own = {"run_start_ns": start_ns, "first_step": self.steps.first, "end_step": self.steps.end}
         self._profile.add_metadata_json(METADATA, json.dumps(own))
@@ -117,7 +118,7 @@ class Profiler(Observer):
 
 
 def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
-    """The host's time of day when the run's clock was 0. Of several looks at both clocks the quickest is the truest."""
+    """Return the host's time of day at the run's start, from the fastest of several readings of both clocks."""
     best_s, found = math.inf, 0
     for _ in range(10):
         before = time.perf_counter()
@@ -129,17 +130,17 @@ def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
 
 
 FOLDER = "trace"
-METADATA = "paceline"  # the key under which a trace says how its clock stands to the run's
+METADATA = "paceline"  # key of the start and steps of the run in a trace
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
-FIRST_TRACK = 5000  # within a worker's numbers, clear of the loop's and the communication's
-# The profiler's own bookkeeping, of use to programs alone.
+FIRST_TRACK = 5000  # first thread id for profiled tracks, above those of loop and communication
+# Internal fields of the profiler, not shown.
 LEFT_OUT = {"External id", "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "correlation"}
 
 
 @dataclass(frozen=True)
 class ProfiledTrace:
-    """One worker's trace as torch wrote it."""
+    """The torch trace of one worker."""
 
     name: str
     steps: StepRange
@@ -148,12 +149,12 @@ class ProfiledTrace:
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """Where a worker's own trace lies in a run's folder."""
+    """Return the path of a worker's torch trace."""
     return folder / FOLDER / f"rank-{rank}.json.gz"
 
 
 def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
-    """A worker's own trace; None where it was not profiled."""
+    """Read a worker's torch trace; None if it was not profiled."""
     file = rank_file(folder, rank)
     if not file.is_file():
         return None
@@ -173,13 +174,13 @@ def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
 
 
 def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Event]:
-    """A track per thread and per stream of a GPU, with operators and kernels, and arrows from one to the other."""
+    """Return a track per thread and GPU stream, with operators and kernels, and arrows from launches to kernels."""
     tracks: dict[tuple[Any, Any], Track] = {}
     slices: dict[tuple[Any, Any], list[Slice]] = {}
     names = _thread_titles(trace)
     for event in trace.events:
         if event.get("ph") != "X" or isinstance(event.get("pid"), str):
-            continue  # the profiler's own spans lie in processes that are words
+            continue  # internal spans of the profiler have text as pid
         place = (event["pid"], event["tid"])
         begin_ns = _run_ns(trace, event)
         slices.setdefault(place, []).append(
@@ -216,7 +217,7 @@ def _run_ns(trace: ProfiledTrace, event: Mapping[str, Any]) -> int:
 
 
 def _launches(trace: ProfiledTrace, tracks: Mapping[tuple[Any, Any], Track], arrows: Arrows) -> Iterator[Event]:
-    """Arrows from launches to kernels, where the trace holds both ends."""
+    """Yield arrows from launches to kernels if the trace has both."""
     starts = {event["id"]: event for event in trace.events if event.get("cat") == LAUNCH and event.get("ph") == "s"}
     for end in trace.events:
         if end.get("cat") != LAUNCH or end.get("ph") != "f" or end["id"] not in starts:

@@ -1,4 +1,4 @@
-"""One trace of all workers, from what each wrote of its steps: a process per worker, arrows between them."""
+"""Events of a merged trace: one process per worker, with arrows between workers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from paceline.measure.trace_format import (
 
 Line = Mapping[str, Any]
 
-PIDS_APART = 10_000  # viewers want numbers of threads to be unique over all processes
-WORTH_AN_ARROW_NS = 50_000  # a wait for the last to come to a collective that is shorter is not shown
+PIDS_APART = 10_000  # viewers need thread ids that are unique over all processes
+WORTH_AN_ARROW_NS = 50_000  # shorter waits for the last worker of a collective get no arrow
 MESSAGES = ("send", "recv")
-# Resources that are levels, and cumulative bytes, which are shown as a rate. What they are called in a viewer.
+# Names of counters in the viewer: levels are shown as they are, cumulative bytes as rates.
 LEVELS = {
     "cpu_percent": "CPU (%)",
     "rss_bytes": "memory (bytes)",
@@ -42,7 +42,7 @@ RATES = {
 
 @dataclass
 class WorkerLines:
-    """What one worker wrote of a range of steps."""
+    """The lines of one worker for a range of steps."""
 
     rank: int
     head: Line = field(default_factory=dict)
@@ -58,7 +58,7 @@ class WorkerLines:
 
     @staticmethod
     def of(rank: int, lines: Iterable[Line], steps: StepRange) -> WorkerLines:
-        """Lines of those steps, and every sample."""
+        """Collect the lines of those steps and all samples."""
         worker = WorkerLines(rank)
         kinds = {"step": worker.steps, "span": worker.spans, "op": worker.ops, "blocked": worker.blocked}
         for line in lines:
@@ -73,7 +73,7 @@ class WorkerLines:
 
     @property
     def period_s(self) -> tuple[float, float] | None:
-        """From the first to the last of what happened in those steps; None where nothing was kept of them."""
+        """First begin and last end of the lines; None without timed lines."""
         timed = [*self.spans, *self.ops, *self.blocked]
         if not timed:
             return None
@@ -82,7 +82,7 @@ class WorkerLines:
 
 @dataclass(frozen=True)
 class DrawnOperation:
-    """An operation on its track."""
+    """An operation with its track and slice."""
 
     rank: int
     line: Line
@@ -95,7 +95,7 @@ def pid_of(rank: int) -> int:
 
 
 def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]:
-    """All workers' tracks and the arrows between them."""
+    """Return the tracks of all workers and the arrows between them."""
     events: list[Event] = []
     drawn: list[DrawnOperation] = []
     for worker in sorted(workers, key=lambda worker: worker.rank):
@@ -123,7 +123,7 @@ def _lane(worker: WorkerLines, lane: int) -> Track:
 
 
 def _loop(worker: WorkerLines) -> Iterator[Slice]:
-    """Steps, the phases inside them, and inside those where the worker stood still."""
+    """Yield steps, the phases inside them, and blocked time inside phases."""
     shown = ("loss", "num_samples", "sent_bytes")
     for line in worker.steps:
         args = {key: line[key] for key in shown if key in line}
@@ -141,7 +141,7 @@ def _slice(line: Line, name: str, category: str, shown: Sequence[str]) -> Slice:
 
 
 def _title(line: Line) -> str:
-    """An operation with its other end: `send to 2`, `broadcast from 0`, `all_reduce`."""
+    """Return the name of an operation with its peer: `send to 2`, `broadcast from 0`, `all_reduce`."""
     if line.get("peer") is None:
         return str(line["op"])
     word = "to" if line["op"] in ("send", "gather") else "from"
@@ -149,7 +149,7 @@ def _title(line: Line) -> str:
 
 
 def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
-    """Operations that are under way at the same time lie in lanes of their own."""
+    """Return operations on tracks, concurrent ones in separate lanes, and the number of lanes."""
     shown = ("step", "bytes", "number", "peer", "tag", "medium")
     pieces = [_slice(line, _title(line), "communication", shown) for line in worker.ops]
     chosen = lanes(pieces)
@@ -161,7 +161,7 @@ def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
 
 
 def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """From every send to the receive of the same message."""
+    """Yield an arrow from every send to the receive of the same message."""
     sends = {_message(one): one for one in drawn if one.line["op"] == "send"}
     for one in drawn:
         send = sends.get(_message(one)) if one.line["op"] == "recv" else None
@@ -173,14 +173,14 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
 
 
 def _message(one: DrawnOperation) -> tuple[int, int, int, int]:
-    """Sender, receiver, tag and number: what both ends of a message have in common."""
+    """Return sender, receiver, tag and number, which are equal on both ends."""
     here, there = one.rank, one.line["peer"]
     ends = (here, there) if one.line["op"] == "send" else (there, here)
     return (*ends, one.line["tag"], one.line["number"])
 
 
 def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """From the worker that came last to each that waited for it."""
+    """Yield arrows from the last worker of a collective to each worker that waited for it."""
     collectives: dict[tuple[str, int], list[DrawnOperation]] = defaultdict(list)
     for one in drawn:
         if one.line["op"] not in MESSAGES:
@@ -195,7 +195,8 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Who was waited for and by whom: from a root there is only the root to wait for, and to a root only it waits."""
+    """Return the operation waited for and the waiting ones: all wait for the root of a broadcast or scatter, and only
+    the root of a gather waits."""
     op, root = members[0].line["op"], members[0].line["peer"]
     roots = [one for one in members if one.rank == root]
     others = [one for one in members if one.rank != root]
@@ -206,7 +207,7 @@ def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, li
 
 
 def _resources(worker: WorkerLines) -> Iterator[Event]:
-    """Samples around the steps, as counters: levels as they are, bytes as a rate since the sample before."""
+    """Yield counters from the samples around the steps."""
     period_s = worker.period_s
     if period_s is None:
         return
@@ -220,14 +221,14 @@ def _resources(worker: WorkerLines) -> Iterator[Event]:
         if before is not None and time_s > before["time_s"]:
             for key, name in RATES.items():
                 if line.get(key) is not None and before.get(key) is not None:
-                    # A counter holds its value until the next: the rate belongs to the time that led here.
+                    # A counter keeps its value until the next event, so the rate starts at the sample before.
                     rate = (line[key] - before[key]) / (time_s - before["time_s"])
                     yield counter(worker.pid, name, before["time_s"], rate)
         before = line
 
 
 def _around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
-    """Samples within a period, and the nearest on each side."""
+    """Return the samples in a period and the nearest on each side."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
     return list(samples[first : last + 1])

@@ -1,4 +1,4 @@
-"""The trace of a stored run, all workers in one file: which steps, from which files, to where."""
+"""Write the merged trace of a stored run: all workers in one file."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
 from paceline.measure.trace_format import Arrows, write_events
 from paceline.worker_files import worker_files, worker_lines
 
-# Beside the folder of the workers' own traces: programs that are given that folder read every file in it.
+# Not in the folder of the workers' traces: trace tools read every file there.
 NAME = "merged-trace.json.gz"
-# What a default trace holds at most: some megabytes that a viewer opens at once.
+# Limits of a default trace, for a few megabytes that a viewer opens quickly.
 MOST_LINES = 50_000
 MOST_STEPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSummary:
-    """What was written, to say so."""
+    """Path and contents of a written trace."""
 
     path: Path
     steps: StepRange
     num_workers: int
-    num_profiled: int  # workers whose own traces are in it
+    num_profiled: int  # workers with torch profiler events
     num_events: int
     num_arrows: int
-    clock_error_s: float | None  # how far apart any two workers' clocks may be; None where it is not known
+    clock_error_s: float | None  # largest difference between two workers' clocks; None if unknown
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Make one trace of a run; of its profiled steps, or of some in its middle, where none are named."""
+    """Write one trace of a run; by default of its profiled steps, or of steps in its middle."""
     target = target or folder / NAME
     if target.resolve().parent == (folder / FOLDER).resolve():
         raise UsageError(
@@ -46,7 +46,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
     if not lines:
         raise UsageError(f"run {folder.name!r} has nothing to trace: its workers recorded no spans (--no-measure)")
     profiled = {rank: trace for rank in files if (trace := read_profiled(folder, rank)) is not None}
-    steps = _settle(steps, lines, total_steps, profiled)
+    steps = _choose_steps(steps, lines, total_steps, profiled)
     workers = [WorkerLines.of(rank, worker_lines(file), steps) for rank, file in files.items()]
     arrows = Arrows()
     events = merged_events(workers, arrows)
@@ -78,7 +78,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
 
 
 def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
-    """How much was recorded of each step of which spans were kept, and how many steps there were."""
+    """Return the number of lines per recorded step, and the number of steps of the run."""
     counts: Counter[int] = Counter()
     total_steps = 0
     for file in files.values():
@@ -90,17 +90,17 @@ def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
     return counts, total_steps
 
 
-def _settle(
+def _choose_steps(
     asked: StepRange | None, lines: Counter[int], total_steps: int, profiled: dict[int, ProfiledTrace]
 ) -> StepRange:
-    """The steps that were asked for, or those that were profiled, or a middle that does not weigh too much."""
+    """Return the requested steps, else the profiled ones, else steps from the middle within the limits."""
     kept = sorted(step for step in lines if step < total_steps) or sorted(lines)
     if asked is not None:
         check_within(asked, total_steps, "--steps")
         if not any(step in asked for step in kept):
             nearest = min(kept, key=lambda step: abs(step - asked.first))
             raise UsageError(
-                f"nothing was recorded of {asked}: of a long run fewer and fewer steps are kept; "
+                f"nothing was recorded of {asked}: a long run keeps the spans of some steps only; "
                 f"the nearest is {nearest}"
             )
         return asked
@@ -116,7 +116,7 @@ def _settle(
 
 
 def _longest_without_gaps(steps: list[int]) -> list[int]:
-    """Steps that follow each other: of a long run, all of the first 1,000 are recorded, and then fewer and fewer."""
+    """Return the longest sequence of consecutive steps."""
     found: list[list[int]] = []
     for step in steps:
         if found and step == found[-1][-1] + 1:

@@ -1,7 +1,7 @@
-"""The trace event format that chrome://tracing and ui.perfetto.dev read: times in microseconds, plain objects.
+"""Trace event format of chrome://tracing and ui.perfetto.dev: JSON objects with times in microseconds.
 
-Slices of one track must lie inside or beside each other, never across; an arrow binds to the slice that is open at its
-end. Both are arranged here, so that the rest can speak of what happened.
+Slices of one track must be nested or disjoint, and an arrow binds to the slice that is open at its end. This module
+ensures both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Event = Json
 
 @dataclass(frozen=True)
 class Track:
-    """A row of a viewer: a thread of a process."""
+    """A row in the viewer: a thread of a process."""
 
     pid: int
     tid: int
@@ -29,7 +29,7 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A named piece of time on a track. Whole nanoseconds: rounding must not push an end beyond another."""
+    """A named interval on a track, in whole nanoseconds, so that rounding keeps slices nested."""
 
     name: str
     category: str
@@ -39,7 +39,7 @@ class Slice:
 
     @staticmethod
     def of(name: str, category: str, begin_s: float, end_s: float, args: Mapping[str, Any]) -> Slice:
-        """At least a nanosecond long: viewers attach no arrow to what has no length."""
+        """Return a slice of at least a nanosecond: viewers attach no arrows to empty slices."""
         begin_ns = nanoseconds(begin_s)
         end_ns = max(nanoseconds(end_s), begin_ns + 1)
         return Slice(name=name, category=category, begin_ns=begin_ns, end_ns=end_ns, args=args)
@@ -66,7 +66,7 @@ def micro(time_ns: int) -> float:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """In order of time, cut where one would reach beyond the slice that it began in."""
+    """Sort slices by time and cut each at the end of the slice that it begins in."""
     found: list[Slice] = []
     around: list[Slice] = []
     for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
@@ -80,7 +80,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
-    """For each slice the lane in which it crosses none; as few lanes as things are under way at a time."""
+    """Return a lane for each slice, so that slices of a lane do not overlap; uses the fewest lanes."""
     free_from: list[int] = []
     chosen = [0] * len(slices)
     for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):
@@ -92,7 +92,7 @@ def lanes(slices: Sequence[Slice]) -> list[int]:
 
 
 class Arrows:
-    """Arrows between slices of different tracks, each with a number of its own."""
+    """Arrows between slices of different tracks, with unique numbers."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -103,7 +103,7 @@ class Arrows:
     def between(
         self, name: str, source: tuple[Track, Slice], target: tuple[Track, Slice], *, leaves_ns: int, arrives_ns: int
     ) -> list[Event]:
-        """From a moment in one slice to a moment in another; none where that would point back in time."""
+        """Return an arrow from a time in one slice to a time in another; nothing if it would point back in time."""
         (source_track, source_slice), (target_track, target_slice) = source, target
         leaves_ns, arrives_ns = _within(leaves_ns, source_slice), _within(arrives_ns, target_slice)
         if arrives_ns < leaves_ns:
@@ -123,7 +123,7 @@ class Arrows:
 
 
 def _within(moment_ns: int, piece: Slice) -> int:
-    """A moment brought into a slice, clear of its end: a slice that ends at that very moment is closed by then."""
+    """Clamp a time into a slice, before its end: at its end a slice is already closed."""
     return min(max(moment_ns, piece.begin_ns), piece.end_ns - 1)
 
 
@@ -155,7 +155,7 @@ def thread_names(track: Track, name: str, order: int) -> list[Event]:
 
 
 def write_events(path: Path, events: Sequence[Event], facts: Mapping[str, Any]) -> None:
-    """A trace as one JSON object, an event per line; packed where the name ends in .gz. Whole, or not at all."""
+    """Write a trace as one JSON object with an event per line, compressed if the name ends in .gz. Atomic."""
     beside = path.with_name(path.name + ".part")
     try:
         with beside.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The store of runs and studies."""
+"""Store of runs and studies: one folder each."""
 
 from paceline.results import SCHEMA, STUDY_FILE
 from paceline.runs.select import Filter, age_s, check_deletable, delete, find, folder_of, place, size_bytes

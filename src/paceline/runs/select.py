@@ -1,6 +1,4 @@
-"""Finding stored runs and studies: by name or place, newest first or last, and by what they are.
-
-Deleting runs and studies, and nothing else."""
+"""Find stored runs and studies by name, path or filter, and delete them."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def find(name: str, out: Path) -> Stored:
-    """A stored run or study: `last`, `last~1` (the one before), a name below `out`, or a folder anywhere."""
+    """Return a stored run or study: `last`, `last~1` (the one before), a name below `out`, or a path."""
     match = _LAST.fullmatch(name)
     if match and not (out / name).exists():
         found = [item for item in list_runs(out) if item.content is not None]
@@ -40,13 +38,13 @@ def find(name: str, out: Path) -> Stored:
 
 
 def folder_of(name: str, out: Path) -> Path:
-    """As `find`, for who reads the folder itself; it may also be a folder of several runs."""
+    """Return the folder that `find` would read; it may also be a folder of several runs."""
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
     return find(name, out).folder if is_last else place(_completed(name, out), out)
 
 
 def _completed(name: str, out: Path) -> str:
-    """The one name below `out` that begins so; as it is, where there is none or are several."""
+    """Complete a unique prefix of a name below `out`; return other names unchanged."""
     if not name or (out / name).exists() or Path(name).exists():
         return name
     known = [item.name for item in list_runs(out)]
@@ -55,26 +53,27 @@ def _completed(name: str, out: Path) -> str:
 
 
 def place(name: str, out: Path) -> Path:
-    """The folder that a name means: one below `out` before one at that path."""
-    is_path = Path(name).parts[:1] in ((), ("..",))  # of the current folder, not of `out`
+    """Return the folder of a name: one below `out` takes precedence over a path."""
+    is_path = Path(name).parts[:1] in ((), ("..",))  # relative to the current folder, not to `out`
     for folder in (Path(name),) if is_path else (out / name, Path(name)):
         if folder.exists() or folder.is_symlink():
             return folder
     known = [item.name for item in list_runs(out)]
-    error = unknown("run or study", name, known) if known else f"there is no {name!r} in {str(out)!r}, nor a folder"
-    raise error if isinstance(error, UsageError) else UsageError(error)
+    if known:
+        raise unknown("run or study", name, known)
+    raise UsageError(f"there is no {name!r} in {str(out)!r}, nor a folder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """What of a list is wanted; empty wants everything. Names may have `*` and `?` in them."""
+    """Filter for lists of runs and studies; empty fields match everything. Names may contain `*` and `?`."""
 
     model: str = ""
     strategy: str = ""
     status: str = ""
     kind: str = ""
-    since: str = ""  # a date, a date and a time, or an age: 12h, 7d
-    last: int | None = None  # as many of the newest of what is left
+    since: str = ""  # a date, a date with time, or an age: 12h, 7d
+    last: int | None = None  # keep only this many, the newest
 
     def __post_init__(self) -> None:
         if self.status and self.status not in STATUSES:
@@ -88,10 +87,10 @@ class Filter:
 
     def apply(self, found: Sequence[Stored]) -> list[Stored]:
         earliest = moment(self.since) if self.since else None
-        kept = [item for item in found if self._wants(item, earliest)]
+        kept = [item for item in found if self._matches(item, earliest)]
         return kept[-self.last :] if self.last else kept
 
-    def _wants(self, item: Stored, earliest: float | None) -> bool:
+    def _matches(self, item: Stored, earliest: float | None) -> bool:
         if self.status and item.status != self.status:
             return False
         if self.kind and item.kind != self.kind:
@@ -104,7 +103,7 @@ class Filter:
 
 
 def moment(text: str) -> float:
-    """A time as seconds since 1970, from a date, a date and a time, or an age."""
+    """Return seconds since 1970 for a date, a date with time, or an age."""
     if _AGE.fullmatch(text.strip()):
         return time.time() - age_s(text)
     try:
@@ -114,7 +113,7 @@ def moment(text: str) -> float:
 
 
 def age_s(text: str) -> float:
-    """`30m`, `12h`, `7d`, `2w` in seconds."""
+    """Return the seconds of an age such as `30m`, `12h`, `7d` or `2w`."""
     match = _AGE.fullmatch(text.strip())
     if not match:
         raise UsageError(f"{text!r} is not an age: a number and m, h, d or w, such as 30d")
@@ -126,7 +125,7 @@ def _matches(pattern: str, names: list[str]) -> bool:
 
 
 def check_deletable(folder: Path, out: Path) -> Stored:
-    """What is stored there; anything that is not surely a run or a study is refused with the reason."""
+    """Return the run or study in a folder; UsageError if the folder may not be deleted."""
     if folder.is_symlink():
         raise UsageError(f"{str(folder)!r} is a link, and links are not followed; name the folder itself")
     if not folder.is_dir():
@@ -135,24 +134,24 @@ def check_deletable(folder: Path, out: Path) -> Stored:
     if any((folder / name).is_symlink() for name in (RUN_FILE, STUDY_FILE)):
         raise UsageError(f"{str(folder)!r} is neither a run nor a study; nothing was deleted")
     whole = folder.resolve()
-    for other, name in ((Path.cwd(), "the folder that you are in"), (out, "the folder of all runs")):
+    for other, name in ((Path.cwd(), "the current folder"), (out, "the folder of all runs")):
         if other.resolve().is_relative_to(whole):
             raise UsageError(f"{str(folder)!r} holds {name}; nothing was deleted")
     return stored
 
 
 def delete(folder: Path) -> None:
-    """Take the folder away: out of sight in one step, so that nobody ever finds half of it."""
+    """Delete a folder; it is renamed to a hidden one first, so that no reader finds half of it."""
     try:
         hidden = Path(tempfile.mkdtemp(dir=folder.parent, **hidden_name(folder.name)))
         folder.rename(hidden)
-        shutil.rmtree(hidden)  # links inside are taken away, what they lead to is not
+        shutil.rmtree(hidden)  # deletes links, not their targets
     except OSError as error:
         raise RunError(f"{str(folder)!r} cannot be deleted: {error.strerror}") from error
 
 
 def size_bytes(folder: Path) -> int:
-    """Bytes of all files inside; links count as themselves."""
+    """Return the bytes of all files in a folder; links are not followed."""
     total = 0
     for path, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(path, name)).st_size for name in names)

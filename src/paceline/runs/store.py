@@ -1,6 +1,4 @@
-"""A lock on the folder of a study: one process at a time writes to it.
-
-Writing runs and studies: one folder each, written whole or not at all."""
+"""Write runs and studies: each folder appears complete or not at all, and a lock admits one writer to a study."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ LOCK_FILE = "recipe.toml"  # written once when the folder is made; the other fil
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock; refused with one sentence while another process holds it."""
+    """Hold the lock of a study's folder inside the block; UsageError if another process holds it."""
     with (folder / LOCK_FILE).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,13 +44,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raise where another process holds the lock."""
+    """Raise UsageError if another process holds the lock."""
     with locked(folder):
         pass
 
 
 class Folder:
-    """A folder being written beside its final place; `commit` moves it there in one step."""
+    """A folder written under a hidden name; `commit` renames it to its final name."""
 
     def __init__(self, out: Path, name: str) -> None:
         self._out = out
@@ -80,7 +78,7 @@ class Folder:
             target.write_text(text, encoding="utf-8")
 
     def make_inner(self, name: str) -> Path:
-        """A folder inside; where it cannot be made, nothing is left of this one."""
+        """Create a folder inside; on failure, discard this folder."""
         inner = self.path / name
         try:
             with disk_errors(inner):
@@ -91,7 +89,7 @@ class Folder:
         return inner
 
     def commit(self) -> Path:
-        """Move the folder to its final place; a taken name gets a number."""
+        """Rename the folder to its final name, with a number if that name exists."""
         number = 1
         while True:
             final = self._out / (self._name if number == 1 else f"{self._name}-{number}")
@@ -111,12 +109,12 @@ class Folder:
 
 
 def hidden_name(name: str) -> dict[str, str]:
-    """How a folder begins and ends that is not seen: by its end, a later writer knows whether anybody still uses it."""
+    """Prefix and suffix of a hidden temporary folder; the suffix names the host and process that write it."""
     return {"prefix": f".{name}.", "suffix": f".{socket.gethostname()}-{os.getpid()}.part"}
 
 
 def _sweep(out: Path) -> None:
-    """Take away what writers of this host left when they were killed; a living writer's folder is not touched."""
+    """Delete temporary folders of processes of this host that no longer run."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
         if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
@@ -125,7 +123,7 @@ def _sweep(out: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """A full or broken disk becomes one sentence."""
+    """Turn an OSError into a RunError that names the file and the reason."""
     try:
         yield
     except OSError as error:
@@ -134,12 +132,12 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def stamped(name: str) -> str:
-    """A folder name that sorts by time."""
+    """Return a folder name that begins with the current time."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{file_name_of(name, allowed='-_.', other='-')}"[:100]
 
 
 def unstamped(name: str) -> str:
-    """The name without its time, for what is made of a stored run."""
+    """Return a folder name without its time."""
     return re.sub(r"^\d{8}-\d{6}-", "", name)
 
 
@@ -150,18 +148,18 @@ def write_run(
     record: RunRecord,
     workers: Sequence[WorkerReport],
 ) -> None:
-    """The files of one run."""
+    """Write the files of one run."""
     folder.write_text("recipe.toml", recipe.to_toml())
     folder.write_json("environment.json", environment)
     for worker in workers:
         name = f"workers/{worker.rank}.jsonl"
-        if not (folder.path / name).exists():  # else the worker has written it itself
+        if not (folder.path / name).exists():  # otherwise the worker wrote it during training
             folder.write_text(name, "".join(_step_lines(worker)))
     folder.write_json(RUN_FILE, record)
 
 
 def store_study(folder: Folder, study: StudyResult) -> Path:
-    """Write a study with its recipe, whole or not at all; returns its final folder."""
+    """Write a study with its recipe and return its final folder; on failure, discard it."""
     try:
         folder.write_text("recipe.toml", Recipe.from_dict(study.recipe).to_toml())
         folder.write_json(STUDY_FILE, study)
@@ -172,7 +170,7 @@ def store_study(folder: Folder, study: StudyResult) -> Path:
 
 
 def _step_lines(worker: WorkerReport) -> Iterator[str]:
-    """One JSON object per step."""
+    """Yield one JSON line per step."""
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
     for step in range(len(worker.iteration_s)):
         row = {"kind": "step", "step": step, **{column: getattr(worker, column)[step] for column in columns}}
@@ -180,7 +178,7 @@ def _step_lines(worker: WorkerReport) -> Iterator[str]:
 
 
 def finite(value: Any) -> Any:
-    """The same plain values with NaN and infinity as null: JSON has neither."""
+    """Return plain values with NaN and infinity replaced by None, since JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Value):

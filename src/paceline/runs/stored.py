@@ -1,4 +1,4 @@
-"""Stored runs and studies as they are read back: one view of both, whatever state they are in."""
+"""Read stored runs and studies, including failed and unreadable ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_TOML_BYTES = 1 << 20  # a recipe is a few kilobytes
 
 @dataclass(frozen=True)
 class Stored:
-    """One folder of the store. `content` is None where it cannot be read, and `reason` says why."""
+    """A folder of the store. If it cannot be read, `content` is None and `reason` is the error."""
 
     folder: Path
     content: RunRecord | StudyResult | None
@@ -66,7 +66,7 @@ class Stored:
 
     @property
     def started_at(self) -> float | None:
-        """The start in seconds since 1970; None where it is not known."""
+        """The start in seconds since 1970; None if unknown."""
         try:
             return datetime.fromisoformat(self.started).timestamp()
         except (ValueError, OverflowError, OSError):
@@ -78,7 +78,7 @@ class Stored:
 
     @property
     def results(self) -> Sequence[RunResult]:
-        """The rows of a study, or the result of a run; none where it did not get to one."""
+        """The results of a study or the result of a run; empty without results."""
         if isinstance(self.content, StudyResult):
             return self.content.results
         if self.content is None or self.content.result is None:
@@ -87,7 +87,7 @@ class Stored:
 
     @cached_property
     def recipe_values(self) -> Json:
-        """The recipe's plain values; empty where they cannot be read."""
+        """The recipe as plain values; empty if it cannot be read."""
         if isinstance(self.content, StudyResult):
             return self.content.recipe
         try:
@@ -97,7 +97,7 @@ class Stored:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """The recipe; None where it cannot be read or a newer version wrote it."""
+        """The recipe; None if it cannot be read or was written by a newer version."""
         try:
             return Recipe.from_dict(self.recipe_values) if self.recipe_values else None
         except UsageError:
@@ -105,7 +105,7 @@ class Stored:
 
     @cached_property
     def environment(self) -> Environment:
-        """The machine that it was measured on; without facts where they cannot be read."""
+        """The machine of the measurement; empty if it cannot be read."""
         if isinstance(self.content, StudyResult):
             return self.content.environment
         try:
@@ -120,7 +120,7 @@ class Stored:
 
     @property
     def strategies(self) -> list[str]:
-        """Strategies by name and by label; those that were asked for where there is no result."""
+        """Names and labels of the strategies; without results, the requested strategies."""
         if self.results:
             return [name for result in self.results for name in (result.strategy, result.label)]
         asked = self.recipe_values.get("strategies") if self.kind == "study" else None
@@ -130,19 +130,19 @@ class Stored:
 
     @property
     def asked_label(self) -> str:
-        """The strategy of a run without a result."""
+        """The requested strategy of a run without a result."""
         label = self.content.label if isinstance(self.content, RunRecord) else None
         return label or self.strategies[0]
 
     def to_json(self) -> Json:
-        """The JSON of its file with its folder."""
+        """Return the JSON of the stored file, with the folder added."""
         if self.content is None:
             return {"kind": UNREADABLE, "folder": str(self.folder), "reason": self.reason}
         return {**to_json(self.content), "folder": str(self.folder)}
 
 
 def read(path: Path) -> Stored:
-    """A run or a study, validated; the folder or the file itself may be named. Raises Unreadable with the reason."""
+    """Read and validate a run or study from its folder or its JSON file; raise Unreadable if it is damaged."""
     folder = path if path.is_dir() else path.parent
     for name in (STUDY_FILE, RUN_FILE):
         file = folder / name
@@ -152,7 +152,7 @@ def read(path: Path) -> Stored:
 
 
 def list_runs(out: Path) -> list[Stored]:
-    """Every run and study below a folder, newest last; those that cannot be read come first, with the reason."""
+    """Return every run and study below a folder, newest last; unreadable ones come first."""
     found = []
     for name in sorted(os.listdir(out)) if out.is_dir() else []:
         folder = out / name
@@ -166,13 +166,13 @@ def list_runs(out: Path) -> list[Stored]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """A run itself, or the runs of a study."""
+    """Return the folders of a study's runs; for a run, its own folder."""
     inner = sorted(path.parent for path in (folder / "runs").glob(f"*/{RUN_FILE}"))
     return inner or [folder]
 
 
 def name_of(result: RunResult) -> str:
-    """A row by what tells it from the others: its label, and its point where the label does not say it."""
+    """Return the label of a result, followed by its point unless the label contains it."""
     point = (result.get("point") or {}) if result.get("remedy") is None else {}  # a sweep's label names its point
     return ", ".join([result.label, *(f"{key.rpartition('.')[2]} {value}" for key, value in point.items())])
 
