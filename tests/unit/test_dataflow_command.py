@@ -77,7 +77,7 @@ def test_outputs_of_one_weight_are_announced() -> None:
 def test_what_is_left_out_is_said() -> None:
     given = ("dataflow", "conv", "--input", "random:2x2x5x5", "--kernel", "random:3x2x3x3", "--cycles", "500")
     said = run_command(*given, "--pes", "3x4", width=250)
-    assert "What PEs hold in the first of 6 passes:" in said.out
+    assert "Values of PEs in the first of 6 passes:" in said.out
     assert "output row 0 of image 0, filter 0" in said.out
     for words in ("output of image 0, filter 0\n", "output of image 0, filter 1\n", "... 4 outputs more"):
         assert words in said.out
@@ -130,7 +130,7 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         (("--animate", "page.txt"), "--animate 'page.txt': name a file that ends in .html"),
         (("--channels", "2"), "--input has 3 rows, which cannot be cut"),
         (("--stride=--5",), "--stride '--5' is neither a whole number"),
-        (("--multiply-cycles", "1000000000", "--trace", "t.vcd"), "cycles, and 20,000,000 are the most"),
+        (("--multiply-cycles", "1000000000", "--trace", "t.vcd"), "cycles, but the limit is 20,000,000"),
         (("--multiply-cycles", "1000000000", "--chart", "c.html"), "cycles are too many for a chart"),
         (("--multiply-cycles", "1000000000", "--animate", "a.html"), "are too many for one page"),
         (("--pes", "100000x100000", "--animate", "a.html"), "are too many for one page"),
@@ -196,7 +196,7 @@ def test_only_columns_that_are_shown_are_explained(width: int) -> None:
     said = run_command("dataflow", "network", "alexnet", width=width)
     head = next(line for line in said.out.splitlines() if "mapping" in line)
     for column, words in {
-        "zeros": "zeros: in what",
+        "zeros": "zeros: in the input",
         "buffer MB": "buffer MB: between",
         "DRAM MB": "DRAM MB: with",
     }.items():
