@@ -143,7 +143,7 @@ WRONG = [
     (["run", "--model", "bad.py:wrong"], "fails on data"),
     (["run", "--comm", "threads"], "or torch"),
     (["run", "--json", "nowhere/x.json"], "does not exist"),
-    (["run", "--batchnorm", "sync", "--micro-batch-size", "5"], "micro-batches"),
+    (["run", "--batchnorm", "sync", "--micro-batch-size", "5"], "--micro-batch-size"),
     (["run", "--nnodes", "3"], "cannot be split evenly"),
     (["run", "--nnodes", "2", "--master-port", "99999"], "from 1 to 65535"),
     (["run", "--json", "folder"], "is a folder"),

@@ -270,7 +270,7 @@ def test_on_a_phone_no_legend_lies_on_a_chart(report: Path) -> None:
     with opened(report, width=390) as seen:
         assert seen.page.locator("#timeline .legend").count() == 0
         entries = seen.page.locator("figure[data-chart=timeline] ul.legend li").all_inner_texts()
-        assert {"forward", "backward", "standing still", "all_reduce"} <= set(entries)
+        assert {"forward", "backward", "blocked", "all_reduce"} <= set(entries)
 
 
 def test_on_a_wide_screen_the_chart_has_its_legend(report: Path) -> None:

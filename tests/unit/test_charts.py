@@ -152,7 +152,7 @@ class TestPage:
         for sentence in (
             "No split of a step and no timeline: these runs hold no spans",
             "No bytes per link",
-            "The kernel&#39;s count of network bytes is not in these runs",
+            "These runs have no network bytes counted by the kernel",
             "No resources over time",
             "nothing is shown over bytes",
         ):
@@ -162,7 +162,7 @@ class TestPage:
 
     def test_a_study_of_old_and_new_runs_names_those_without(self, tmp_path: Path) -> None:
         text = html_of(tmp_path, study_of([[result("ddp", 0.02)], [measured("ring", KINDS["ring"])]]))
-        assert "Without spans, and so not shown here: ddp." in text
+        assert "Not shown, because spans were not recorded: ddp." in text
         assert 'id="split"' in text
 
     def test_one_run_alone(self, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ class TestPage:
         assert "18.1 ms" in text
         assert "backward" in text
         assert 'id="trade-off"' not in text
-        assert "The cost of measuring is not known here" in text
+        assert "Profiling overhead is unknown" in text
 
     def test_nothing_that_was_measured_becomes_code(self, tmp_path: Path) -> None:
         attack = "</script><img src=x onerror=alert(1)>%{y}"

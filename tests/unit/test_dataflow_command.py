@@ -77,7 +77,7 @@ def test_outputs_of_one_weight_are_announced() -> None:
 def test_what_is_left_out_is_said() -> None:
     given = ("dataflow", "conv", "--input", "random:2x2x5x5", "--kernel", "random:3x2x3x3", "--cycles", "500")
     said = run_command(*given, "--pes", "3x4", width=250)
-    assert "What PEs hold in the first of 6 passes:" in said.out
+    assert "Values of PEs in the first of 6 passes:" in said.out
     assert "output row 0 of image 0, filter 0" in said.out
     for words in ("output of image 0, filter 0\n", "output of image 0, filter 1\n", "... 4 outputs more"):
         assert words in said.out
@@ -196,7 +196,7 @@ def test_only_columns_that_are_shown_are_explained(width: int) -> None:
     said = run_command("dataflow", "network", "alexnet", width=width)
     head = next(line for line in said.out.splitlines() if "mapping" in line)
     for column, words in {
-        "zeros": "zeros: in what",
+        "zeros": "zeros: in the input",
         "buffer MB": "buffer MB: between",
         "DRAM MB": "DRAM MB: with",
     }.items():

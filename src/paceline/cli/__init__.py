@@ -21,7 +21,7 @@ Start with [bold]paceline compare[/bold]: it trains LeNet-5 under several strate
 
 
 def make_app() -> typer.Typer:
-    """All commands, in the order in which a newcomer meets them."""
+    """Build the application with all commands."""
     from paceline.cli.lazy_commands import LazyGroup
 
     app = typer.Typer(

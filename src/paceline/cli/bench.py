@@ -14,9 +14,9 @@ WORKERS = 4
 
 HELP = """Measure collectives on every comm side by side, as nccl-tests counts them.
 
-An iteration's time is that of its slowest worker; all fill their input and meet before it, which is not timed. In every round each comm has one turn, and a plain copy of memory of the same size as well, by all workers at once.
+The time of an iteration is that of its slowest worker. Workers fill their inputs and synchronise before each iteration, which is not timed. Every round measures each comm once, and a memory copy of the same size on all workers at once.
 
-algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes: of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes that each worker copies per second)."""  # noqa: E501
+algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes: of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes per second that each worker copies)."""  # noqa: E501
 
 
 @host_options
@@ -25,15 +25,18 @@ def bench(
     op: Annotated[
         str,
         typer.Option(
-            "--op", help="all_reduce, reduce_scatter, all_gather, broadcast, gather-scatter, ring; several, or all."
+            "--op",
+            help="all_reduce, reduce_scatter, all_gather, broadcast, gather-scatter, ring; a list, or all.",
         ),
     ] = "all_reduce",
     comm: Annotated[
-        str | None, typer.Option("--comm", help="Comms, separated by commas (default: all that work here).")
+        str | None, typer.Option("--comm", help="Comms, separated by commas (default: all available).")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help=f"Processes (default: {WORKERS}, or as torchrun says).", show_default=False),
+        typer.Option(
+            "--workers", help=f"Number of workers (default: {WORKERS}, or those of torchrun).", show_default=False
+        ),
     ] = None,
     min_bytes: Annotated[str, typer.Option("--min-bytes", help="Smallest size: 4096, 4K, 37M, 1G.")] = "4K",
     max_bytes: Annotated[str, typer.Option("--max-bytes", help="Largest size.")] = "64M",

@@ -21,13 +21,13 @@ cluster = typer.Typer(
 Words = Annotated[
     str,
     typer.Argument(
-        help="nodes=4,cpus=0.5,bandwidth=1gbit and, where wanted, latency=1ms, loss=0.1%, memory=2g, "
+        help="nodes=4,cpus=0.5,bandwidth=1gbit and optionally latency=1ms, loss=0.1%, memory=2g, "
         "links=0-2:100mbit, slow=3:0.5.",
         metavar="KEY=VALUE,...",
     ),
 ]
 WithoutShares = Annotated[
-    bool, typer.Option("--without-cpu-shares", help="Leave cpus and slow out, where this host does not allow them.")
+    bool, typer.Option("--without-cpu-shares", help="Ignore cpus and slow, for hosts that do not allow them.")
 ]
 Name = Annotated[str, typer.Argument(help="The cluster's name, as `list` shows it.", metavar="NAME")]
 
@@ -35,7 +35,7 @@ Name = Annotated[str, typer.Argument(help="The cluster's name, as `list` shows i
 @cluster.command()
 def up(
     words: Words,
-    name: Annotated[str, typer.Option("--name", help="1 to 8 small letters and digits (default: a random one).")] = "",
+    name: Annotated[str, typer.Option("--name", help="1 to 8 lowercase letters and digits (default: random).")] = "",
     without_cpu_shares: WithoutShares = False,
 ) -> None:
     """Build a cluster that stays until `down`."""
@@ -95,9 +95,9 @@ def execute(
 @cluster.command()
 def down(
     names: Annotated[list[str] | None, typer.Argument(help="Names, as `list` shows them.", metavar="[NAME]...")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every cluster that is kept.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All kept clusters.")] = False,
 ) -> None:
-    """Take kept clusters down, with all that runs in them."""
+    """Remove kept clusters and end all processes in them."""
     from paceline.cli.options import console_for
     from paceline.cluster.discovery import living_keepers
     from paceline.cluster.removal import take_down
@@ -130,7 +130,10 @@ def prune() -> None:
 @cluster.command()
 def check(
     which: Annotated[
-        str, typer.Argument(help="A kept cluster's name, or one to build for this.", metavar="NAME|KEY=VALUE,...")
+        str,
+        typer.Argument(
+            help="A kept cluster's name, or a cluster to build for the check.", metavar="NAME|KEY=VALUE,..."
+        ),
     ],
     seconds: Annotated[float, typer.Option("--seconds", help="Seconds per measurement.", min=0.1)] = 1.0,
     without_cpu_shares: WithoutShares = False,

@@ -18,7 +18,7 @@ ORDER = 1
 def compare(
     recipe: Any,
     session: Any,
-    repeats: Annotated[int, typer.Option("--repeats", help="Times that every strategy runs, in turn.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", help="Repeats of every strategy, interleaved.", min=1)] = 1,
 ) -> None:
     """Train one recipe under several strategies and compare them."""
     from paceline.cli.introductions import introduce_compare

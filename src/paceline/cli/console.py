@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from paceline import present  # its functions are imported at their first use, and torch with them
 from paceline.present.terminal import say, show
-from paceline.results import RunResult, StudyResult
 from paceline.text import plain_text, wrapped
+
+if TYPE_CHECKING:
+    from paceline.results import RunResult, StudyResult
 
 
 class PlainConsole(Console):
-    """A console for text that comes from users, stored runs and workers, in strings, tables and live displays alike."""
+    """A console that removes control characters from strings, tables and live displays."""
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, quiet=quiet, soft_wrap=soft_wrap, highlight=False, emoji=False)
@@ -27,7 +28,7 @@ class PlainConsole(Console):
         super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        # After the layout: what goes has no width, so columns stay aligned, and no markup can arise from the rest.
+        # After the layout, so that columns stay aligned and the remaining text is not parsed as markup.
         for segment in super().render(renderable, options):
             if segment.control:  # a cursor movement of the live display
                 yield segment
@@ -36,13 +37,15 @@ class PlainConsole(Console):
 
 
 def unbroken(text: str, width: int) -> str:
-    """Text on lines of at most that width; short text stays as it is, with its own line breaks."""
+    """Wrap text that is longer than the width."""
     return "\n".join(wrapped(text, width)) if len(text) > width else text
 
 
 def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_page: bool) -> None:
-    """Show a study that was just measured, and write its HTML page into its folder where that is wanted."""
-    page = present.page_in_memory(result, folder)
+    """Show a study that was just measured, and write its HTML page into its folder if `with_page`."""
+    from paceline.present import page_in_memory  # needs torch, which --help does without
+
+    page = page_in_memory(result, folder)
     show(console, page)
     say(console, f"study   {folder}", is_unbroken=True)
     if with_page and page.tables:
@@ -53,5 +56,7 @@ def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_pa
 
 def show_run_outcome(console: Console, result: RunResult, folder: Path) -> None:
     """Show a run that was just measured."""
-    show(console, present.page_in_memory(result, folder))
+    from paceline.present import page_in_memory
+
+    show(console, page_in_memory(result, folder))
     say(console, f"run             {folder}", is_unbroken=True)

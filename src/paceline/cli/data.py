@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from paceline.data import download
-from paceline.data.published import PUBLISHED
-from paceline.recipe import DataConfig
+if TYPE_CHECKING:
+    from paceline.recipe import DataConfig
 
 ORDER = 6
 
@@ -33,10 +32,9 @@ def list_sources(context: typer.Context) -> None:
 @data.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="mnist or cifar10.")],
-    data_dir: Annotated[str, typer.Option("--data-dir", help="Where the files go.")] = "",
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Folder to write to.")] = "",
 ) -> None:
     """Download a published data set and verify it."""
-    from paceline.cli.data import fetch_with_bar
     from paceline.cli.options import console_for
 
     print(fetch_with_bar(name, data_dir, console_for("-")))
@@ -48,6 +46,8 @@ def register(app: typer.Typer) -> None:
 
 def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
     """Download a data set unless it exists; return its folder."""
+    from paceline.data import download  # needs torch, which --help does without
+
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task(f"downloading {name}", total=None, visible=False)
@@ -57,5 +57,7 @@ def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
 
 
 def fetch_if_needed(config: DataConfig, console: Console) -> None:
+    from paceline.data.published import PUBLISHED
+
     if config.name in PUBLISHED and config.download:
         fetch_with_bar(config.name, config.dir, console)

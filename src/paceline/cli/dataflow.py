@@ -12,7 +12,7 @@ from paceline.cli.options import Json, Runs
 ORDER = 7
 
 dataflow = typer.Typer(
-    help="A row-stationary accelerator: one convolution cycle by cycle with its values, or what a network costs on it.",
+    help="Simulate a row-stationary accelerator: one convolution cycle by cycle, or the cost of a network.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -22,9 +22,9 @@ CONV_HELP = """Run one convolution on an array of PEs and show every cycle.
 Models: serial (one PE does everything), single-alu (each PE one operation at a time), pipelined (multiplier and adder side by side), mac (fused: additions take no time). In all of them loads are free, a PE's first product starts its accumulator, and one PE per column adds the column's partial sums."""  # noqa: E501
 
 Animate = Annotated[
-    str, typer.Option("--animate", help="Write a page that plays the cycles, values moving.", metavar="FILE.html")
+    str, typer.Option("--animate", help="Write an HTML page that animates the cycles.", metavar="FILE.html")
 ]
-Chart = Annotated[str, typer.Option("--chart", help="Write a page of charts.", metavar="FILE.html")]
+Chart = Annotated[str, typer.Option("--chart", help="Write an HTML page of charts.", metavar="FILE.html")]
 
 
 @dataflow.command(help=CONV_HELP)
@@ -37,26 +37,24 @@ def conv(
             metavar="MATRIX",
         ),
     ],
-    kernel: Annotated[str, typer.Option("--kernel", help="The same, for the filter or filters.", metavar="MATRIX")],
+    kernel: Annotated[str, typer.Option("--kernel", help="The filters, in the same formats.", metavar="MATRIX")],
     model: Annotated[
         str, typer.Option("--model", help="serial, single-alu, pipelined or mac.", metavar="NAME")
     ] = "single-alu",
     pes: Annotated[
-        str, typer.Option("--pes", help="The array: rows x columns (default: what the set needs).", metavar="12x14")
+        str, typer.Option("--pes", help="Rows x columns of the array (default: as large as needed).", metavar="12x14")
     ] = "",
     stride: Annotated[str, typer.Option("--stride", help="2, or 2x1: down and across.", metavar="2x1")] = "1",
     padding: Annotated[str, typer.Option("--padding", help="Zeros around the input: 1, or 1x2.", metavar="1x2")] = "0",
     channels: Annotated[
-        int | None, typer.Option("--channels", help="Cut the rows of plain matrices into so many channels.")
+        int | None, typer.Option("--channels", help="Split the rows of plain matrices into N channels.")
     ] = None,
     filters: Annotated[
-        int | None, typer.Option("--filters", help="Cut the rows of a plain kernel into so many filters.")
+        int | None, typer.Option("--filters", help="Split the rows of a plain kernel into N filters.")
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", help="Cut the rows of a plain input into so many images.")
-    ] = None,
-    multiply_cycles: Annotated[int, typer.Option("--multiply-cycles", help="What a multiplication takes.")] = 1,
-    add_cycles: Annotated[int, typer.Option("--add-cycles", help="What an addition takes (mac: nothing).")] = 1,
+    batch: Annotated[int | None, typer.Option("--batch", help="Split the rows of a plain input into N images.")] = None,
+    multiply_cycles: Annotated[int, typer.Option("--multiply-cycles", help="Cycles of a multiplication.")] = 1,
+    add_cycles: Annotated[int, typer.Option("--add-cycles", help="Cycles of an addition (0 with mac).")] = 1,
     cycles: Annotated[int, typer.Option("--cycles", help="Cycles to print; --trace has all of them.", min=0)] = 40,
     trace: Annotated[
         str, typer.Option("--trace", help="Write every event: .csv, .json, or .vcd for GTKWave.", metavar="FILE")
@@ -133,9 +131,9 @@ def network(
             metavar="CHIP",
         ),
     ] = "eyeriss",
-    batch: Annotated[int, typer.Option("--batch", help="Images at a time.", min=1, max=100_000)] = 4,
+    batch: Annotated[int, typer.Option("--batch", help="Images per batch.", min=1, max=100_000)] = 4,
     input_shape: Annotated[
-        str, typer.Option("--input-shape", help="What a model reads, as 3x32x32.", metavar="CxHxW")
+        str, typer.Option("--input-shape", help="Shape of the input of a model, such as 3x32x32.", metavar="CxHxW")
     ] = "",
     linear: Annotated[
         bool, typer.Option("--linear", help="Count linear layers of a model as well, as convolutions of one pixel.")
@@ -143,17 +141,19 @@ def network(
     objective: Annotated[
         str,
         typer.Option(
-            "--objective", help="What a mapping is chosen by: dram-delay, energy-delay, energy or time.", metavar="NAME"
+            "--objective",
+            help="Criterion that mappings are chosen by: dram-delay, energy-delay, energy or time.",
+            metavar="NAME",
         ),
     ] = "dram-delay",
     others: Annotated[
-        bool, typer.Option("--others/--no-others", help="Weigh other dataflows on the same chip, too.")
+        bool, typer.Option("--others/--no-others", help="Also compute the energy of other dataflows on the same chip.")
     ] = True,
     chart: Chart = "",
     runs: Runs = Path("runs"),
     json_target: Json = "",
 ) -> None:
-    """What a network costs on a chip: mapping, time, accesses and energy of every convolution."""
+    """Compute mapping, time, accesses and energy of every convolution of a network on a chip."""
     from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.chips import load_chip
     from paceline.dataflow.mapping import check_objective
@@ -171,7 +171,7 @@ def network(
     title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
     result = analyse(layers, found, network=title, batch=batch, objective=objective, with_others=others)
     page = network_page(result)
-    if chart:  # before anything is printed: whoever reads that may stop in between
+    if chart:  # before printing, which a closed pipe can interrupt
         from paceline.present.html import write_page
 
         write_page(page, Path(chart))
@@ -187,7 +187,7 @@ def network(
 def chip(
     name: Annotated[str, typer.Argument(help="A chip that is built in.", metavar="[CHIP]")] = "eyeriss",
 ) -> None:
-    """Print the TOML of a chip, to change and give to --chip: paceline dataflow chip > mine.toml."""
+    """Print the TOML of a chip, to edit and pass to --chip: paceline dataflow chip > mine.toml."""
     from paceline.dataflow.chips import chip_text
 
     typer.echo(chip_text(name), nl=False)

@@ -90,7 +90,7 @@ def introduce_tune(console: Console, study: Tune, where: str) -> None:
 
 
 def introduce_reproduce(console: Console, study: Reproduce, where: str) -> None:
-    del where  # a note says it
+    del where  # in the notes
     _say(console, f"{study.plan.experiment.name}: {study.plan.experiment.title}")
     for note in study.plan.notes:
         _say(console, note, "yellow")

@@ -19,7 +19,7 @@ LauncherName = Annotated[
     typer.Option(
         "--launcher",
         help="How workers are started: local, emulated (--cluster), ssh (--hosts), by-hand (--nnodes), torchrun, or "
-        "your own file.py:Class (default: what the other options ask for).",
+        "your own file.py:Class (default: chosen by the other options).",
         rich_help_panel=PANEL,
         metavar="NAME",
         show_default=False,
@@ -29,7 +29,7 @@ HostNames = Annotated[
     str | None,
     typer.Option(
         "--hosts",
-        help="Start the workers on these hosts over ssh, in even blocks: a,b,user@c.",
+        help="Start the workers on these hosts over ssh, equally many on each: a,b,user@c.",
         rich_help_panel=PANEL,
         metavar="A,B,...",
         show_default=False,

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are used: the list of commands is read from their sources."""
+"""Lazy import of commands: the list of commands is parsed from their source, without importing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.text import plain_text
 
 
 class CommandSummary(NamedTuple):
-    """What the list of commands shows of one, without importing it."""
+    """The entry of a command in the list of commands."""
 
     name: str
     order: tuple[bool, int]  # groups of commands come last
@@ -27,9 +27,9 @@ class CommandSummary(NamedTuple):
 
 
 def read_summary(name: str, source: str) -> CommandSummary | None:
-    """The summary of a command's module; None for a module that registers no command.
+    """Return the summary of a command's module; None for a module that registers no command.
 
-    Its text is the constant `HELP`, or `help` of the group, or the docstring of the function of the module's name.
+    The text is the constant `HELP`, or `help` of the group, or the docstring of the function of the module's name.
     """
     order: int | None = None
     texts: dict[str, str] = {}
@@ -51,7 +51,7 @@ def read_summary(name: str, source: str) -> CommandSummary | None:
 
 
 class LazyGroup(TyperGroup):
-    """All commands, in the order in which a newcomer meets them; a module is imported when its command is used."""
+    """All commands, ordered by `ORDER`; a module is imported when its command is used."""
 
     _shows_summaries = False
 
@@ -107,7 +107,7 @@ class LazyGroup(TyperGroup):
 
 @cache
 def _load(name: str) -> Any:
-    """The command of a module, with all its options."""
+    """Return the command of a module, with all its options."""
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
     alone.callback()(lambda: None)  # a group, even of one command
     importlib.import_module(f"{paceline.cli.__name__}.{name}").register(alone)
@@ -117,7 +117,7 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _plain_messages() -> Iterator[None]:
-    """Errors about options quote what the user wrote: without control characters."""
+    """Remove control characters from option errors, which quote the user's input."""
     try:
         yield
     except Exception as error:

@@ -45,9 +45,9 @@ PANELS = {
 }
 
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe's name, or a TOML file.", metavar="[RECIPE]")]
-Out = Annotated[Path, typer.Option("--out", help="Folder that results go to.")]
-# For commands that write elsewhere: --out is the older name, too near to their --output.
-Runs = Annotated[Path, typer.Option("--runs", "--out", help="Folder that runs and studies are in.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for results.")]
+# For commands with --output, which --out (the older name) would be confused with.
+Runs = Annotated[Path, typer.Option("--runs", "--out", help="Folder of stored runs and studies.")]
 Json = Annotated[
     str, typer.Option("--json", help="Write the result as JSON to a file; - is standard output.", metavar="FILE")
 ]
@@ -60,8 +60,8 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         help="Emulate nodes on this machine, each with its own network, link and cores: "
-        "nodes=4,cpus=0.5,bandwidth=1gbit and, where wanted, latency=1ms, loss=0.1%, memory=2g, "
-        "links=0-2:100mbit, slow=3:0.5. nodes=0 turns a recipe's off.",
+        "nodes=4,cpus=0.5,bandwidth=1gbit and optionally latency=1ms, loss=0.1%, memory=2g, "
+        "links=0-2:100mbit, slow=3:0.5. nodes=0 disables a recipe's cluster.",
         rich_help_panel="Emulated nodes",
         metavar="KEY=VALUE,...",
         show_default=False,
@@ -71,7 +71,7 @@ WithoutShares = Annotated[
     bool,
     typer.Option(
         "--without-cpu-shares",
-        help="Emulate nodes without CPU shares, where this user may not set them.",
+        help="Emulate nodes without CPU shares, for users who may not set them.",
         rich_help_panel="Emulated nodes",
     ),
 ]
@@ -79,14 +79,14 @@ MetricsPort = Annotated[
     int | None,
     typer.Option(
         "--metrics-port",
-        help="Serve the run's figures as Prometheus text on this port, while it lasts; 0 takes a free one.",
+        help="Serve Prometheus metrics on this port while the run lasts; 0 picks a free port.",
         rich_help_panel="Measuring",
         min=0,
         max=65535,
     ),
 ]
 MetricsHost = Annotated[
-    str, typer.Option("--metrics-host", help="Address to serve them on.", rich_help_panel="Measuring")
+    str, typer.Option("--metrics-host", help="Address to serve metrics on.", rich_help_panel="Measuring")
 ]
 
 
@@ -115,10 +115,10 @@ def recipe_options(
             given = {key: arguments.pop(name) for name, key in keys.items()}
             _check_repeated(given)
             cluster_text = arguments.pop("cluster")
-            # One key set by hand counts more than the section as a whole.
+            # A single key overrides the section as a whole.
             changes = {} if cluster_text is None else parse_cluster(cluster_text)
             changes |= parse_set(arguments.pop("assignments") or [])
-            # An option that may be repeated is an empty list where it was not given at all.
+            # A repeatable option that was not given is an empty list.
             changes |= {key: value for key, value in given.items() if value is not None and value != []}
             if arguments.pop("without_shares"):
                 changes |= {"cluster.cpus": None, "cluster.slow": []}
@@ -196,7 +196,7 @@ def settle_workers(given: int | None, num_servers: int = 0) -> int | None:
 
 
 def _most_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
-    """Servers that the strategies of a command need; a study keeps its number of workers for all of them."""
+    """The largest number of servers that a strategy of the command needs; all strategies have the same workers."""
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of
     from paceline.study.entries import ONE_WORKER
@@ -247,7 +247,7 @@ def check_page_target(target: str) -> None:
 
 
 def parse_percent(option: str, text: str) -> float:
-    """`5%` as 5.0; without the sign it would not be clear whether 0.05 is a share."""
+    """Return 5.0 for `5%`. The sign is required, because 0.05 could be meant as a fraction."""
     try:
         value = float(text.removesuffix("%"))
     except ValueError:

@@ -20,8 +20,8 @@ from paceline.study.entries import Entry
 from paceline.train.context import Event
 
 LINE_EVERY_S = 10.0  # between two plain lines
-DRAW_HZ = 4  # drawing takes a core's time, too
-_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # the rest of a line needs the other 70
+DRAW_HZ = 4  # drawing competes with workers for a core
+_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # of 100 columns
 
 
 class StudyProgress(StudyListener):
@@ -113,7 +113,7 @@ class StrategyBars(StudyListener):
 
 
 class _Screen:
-    """Bars that move, and below them what each worker of the running strategy does."""
+    """Live bars, and below them a status line per worker of the running strategy."""
 
     def __init__(self, entries: Sequence[Entry], repeats: int, console: Console) -> None:
         self._repeats = repeats
@@ -142,7 +142,7 @@ class _Screen:
     def close(self) -> None:
         self._workers.clear()
         for task in self._progress.tasks:
-            if not task.started:  # it would be left looking complete
+            if not task.started:  # would look complete
                 self._progress.update(task.id, visible=False)
         self._live.stop()
 
@@ -173,12 +173,12 @@ class _Screen:
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, share: float, **fields: Any) -> None:
-        """A bar is full after all repeats; `share` is that of the one that runs."""
+        """Move a bar, which is full after all repeats; `share` is the finished part of the current repeat."""
         self._progress.update(self._tasks[entry.label], completed=self._repeat + share, **fields)
 
 
 class _Lines:
-    """For files and pipes: how it goes every few seconds, and when a run is done."""
+    """Progress for files and pipes: a line every few seconds and one per finished run."""
 
     def __init__(self, repeats: int, console: Console) -> None:
         self._repeats, self._console = repeats, console
@@ -215,7 +215,7 @@ class _Lines:
 
 
 class PointsBar(StudyListener):
-    """One bar for many points, and what each worker of the running one does. Use it as a context manager."""
+    """One bar for many points, and a status line per worker. Use it as a context manager."""
 
     def __init__(self, num_runs: int, repeats: int, console: Console) -> None:
         self._repeats = repeats
@@ -243,7 +243,7 @@ class PointsBar(StudyListener):
 
     def started(self, entry: Entry, repeat: int) -> None:
         self._workers.clear()
-        # One that fails ends too: what has been started before this one is over.
+        # A failed run reports no end; a new start means that the previous run is over.
         self._progress.update(self._task, completed=self._num_started, description=self._name(entry, repeat))
         self._num_started += 1
 

@@ -31,8 +31,8 @@ def quantize(
             help="A run (a name in --out, a folder, last), or a .safetensors file.", metavar="RUN|CHECKPOINT"
         ),
     ],
-    data: Annotated[str, typer.Option(help="Other data than the run's, by name.", rich_help_panel=SOURCE)] = "",
-    data_dir: Annotated[str, typer.Option(help="Where the data files are.", rich_help_panel=SOURCE)] = "",
+    data: Annotated[str, typer.Option(help="Data by name (default: the run's).", rich_help_panel=SOURCE)] = "",
+    data_dir: Annotated[str, typer.Option(help="Folder of the data files.", rich_help_panel=SOURCE)] = "",
     download: Annotated[
         bool, typer.Option("--download/--no-download", help="Fetch missing files.", rich_help_panel=SOURCE)
     ] = True,
@@ -40,26 +40,26 @@ def quantize(
         str, typer.Option(help="Model of a checkpoint that is not in a run.", rich_help_panel=SOURCE)
     ] = "",
     test_samples: Annotated[
-        int | None, typer.Option(help="Judge on the first N test samples only.", rich_help_panel=SOURCE, min=1)
+        int | None, typer.Option(help="Evaluate on the first N test samples only.", rich_help_panel=SOURCE, min=1)
     ] = None,
     calibration: Annotated[
         str,
         typer.Option(
-            help="How activations get ranges: minmax, percentile, entropy, mse, several of them, or auto for all; "
-            "of several the one that moves scores of training images least goes on.",
+            help="Method for ranges of activations: minmax, percentile, entropy, mse, several, or auto for all; "
+            "of several, the one that changes the outputs on training images least is used.",
             rich_help_panel=INTEGERS,
         ),
     ] = "auto",
-    percentile: Annotated[float, typer.Option(help="Of the percentile method.", rich_help_panel=INTEGERS)] = 99.99,
+    percentile: Annotated[
+        float, typer.Option(help="Percentile of the percentile method.", rich_help_panel=INTEGERS)
+    ] = 99.99,
     symmetric: Annotated[
         bool,
-        typer.Option("--symmetric/--asymmetric", help="Activations with zero in the middle.", rich_help_panel=INTEGERS),
+        typer.Option("--symmetric/--asymmetric", help="Ranges of activations.", rich_help_panel=INTEGERS),
     ] = False,
     per_channel: Annotated[
         bool,
-        typer.Option(
-            "--per-channel/--per-tensor", help="A scale for every output channel of weights.", rich_help_panel=INTEGERS
-        ),
+        typer.Option("--per-channel/--per-tensor", help="Scales of weights.", rich_help_panel=INTEGERS),
     ] = True,
     samples: Annotated[int, typer.Option(help="Training samples to calibrate on.", rich_help_panel=INTEGERS)] = 512,
     keep_float: Annotated[
@@ -72,7 +72,7 @@ def quantize(
         bool | None,
         typer.Option(
             "--onnx/--no-onnx",
-            help="Write ONNX files and run them; unless said, where the extra int8 is installed.",
+            help="Write ONNX files and run them (default: if the extra int8 is installed).",
             rich_help_panel=INTEGERS,
             show_default=False,
         ),
@@ -81,24 +81,26 @@ def quantize(
         int, typer.Option(help="Fine-tune for N steps with simulated rounding.", rich_help_panel=TUNING, metavar="N")
     ] = 0,
     strategy: Annotated[
-        str, typer.Option(help="Strategy of fine-tuning; the run's unless given.", rich_help_panel=TUNING)
+        str, typer.Option(help="Strategy of fine-tuning (default: the run's).", rich_help_panel=TUNING)
     ] = "",
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes that train; as many as the run's unless given.", rich_help_panel=TUNING, min=1),
+        typer.Option(help="Workers of fine-tuning (default: as many as the run's).", rich_help_panel=TUNING, min=1),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate; a tenth of the run's unless given.", rich_help_panel=TUNING, min=0),
+        typer.Option(help="Learning rate (default: a tenth of the run's).", rich_help_panel=TUNING, min=0),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the int8 ONNX file here.", metavar="FILE")
     ] = None,
-    report: Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")] = True,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write an HTML report into the study's folder.")
+    ] = True,
     out: Out = Path("runs"),
     json_target: Json = "",
 ) -> None:
-    """Take a trained model to int8: every stage measured, down to integers alone."""
+    """Quantize a trained model to int8 and measure every stage, down to integer-only inference."""
     from paceline.cli.console import show_outcome
     from paceline.cli.data import fetch_if_needed
     from paceline.cli.options import check_json_target, check_output_target, console_for, write_json
@@ -109,9 +111,9 @@ def quantize(
     check_json_target(json_target)
     check_output_target(str(output or ""))
     if not finetune and (strategy or workers is not None or lr is not None):
-        raise UsageError("--strategy, --workers and --lr say how to fine-tune: add --finetune N, or leave them out")
+        raise UsageError("--strategy, --workers and --lr need --finetune; add --finetune N, or leave them out")
     if output is not None and onnx is False:
-        raise UsageError("-o asks for an ONNX file and --no-onnx for none")
+        raise UsageError("-o writes an ONNX file and conflicts with --no-onnx; leave one of the two out")
     request = QuantizeOptions(
         calibration=calibration,
         symmetric=symmetric,

@@ -28,7 +28,7 @@ def report(
     ] = "",
     runs: Runs = Path("runs"),
 ) -> None:
-    """Make one self-contained HTML page of runs and studies."""
+    """Write a self-contained HTML page of runs and studies."""
     from paceline.present import collect, page_of
     from paceline.present import markdown as as_markdown
     from paceline.present.chart_images import write_figures
@@ -36,9 +36,9 @@ def report(
     from paceline.runs import folder_of
 
     page = page_of(collect([folder_of(name, runs) for name in names]))
-    # What a program reads stands alone on standard output.
+    # With --markdown -, standard output carries only Markdown.
     stream = sys.stderr if markdown == "-" else sys.stdout
-    # Pictures come first: where what they need is not installed, nothing was written.
+    # Pictures first: if their dependencies are missing, nothing is written.
     pictures = write_figures(page, figures) if figures is not None else []
     print(write_page(page, output), file=stream)
     if markdown == "-":

@@ -19,13 +19,15 @@ def reproduce(
     data_dir: Annotated[
         str, typer.Option(help="Folder of CIFAR-10 or MNIST; otherwise substitute data is used and noted.")
     ] = "",
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device: cpu or cuda.")] = "cpu",
     cluster: Annotated[
         bool, typer.Option("--cluster/--no-cluster", help="Emulate nodes where the experiment has some.")
     ] = True,
-    repeats: Annotated[int | None, typer.Option(help="Times that every row runs, instead of its own.", min=1)] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Repeats of every row (default: the experiment's).", min=1)
+    ] = None,
 ) -> None:
-    """Run a published experiment here, and show its figures beside ours."""
+    """Run a published experiment and show the published figures beside the measured ones."""
     from paceline.cli.introductions import introduce_reproduce
     from paceline.present.model import plain_table
     from paceline.present.terminal import say, show_tables

@@ -25,14 +25,14 @@ runs = typer.Typer(
 Name = Annotated[
     str, typer.Argument(help="A name in --out or its beginning, a folder, or last, last~1, ...", metavar="NAME")
 ]
-OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder that results are in.", show_default=False)]
+OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder of stored results.", show_default=False)]
 DEFAULT_OUT = Path("runs")
-Model = Annotated[str, typer.Option("--model", help="Only of this model; * and ? stand for anything.")]
+Model = Annotated[str, typer.Option("--model", help="Only this model; * and ? are wildcards.")]
 Strategy = Annotated[str, typer.Option("--strategy", help="Only with this strategy, by name or label.")]
 Status = Annotated[str, typer.Option("--status", help="Only done, failed, interrupted or unreadable.")]
 Kind = Annotated[str, typer.Option("--kind", help="Only run, or only study.")]
 Since = Annotated[str, typer.Option("--since", help="Only since 2026-01-31, 2026-01-31T12:00, 12h, 7d.")]
-Last = Annotated[int | None, typer.Option("--last", help="Only the newest N of them.", metavar="N")]
+Last = Annotated[int | None, typer.Option("--last", help="Only the newest N.", metavar="N")]
 
 
 @runs.callback()
@@ -70,7 +70,7 @@ def list_again(
     last: Last = None,
     json_target: Json = "",
 ) -> None:
-    """List what is stored, as `paceline runs` does."""
+    """List stored runs and studies, as `paceline runs` does."""
     wanted = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
     _list(out or context.obj, wanted, json_target)
 
@@ -123,7 +123,7 @@ def diff(
     out: OutOrParents = None,
     json_target: Json = "",
 ) -> None:
-    """Compare two runs or studies: times with intervals, accuracy, bytes, recipe and machine."""
+    """Compare two runs or studies: times with confidence intervals, accuracy, bytes, recipe and machine."""
     from paceline.cli.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
     from paceline.present.pages import refusing
@@ -159,10 +159,10 @@ def delete(
     context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Names in --out, or folders.", metavar="[NAME]...")] = None,
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Those of them, or of all, that are older: 30d, 12h.", metavar="AGE")
+        str, typer.Option("--older-than", help="Only results older than this: 30d, 12h.", metavar="AGE")
     ] = "",
-    failed: Annotated[bool, typer.Option("--failed", help="Those that failed or were interrupted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed and interrupted results.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     out: OutOrParents = None,
 ) -> None:
     """Delete runs and studies, after asking."""

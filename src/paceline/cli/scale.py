@@ -46,7 +46,10 @@ def scale(
         str, typer.Option("--mode", help="strong (keeps the global batch), weak (keeps each worker's), or both.")
     ] = "strong",
     repeats: Annotated[
-        int, typer.Option("--repeats", help="Times that every point runs, in turn; intervals need some.", min=1)
+        int,
+        typer.Option(
+            "--repeats", help="Repeats of every point, interleaved; confidence intervals need several.", min=1
+        ),
     ] = 1,
 ) -> None:
     from paceline.cli.introductions import introduce_scale

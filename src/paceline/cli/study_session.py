@@ -28,8 +28,8 @@ Resume = Annotated[
     str,
     typer.Option("--resume", help="Resume this study; finished runs are not run again.", metavar="FOLDER"),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new study even where the same one is unfinished.")]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML page beside the results.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new study even if the same one is unfinished.")]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML report into the study's folder.")]
 
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "resume": (Resume, ""),
@@ -84,13 +84,13 @@ class StudySession:
         return console_for(self.json_target, is_main=self.launcher().is_main)
 
     def fetch(self, data: DataConfig) -> None:
-        """Download published data that is not there."""
+        """Download published data that is missing."""
         from paceline.cli.data import fetch_if_needed
 
         fetch_if_needed(data, console_for(self.json_target))
 
     def settled(self, recipe: Recipe) -> Recipe:
-        """The recipe with its data fetched and its comm by name."""
+        """Fetch the data, and return the recipe with the comm that `auto` selects."""
         from paceline.study.entries import settle_comm
 
         self.fetch(recipe.data)
@@ -107,21 +107,21 @@ class StudySession:
         return self.launcher().describe().num_hosts
 
     def launcher(self, cluster: ClusterConfig | None = None, *, only_once: str = "") -> Launcher:
-        """The launcher that the options and a cluster ask for."""
+        """Return the launcher that the options and the cluster select."""
         return launcher_for(self.request, cluster or self.request.cluster, only_once=only_once)
 
     def where(self, cluster: ClusterConfig) -> str:
-        """Where workers are, as the end of a sentence; empty for plain processes of this host."""
+        """The placement of workers, as the end of a sentence; empty for plain processes of this host."""
         words = self.launcher(cluster).describe().words
         return f", {words}" if words else ""
 
     def launch(self, num_processes: int, cluster: ClusterConfig) -> AbstractContextManager[WorkerPool]:
-        """Workers by the launcher that the options ask for."""
+        """Start workers with the selected launcher."""
         return self.launcher(cluster).open(num_processes)
 
     @contextmanager
     def followed(self, bars: StudyListener) -> Iterator[StudyListener]:
-        """The listeners of a command: progress, and metrics where they are asked for."""
+        """The listeners of a command: progress, and metrics if requested."""
         from paceline.cli.metrics import ListenerGroup, serving
 
         with serving(self.metrics_port, self.metrics_host, self.console, is_main=self.launcher().is_main) as followers:
@@ -140,9 +140,9 @@ class StudySession:
     ) -> StudyOutcome | None:
         """Run a study and show its result; None where another process reports.
 
-        `prepare` makes the study that is asked for. With --resume the stored study runs instead, and options must not
-        have changed the recipe (`asked`), but for the keys that the command sets itself. `on_stage` puts a stage into
-        one line.
+        `prepare` makes the requested study. With --resume the stored study runs instead, and options must not
+        have changed the recipe (`asked`), except for keys that the command sets itself. `on_stage` describes a finished
+        stage in one line.
         """
         from paceline.cli.progress import StudyProgress
         from paceline.study.engine import run_study
@@ -203,7 +203,7 @@ class StudySession:
         return kind.resumed(stored, num_hosts=self.num_hosts), folder
 
     def _is_wanted(self, folder: Path) -> bool:
-        """Ask where somebody can answer; elsewhere the study that was begun goes on."""
+        """Ask whether to resume; without a terminal, resume."""
         from paceline.study.study_folder import read_study
 
         words = f"The same study is unfinished ({_done_words(read_study(folder))}): {folder}"

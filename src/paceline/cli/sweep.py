@@ -15,19 +15,22 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         "--vary",
-        help="A recipe key or option and its values; repeat it for a grid. strategy.OPTION is one of the strategy's. "
+        help="A recipe key or option and its values; repeat it for a grid. strategy.OPTION varies an option of the strategy. "
         "batch-size=32,128,512; strategy.bucket_mb=1,5,25; cluster.bandwidth=100mbit,1gbit.",
         metavar="KEY=V1,V2,...",
     ),
 ]
 Remedies = Annotated[
     bool,
-    typer.Option("--remedies", help="With batch sizes: rows with linear lr and warm-up, with LARS and with LAMB."),
+    typer.Option(
+        "--remedies",
+        help="With batch sizes: add rows with linear lr and warm-up, with LARS and with LAMB.",
+    ),
 ]
 OneRemedy = Annotated[
     list[str] | None,
     typer.Option(
-        "--remedy", help="One of them, with settings: lars:lr=5:warmup=2. May be given again.", metavar="NAME[:KEY=V]"
+        "--remedy", help="Add one remedy, with settings: lars:lr=5:warmup=2. Repeatable.", metavar="NAME[:KEY=V]"
     ),
 ]
 
@@ -41,7 +44,7 @@ def sweep(
     vary: Vary = None,
     remedies: Remedies = False,
     remedy: OneRemedy = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Times that every point runs, in turn.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", help="Repeats of every point, interleaved.", min=1)] = 1,
 ) -> None:
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
     from paceline.cli.introductions import introduce_sweep

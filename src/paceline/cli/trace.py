@@ -33,7 +33,7 @@ def trace(
     steps: Annotated[
         str,
         typer.Option(
-            "--steps", help="Steps to show: 10:20 is steps 10 to 19, the end is not among them.",
+            "--steps", help="Steps to show: 10:20 is steps 10 to 19.",
             metavar="FIRST:END", show_default=False,
         ),
     ] = "",

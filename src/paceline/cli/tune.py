@@ -21,12 +21,18 @@ def tune(
     recipe: Any,
     session: Any,
     within: Annotated[
-        float, typer.Option(help="Points of accuracy that may be lost against exact.", rich_help_panel=PANEL, min=0)
+        float,
+        typer.Option(
+            help="Percentage points of accuracy that may be lost against the exact strategy.",
+            rich_help_panel=PANEL,
+            min=0,
+        ),
     ] = 0.5,
     within_loss: Annotated[
         float,
         typer.Option(
-            help="Percent of test loss that may be lost against exact, where accuracy is no better than chance.",
+            help="Increase of test loss in percent that is allowed against the exact strategy; used where accuracy is no "
+            "better than chance.",
             rich_help_panel=PANEL,
             min=0,
         ),
@@ -35,7 +41,7 @@ def tune(
         str, typer.Option(help="Strategies to choose from, separated by commas.", rich_help_panel=PANEL)
     ] = "",
     buckets: Annotated[
-        str, typer.Option(help="Bucket sizes in MB; shares of the model unless given.", rich_help_panel=PANEL)
+        str, typer.Option(help="Bucket sizes in MB (default: fractions of the model's size).", rich_help_panel=PANEL)
     ] = "",
     codecs: Annotated[str, typer.Option(help="Codecs to choose from.", rich_help_panel=PANEL)] = "",
     periods: Annotated[str, typer.Option(help="Steps between two synchronisations.", rich_help_panel=PANEL)] = "",
@@ -46,10 +52,10 @@ def tune(
         ),
     ] = 3,
     repeats: Annotated[
-        int, typer.Option(help="Times that finalists run, each with a seed of its own.", rich_help_panel=PANEL, min=1)
+        int, typer.Option(help="Repeats of the finalists, each with its own seed.", rich_help_panel=PANEL, min=1)
     ] = 3,
 ) -> None:
-    """Find the bucket size, sync period, codec and strategy that suit a recipe."""
+    """Find the fastest strategy, codec, bucket size and synchronisation period within an accuracy margin."""
     from paceline.cli.introductions import introduce_tune, rung_line
     from paceline.parsing import numbers_in, words_in
     from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies

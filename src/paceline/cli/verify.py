@@ -15,15 +15,15 @@ ORDER = 3
 def verify(
     launch: Any,
     strategies: Annotated[
-        str | None, typer.Option("--strategies", help="Which to verify, separated by commas (default: all).")
+        str | None, typer.Option("--strategies", help="Strategies, separated by commas (default: all).")
     ] = None,
     workers: Annotated[str, typer.Option("--workers", help="World sizes, separated by commas.")] = "1,2,3,4",
     models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
-    comm: Annotated[str, typer.Option("--comm", help="How bytes move between workers; auto picks.")] = "torch",
+    comm: Annotated[str, typer.Option("--comm", help="Communication backend; auto chooses one.")] = "torch",
     cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
-    """Prove that every strategy computes what one process would compute (in float64)."""
+    """Check that strategies meet their guarantee, against one process in float64."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.options import check_json_target, console_for, write_json

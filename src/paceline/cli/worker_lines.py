@@ -18,13 +18,13 @@ MOST_LINES = 8
 
 
 class WorkerStatusLines:
-    """The latest event of every worker, drawn as lines; those beyond the eighth share one."""
+    """The latest event of every worker, drawn as lines; workers beyond the eighth share one line."""
 
     def __init__(self) -> None:
         self._latest: dict[int, Event] = {}
 
     def put(self, event: Event) -> None:
-        # A new table each time: the one being drawn by another thread stays as it is.
+        # A new dict each time, because another thread may be drawing the old one.
         self._latest = {**self._latest, event["rank"]: event}
 
     def clear(self) -> None:

@@ -1,8 +1,8 @@
-"""Presentation of results: columns, findings and charts are declared once per study and rendered four ways.
+"""Presentation of results: columns, findings and charts, declared once per study for all renderers.
 
 `page_of` makes the page of stored results or of results in memory. present/terminal.py, markdown.py, html.py and
-notebook.py render it. These functions are imported when they are asked for: commands without stored results, such as
-`dataflow`, show tables as well and need no torch.
+notebook.py render it. These functions are imported on first use, because commands such as `dataflow` show tables
+without needing torch.
 """
 
 from __future__ import annotations

@@ -21,17 +21,17 @@ MAX_PES = 400
 
 
 def check_animation(simulation: Simulation) -> None:
-    """Whether it is too much for a page; nothing is calculated for it."""
+    """Refuse a simulation that is too large for a page."""
     count, (rows, columns) = count_events(simulation), simulation.plan.array
     if max(count, simulation.cycles) > MAX_EVENTS or rows * columns > MAX_PES:
         raise UsageError(
             f"{count:,} events in {simulation.cycles:,} cycles on {rows} x {columns} PEs are too many for one page, "
-            f"which shows up to {MAX_EVENTS:,} of each on {MAX_PES} PEs; take a part of the input, or write a --trace"
+            f"which shows up to {MAX_EVENTS:,} of each on {MAX_PES} PEs; use a part of the input, or --trace"
         )
 
 
 def write_animation(simulation: Simulation, output: str | Path) -> Path:
-    """A page that plays every cycle, whole or not at all."""
+    """Write the page atomically."""
     check_animation(simulation)
     script = Markup(template_file("animation.js"))
     page = render_template(
@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """What each PE of a pass holds, by its place."""
+    """The values that each PE of a pass holds."""
     found = [
         {
             "place": list(held.place),
@@ -84,10 +84,7 @@ def _pass(simulation: Simulation, one: Pass) -> Json:
 
 
 def _compact_event(event: Event) -> list[Any]:
-    """Positions as the script knows them, as long names would be most of the page; values as they are to be read.
-
-    A script's numbers are floats: whole numbers of 64 bits would be rounded.
-    """
+    """An event as a list, to keep the page small; values as text, because JavaScript would round 64-bit integers."""
     source = event.source or event.target
     return [
         event.cycle,

@@ -46,7 +46,7 @@ def new_figure(**layout: Any) -> PlotlyFigure:
     return PlotlyFigure(layout={**usual, **axes, **layout})
 
 
-# A legend above a chart, for what the page's own legend of strategies does not name.
+# A legend above a chart, for items that are not in the page's key of strategies.
 LEGEND_ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"}
 
 
@@ -103,7 +103,7 @@ class Chart:
 
     @property
     def spec(self) -> Json:
-        """What the page's script draws."""
+        """The chart as data for the page's script."""
         views = [{"data": view.traces, "layout": view.layout} for view in self.views]
         sizes = [len(choice.options) for choice in self.choices]
         return {"id": self.id, "sizes": sizes, "initial": self.initial, "views": views}

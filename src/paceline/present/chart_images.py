@@ -1,4 +1,4 @@
-"""Pictures of every chart for papers and slides: a browser draws them from the HTML page."""
+"""PNG and SVG images of every chart, drawn by a browser from the HTML page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paceline.runs.store import disk_errors
 
 WIDTH = 900  # pixels; a PNG has twice as many
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# A browser that starts nothing of its own accord; the page is our own file and its policy lets it fetch nothing.
+# No background activity of the browser; the content policy of the page allows no fetches.
 ARGUMENTS = ["--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 LIMIT_MS = 120_000
 
@@ -38,7 +38,7 @@ def write_figures(page: Page, folder: Path) -> list[Path]:
 
 
 def find_browser() -> str | None:
-    """The one that PACELINE_CHROMIUM names, or the first that is installed."""
+    """Return the browser that PACELINE_CHROMIUM names, or the first that is installed."""
     return os.environ.get("PACELINE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -84,13 +84,13 @@ def _take(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, s
 
 
 def _content(address: str) -> bytes:
-    """What a data: address holds."""
+    """Decode a data: URL."""
     head, _, body = address.partition(",")
     return base64.b64decode(body) if head.endswith(";base64") else urllib.parse.unquote_to_bytes(body)
 
 
 def _named(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
-    """Every view with the name of its file and its title, both with what was chosen for it."""
+    """Yield every view with its file name and title, both with the options of the view."""
     used: set[str] = set()
     for chart in charts:
         for number in range(len(chart.views)):
@@ -104,5 +104,5 @@ def _named(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
 
 
 def _file_name(text: str) -> str:
-    """Letters and digits of a label, which is the user's text; a folder or a device can never come of it."""
+    """Reduce a label to letters and digits, so that user text cannot name a folder or a device."""
     return re.sub(r"[^a-z0-9.=]+", "-", text.lower().replace("%", "percent")).strip("-.")[:50]

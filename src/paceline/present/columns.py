@@ -32,7 +32,7 @@ RowColumn = Column[ShownRow]
 
 STEP_HELP = "mean over workers, first {} dropped"
 OVERLAP_HELP = "communication hidden under compute"
-WAITING_HELP = "share of a step, for a peer that came later"
+WAITING_HELP = "share of a step spent waiting for a slower peer"
 
 
 def comparison_table(
@@ -187,7 +187,7 @@ def _time_to_target(row: ShownRow) -> str:
 
 
 def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
-    """Everything about time, for the HTML page."""
+    """Times, verdicts, speed-ups and throughput, for the HTML page."""
     columns: list[RowColumn] = [
         strategy_column(),
         workers_column(HTML),
@@ -206,7 +206,7 @@ def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
         id="speed-table",
         columns=columns,
         rows=rows,
-        notes=["In brackets: 95 % intervals from repeats taken side by side."],
+        notes=["In brackets: 95 % confidence intervals from interleaved repeats."],
         places=HTML,
         keys=range(len(rows)),
         best=_best(rows),

@@ -26,7 +26,7 @@ ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeat
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """The fastest strategy, as far as the measurements can tell."""
+    """The fastest strategy, or a tie at 95 % confidence."""
     fastest, racing = fastest_row(rows), rivals(rows)
     if fastest is None:
         return Finding(f"{counted(len(rows), 'result')} of different work: none is the fastest.", kind="headline")
@@ -34,7 +34,7 @@ def headline(rows: Sequence[Row]) -> Finding:
     if len(racing) == 1:
         return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
     verdicts = {row.label: row.versus_fastest.verdict for row in racing if row is not fastest and row.versus_fastest}
-    # A rival whose median of ratios is below one while its median time is not is no clear order either.
+    # "faster" (median ratio below one, median time not) is a tie, too.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):
         same = listed([fastest.label, *ties])
@@ -46,7 +46,7 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def _kind(fastest: Row) -> str:
-    """What the fastest is the fastest of: exact strategies are preferred, so an inexact one had no exact rival."""
+    """The kind of strategy that was compared; an inexact strategy wins only where no exact one was measured."""
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 
 
@@ -76,7 +76,7 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
 
 
 def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
-    """A caution where nothing tells a difference from noise."""
+    """A caution where one repeat cannot distinguish a difference from noise."""
     if repeats != 1 or len(rivals(rows)) < 2 or len(rows) < 2:
         return []
     return [Finding(ONE_REPEAT_TEXT, "Speed", "caution")]

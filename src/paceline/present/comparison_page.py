@@ -34,7 +34,7 @@ def comparison_page(
     also: Sequence[Finding] = (),
     is_sweep: bool = False,
 ) -> Page:
-    """A page of rows. A study gives its own findings to begin with, tables, sections and further findings.
+    """Make a page of rows. A study passes its own first findings, tables, sections and further findings.
 
     Without `first`, the page begins with the fastest strategy. Sections of the study come before those of every page.
     """
@@ -61,7 +61,7 @@ def comparison_page(
 
 
 def frame(material: PageContent) -> Json:
-    """The fields of a page that say what it is about."""
+    """The fields of a page that identify it: kind, title, recipes, source."""
     recipes = material.recipes
     names = list(dict.fromkeys(recipe.name for recipe in recipes))
     first = material.sources[0]
@@ -95,7 +95,7 @@ def notes(material: PageContent) -> list[Finding]:
 
 
 def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:
-    """Everything that follows from rows, but for the headline."""
+    """All findings about rows except the headline."""
     return [
         *comparison_findings.speed(rows),
         *comparison_findings.one_repeat(rows, repeats),
@@ -112,7 +112,7 @@ def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) 
 
 
 def cautions(material: PageContent) -> list[Finding]:
-    """Cautions that limit what the figures say."""
+    """Conditions that limit the validity of the figures."""
     settings = [source.recipe_values for source in material.sources]
     found = [
         Finding(f"{text[0].upper()}{text[1:].rstrip('.')}.", "Caution", "caution")
@@ -158,7 +158,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
         if mean.overlap_fraction is not None:
             found.append(Tile("Communication hidden", share(mean.overlap_fraction), "under computing"))
         if mean.step_s:
-            found.append(Tile("Waiting", share(mean.waiting_s / mean.step_s), "of a step, for a late worker"))
+            found.append(Tile("Waiting", share(mean.waiting_s / mean.step_s), "of a step, for a slower worker"))
     if row.final.test_accuracy is not None:
         found.append(Tile("Test accuracy", percent(row.final.test_accuracy), "at the end"))
     if row.workers > 1:
@@ -168,7 +168,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
 
 
 def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """The charts of every page; the table of speed stands with the charts of speed."""
+    """The chart sections of every page; the speed section includes the table of speed."""
     from paceline.present.charts.registry import make_sections
 
     sections = make_sections(rows)

@@ -1,4 +1,4 @@
-"""The conditions of a measurement: what was trained, on which machine, and what limits the figures."""
+"""The conditions of a measurement: training, machine, and cautions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from paceline.recipe import Recipe
 from paceline.results import Environment, Json, Row, RunResult
 from paceline.runs import name_of
 
-# The choice changes the accuracy of every model with BatchNorm, so it is spelt out.
 BATCHNORM = {
     "local": "local: each worker's own statistics",
     "rank0": "rank0: the statistics of rank 0 for all",
@@ -108,7 +107,7 @@ def machine_cautions(
 
 
 def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[Finding]:
-    """What was done to workers on purpose, or not recorded; the recipes as plain values."""
+    """Cautions about injected faults, profiled steps and missing spans."""
     measures = [value.get("measure") for value in settings]
     measure = [value if isinstance(value, dict) else {} for value in measures]
     given = [one.get("inject") for one in measure]
@@ -142,5 +141,5 @@ def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
 
 
 def _all(values: Iterable[str]) -> str:
-    """The value, or all of them where they differ."""
+    """The common value, or all values where they differ."""
     return listed(list(dict.fromkeys(values)), "or")

@@ -1,4 +1,4 @@
-"""Pages as self-contained HTML: a page loads nothing, and nothing that a user wrote can become part of its code."""
+"""Pages as self-contained HTML that loads nothing; user text is escaped everywhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HTML = Visibility.HTML
 
 
 def write_page(page: Page, output: Path) -> Path:
-    """Write a page, whole or not at all."""
+    """Write a page atomically."""
     if output.is_dir():
         raise UsageError(f"{str(output)!r} is a folder; name a file, such as {str(output / 'report.html')!r}")
     write_whole(output, render(page))
@@ -64,7 +64,7 @@ def render(page: Page) -> str:
 
 
 def _split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What stands before the headline, and what stands below it."""
+    """Split findings into notices before the headline and points after it."""
     places = [index for index, finding in enumerate(findings) if finding.kind == "headline"]
     first = places[0] if places else 0
     return list(findings[:first]), [finding for finding in findings[first:] if finding.kind != "headline"]
@@ -96,7 +96,7 @@ def _legend(table: Table[Any]) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """A template of ours. Everything that is filled in is escaped; a name that is not there is an error."""
+    """Render a template. All values are escaped; an undefined name is an error."""
     environment = Environment(
         loader=PackageLoader("paceline.present"),
         autoescape=True,
@@ -117,18 +117,18 @@ def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
 
 
 def _tied(text: str) -> str:
-    """Numbers stay with their units at the end of a line."""
+    """Join numbers and their units with a no-break space."""
     units = r"(?=(%|ms|s|B|kB|MB|GB|times|(worker|core|thread|repeat|step)s?)(?!\w))"
     return re.sub(rf"(?<=\d) {units}", "\N{NO-BREAK SPACE}", text)
 
 
 def _breakable(text: str) -> Markup:
-    """A label may be broken before its options and its codec."""
+    """Allow line breaks before the options and the codec of a label."""
     return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))
 
 
 def policy_for(scripts: Sequence[str]) -> str:
-    """Only our own scripts may run and nothing may be fetched, whatever a label contains."""
+    """A content security policy that allows only these scripts and no fetches."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -136,10 +136,7 @@ def policy_for(scripts: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def packed_plotly() -> tuple[str, str]:
-    """plotly.js as text that the page unpacks, less than half as long, and as itself, for its digest.
-
-    The page's script puts it into an element of its own once it is unpacked; the policy lets it pass by its digest.
-    """
+    """Return plotly.js compressed, for the page to unpack, and plain, for its digest in the content policy."""
     script = get_plotlyjs()
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode(), script
 

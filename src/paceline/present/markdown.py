@@ -32,7 +32,7 @@ def markdown_table(table: Table[Any]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Labels are the user's text: nothing in them may end a cell or become markup."""
+    """Escape user text, so that it cannot end a cell or become markup."""
     return re.sub(r"([\\|<>`*_~&$@#\[\]])", r"\\\1", " ".join(text.split()))
 
 

@@ -24,8 +24,8 @@ from paceline.present.rows import fastest_row, rivals
 from paceline.recipe import Recipe
 from paceline.results import Row, RunResult, Straggler, Target
 
-HIDES_FROM = 0.05  # share of the communication: less is no overlap worth a name
-LEAST_PART = 0.005  # share of a step that is worth a name
+HIDES_FROM = 0.05  # share of the communication below which overlap is not reported
+LEAST_PART = 0.005  # share of a step below which a part is not reported
 
 _PARTS = {
     "compute_s": "computing",
@@ -38,7 +38,7 @@ _PARTS = {
 
 
 def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
-    """How the fastest spends a step, and how much of their communication strategies hide."""
+    """The split of a step of the fastest strategy, and the share of communication that strategies hide."""
     title, found = "Time of a step", []
     fastest = fastest_row(rows)
     if fastest is not None and fastest.split is not None:
@@ -64,7 +64,7 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
 
 
 def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
-    """Workers whose own work takes longer than that of the others; says where there are none or too few steps."""
+    """Workers whose own work takes longer than that of the others, or a sentence that none was found."""
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
     looked = [row for row in several if row.stragglers is not None]
@@ -116,7 +116,7 @@ def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 def _remedy(row: RunResult, recipe: Recipe | None) -> str:
     """The option that gives enough steps; empty where it is not known."""
-    if recipe is None or not row.steps or row.target is not None:  # at a target a run stops, however long it may be
+    if recipe is None or not row.steps or row.target is not None:  # a target ends the run early
         return ""
     train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
     if train.timed_iterations is not None and train.timed_iterations < needed <= row.steps:
@@ -127,7 +127,7 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Which strategies reached the accuracy that was asked for, and after what."""
+    """The strategies that reached the target accuracy, with steps, time and bytes."""
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]
     if not asked:
@@ -194,7 +194,7 @@ def traffic(rows: Sequence[Row]) -> list[Finding]:
 
 
 def overhead(rows: Sequence[Row]) -> list[Finding]:
-    """How much longer a step takes because it is measured."""
+    """Profiling overhead, as a share of a step."""
     found = []
     for row in rows:
         if row.measuring is None:

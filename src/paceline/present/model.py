@@ -1,4 +1,4 @@
-"""What a page is made of: values only. The renderers in terminal.py, markdown.py, html.py and notebook.py show them."""
+"""Values that make up a page; terminal.py, markdown.py, html.py and notebook.py render them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT = 100  # importance of a column that a narrow terminal keeps
 
 
 class Visibility(Flag):
-    """Where a column, a table or a finding is shown."""
+    """The renderers that show a column, a table or a finding."""
 
     TERMINAL = auto()
     MARKDOWN = auto()
@@ -70,10 +70,10 @@ class Table(Generic[T]):
     id: str = ""
     notes: Sequence[str] = ()
     places: Visibility = Visibility.ALL
-    keys: Sequence[int] = ()  # per row: its place in the page's key of strategies, for the swatch
+    keys: Sequence[int] = ()  # per row: index in the page's key of strategies, for the swatch
     best: int | None = None  # the row to highlight
     full_names: Sequence[str] = ()  # per row: the whole name, where the name in the table is a short form
-    summary: str = ""  # of a table that is folded away on the HTML page: what stands beside its title
+    summary: str = ""  # text beside the title of a collapsed table on the HTML page
 
     def columns_in(self, place: Visibility) -> list[Column[T]]:
         return [column for column in self.columns if place & column.places]
@@ -96,10 +96,10 @@ Kind = Literal["headline", "finding", "detail", "caution", "problem", "code"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or a few about one subject. The text is complete without the title.
+    """One or more sentences about one subject. The text is complete without the title.
 
-    The headline is the one to take away. A detail is shown where there is room (HTML). A caution limits what the
-    figures say; a problem has to be known first. Code is to be copied: it is shown unbroken below its title.
+    The headline is the main result. Details are shown on the HTML page only. A caution limits the validity of the
+    figures; a problem is highlighted. Code is shown unwrapped, so that it can be copied.
     """
 
     text: str
@@ -110,7 +110,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure to see at a glance, at the top of the HTML page."""
+    """A key figure at the top of the HTML page."""
 
     name: str
     value: str
@@ -152,13 +152,13 @@ class KeyEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a study or several runs show. Tables come first in a terminal, findings first on the HTML page.
+    """The page of a study or of several runs. Tables come first in a terminal, findings first on the HTML page.
 
-    `tables` stand before the sections of the HTML page, `appendix` after them. Sections hold the charts; they are made
+    `tables` come before the sections of the HTML page, `appendix` after them. Sections hold the charts; they are made
     only for the HTML page and for pictures.
     """
 
-    kind: str  # stands above the title: Paceline report
+    kind: str  # shown above the title: Paceline report
     title: str
     description: str = ""
     intro: Sequence[str] = ()  # lines that identify stored results: name, status, what ran
@@ -172,14 +172,14 @@ class Page:
     key: Sequence[KeyEntry] = ()
     names: Sequence[Fact] = ()  # short names with the long ones that they stand for
     make_sections: Callable[[], Sequence[PageSection]] = tuple
-    appendix: Sequence[Table[Any]] = ()  # tables that are folded away: the workers of every row
+    appendix: Sequence[Table[Any]] = ()  # collapsed tables: the workers of every row
     appendix_title: str = "Workers"
     recipes: Sequence[Fact] = ()  # name and TOML text
     foot: str = ""  # where the results are stored
 
     @property
     def headline(self) -> str:
-        """The sentence to take away; empty where there is none."""
+        """The text of the headline; empty where there is none."""
         return next((finding.text for finding in self.findings if finding.kind == "headline"), "")
 
     def findings_in(self, place: Visibility) -> list[Finding]:
@@ -206,13 +206,13 @@ class Presenter(ABC):
     def page(self, material: PageContent) -> Page: ...
 
     def best(self, rows: Sequence[Row]) -> Row:
-        """The row that stands for the study in the list of runs."""
+        """The row that represents the study in the list of runs."""
         from paceline.study.run_results import fastest_of
 
         return fastest_of(rows)
 
     def summary(self, stored: Stored) -> RunSummary:
-        """The run or study in the list of runs: its fastest strategy, or what was asked for."""
+        """The run or study in the list of runs: its fastest strategy, or the requested ones."""
         if not stored.results:
             asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.asked_label
             return RunSummary(strategy=asked)

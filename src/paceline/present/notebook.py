@@ -10,7 +10,7 @@ from paceline.text import plain_text
 
 
 def text(page: Page) -> str:
-    """Tables as aligned columns, the findings below them, and where the results are stored."""
+    """Tables as aligned columns, the findings, and the folder of the results."""
     parts = [_aligned(table) for table in _tables(page)]
     parts += [line for finding in _findings(page) for line in finding.splitlines()]
     return "\n".join([*parts, *([plain_text(page.foot)] if page.foot else [])])

@@ -1,6 +1,6 @@
 """Numbers as text: the only formatters of the terminal, Markdown, HTML and notebooks.
 
-Functions for a column leave the unit out (it stands in the heading); a value that is not known is an en dash.
+Functions for a column leave the unit out (it is in the heading); a value that is not known is an en dash.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def seconds(value: float | None, digits: int = 2) -> str:
 
 def milliseconds(value_s: float | None) -> str:
     """Milliseconds for a column, from seconds."""
-    return DASH if value_s is None else f"{round(1000 * value_s, 2) + 0.0:.2f}"  # what rounds to nothing has no sign
+    return DASH if value_s is None else f"{round(1000 * value_s, 2) + 0.0:.2f}"  # + 0.0 avoids -0.00
 
 
 def short_milliseconds(value_s: float | None) -> str:

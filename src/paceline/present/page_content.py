@@ -15,17 +15,17 @@ from paceline.runs import Stored, list_runs, read
 from paceline.study.run_results import combine, compared
 from paceline.worker_files import worker_files, worker_lines
 
-# Keys in which recipes may differ and still be one comparison: the subject itself, names, and where files lie.
+# Keys in which the recipes of one comparison may differ.
 SUBJECT = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
 SUBJECT |= {"data.download", "train.log_every", "train.worker_batch_size"}
 SUBJECT |= {"measure.profile", "measure.sample_hz"}
-# Keys that make an iteration a different piece of work, so that its time says nothing about the strategy.
+# Keys that change the work of an iteration, so that times are not comparable.
 WORK = ("model.name", "data.name", "data.image_size", "train.batch_size")
 
 
 @dataclass(frozen=True)
 class PageContent:
-    """Sources of one page, their rows under unique names, and what a reader has to know about how they fit together."""
+    """Sources of one page, their rows under unique names, and the differences between the sources."""
 
     sources: list[Stored]
     rows: list[ShownRow]
@@ -34,7 +34,7 @@ class PageContent:
 
     @property
     def study(self) -> str:
-        """Which presenter makes the page."""
+        """Name of the presenter of the page."""
         return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
 
     @property
@@ -43,7 +43,7 @@ class PageContent:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe of the first source speaks for all where they are the same."""
+        """The recipe of the first source; `differing` lists where the others differ."""
         return self.sources[0].recipe
 
     @property
@@ -52,7 +52,7 @@ class PageContent:
 
 
 def rows_of(source: Stored) -> list[Row]:
-    """The rows of a study, or a run as a row; none where it did not get to a result."""
+    """The rows of a study, or a run as a row; empty without a result."""
     return [result if isinstance(result, Row) else combine([result]) for result in source.results]
 
 
@@ -61,21 +61,21 @@ def asked_repeats(source: Stored) -> int:
 
 
 def ending(source: Stored) -> str:
-    """How an unfinished one ended: "was interrupted" or "failed: why"."""
+    """The end of an unfinished run or study: "was interrupted" or "failed: why"."""
     lines = source.error.splitlines()
     reason = f": {lines[0].rstrip('.')}" if lines else ""
     return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
 
 
 def material_of(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> PageContent:
-    """Sources side by side: rows of one strategy in several runs are its repeats."""
+    """Combine sources; runs of the same strategy count as its repeats."""
     recipes = [source.recipe for source in sources if source.recipe is not None]
     differing = _differing(recipes) if len(sources) > 1 else {}
     return PageContent(list(sources), _side_by_side(sources, differing), differing, list(left_out))
 
 
 def collect(paths: Sequence[Path]) -> PageContent:
-    """Read folders, each a run, a study or a folder of them. Those without a result are left out, with a sentence."""
+    """Read folders, each a run, a study or a folder of them. Those without a result are left out, with a notice."""
     sources, left_out = [], []
     found = [stored for path in paths for stored in _stored(path, is_alone=len(paths) == 1)]
     for stored in found:
@@ -91,7 +91,7 @@ def collect(paths: Sequence[Path]) -> PageContent:
 
 
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
-    """A run, a study, or everything in a folder of them; one of several that cannot be read comes with its reason."""
+    """Read a run, a study, or a folder of them; an unreadable one among several carries its error."""
     try:
         return [read(path)]
     except UsageError as error:
@@ -102,7 +102,7 @@ def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
 
 
 def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
-    """Empty where it can be shown."""
+    """The reason to leave a result out; empty where it can be shown."""
     if stored.content is None:
         return stored.reason
     if stored.study == "quantize":
@@ -121,7 +121,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _reached(source: Stored) -> str:
-    """How far the workers of a run without a result came, by their own files."""
+    """The last steps in the worker files of a run without a result."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:
@@ -176,7 +176,7 @@ def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]])
     for place, source in enumerate(sources):
         for row in rows_of(source):
             same = [value_text(source.recipe, key) for key in differing] if source.recipe is not None else []
-            alone = "" if source.kind == "run" else str(place)  # a study has combined its repeats itself
+            alone = "" if source.kind == "run" else str(place)  # a study already combined its repeats
             key = (row.label, str(row.workers), alone, str(row.point), *same)
             groups.setdefault(key, []).append((row, source))
     rows = []
@@ -218,8 +218,8 @@ def notices(material: PageContent) -> list[str]:
     ]
     if len(material.sources) > 1:
         found.append(
-            f"Combined from {len(material.sources)} folders that were not measured in turn: load on the machine may "
-            "have slowed some of them and not others."
+            f"Combined from {len(material.sources)} folders that were not measured interleaved: load on the machine "
+            "may have slowed some of them and not others."
         )
     for key, values in material.differing.items():
         found.append(f"The recipes differ in {key}: {listed(values)}.")
@@ -234,7 +234,7 @@ def _is_done(source: Stored) -> bool:
 
 
 def _unfinished(source: Stored, material: PageContent) -> str:
-    """How a study ended before its end, and what it has."""
+    """A notice about a study that ended early, with the part that was measured."""
     subject = f"This {source.kind}" if len(material.sources) == 1 else source.name
     asked = getattr(source.content, "num_points", None)
     if asked is None:

@@ -1,6 +1,4 @@
-"""The page of stored results, or of results in memory.
-
-The presenter of every study, found by walking present/studies/."""
+"""The page of stored results or of results in memory, made by the presenter of the study (present/studies/)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ __all__ = ["collect", "page_in_memory", "page_of", "refusing"]
 
 
 def collect(paths: Sequence[Path]) -> PageContent:
-    """The runs and studies in folders. A damaged one is refused as `page_of` does, one of several is left out."""
+    """Read runs and studies from folders. A damaged one is an error if it is the only one, and left out otherwise."""
     with refusing(", ".join(path.name for path in paths)):
         found = materials.collect(paths)
     if len(found.sources) == 1:
@@ -41,10 +39,10 @@ def collect(paths: Sequence[Path]) -> PageContent:
 
 
 def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
-    """The page of one run or study, or of several side by side.
+    """Return the page of one run or study, or of several side by side.
 
-    A stored result can be damaged in ways that its types allow: lists of different lengths, a time below zero. Such a
-    result is refused with its name, while the page is made and while its charts are.
+    Stored values can be of the right type and still contradict each other (lists of different lengths, negative times);
+    that raises an error with the name of the result, also while charts are made.
     """
     sources = what.sources if isinstance(what, PageContent) else [what] if isinstance(what, Stored) else list(what)
     name = ", ".join(source.name for source in sources)

@@ -16,11 +16,11 @@ R = TypeVar("R", bound=Row)
 
 
 class ShownRow(Row, frozen=True, kw_only=True):
-    """A row of a page. `label` is unique on the page; `role` says why a row does not compete with the others."""
+    """A row of a page. `label` is unique on the page; `role` is set for baselines, which do not compete."""
 
     short_label: str  # fits an axis
     full_label: str
-    role: str | None = None  # one worker, limit (workers that never synchronise), less accurate
+    role: str | None = None  # one worker, limit (never synchronises), less accurate
 
 
 def shown(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
@@ -43,9 +43,9 @@ def rivals(rows: Sequence[R]) -> list[R]:
 
 
 def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
-    """Rows under unique names. Each comes with notes, by name, that may tell it from rows of the same label.
+    """Give rows unique names. Notes are key-value pairs that distinguish rows of the same label.
 
-    The note `from` names the folder; it is used only where nothing else tells two rows apart.
+    The note `from` names the folder; it is used only where no other note distinguishes two rows.
     """
     labels = _distinct(rows)
     shorts = _short(labels, [row.label for row, _ in rows])

@@ -1,4 +1,4 @@
-"""Findings of a scaling study: which strategy scales best, and where a further worker stops paying."""
+"""Findings of a scaling study: the strategy that scales best, and where additional workers stop paying."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Where each strategy stops paying; workers that never synchronise are a limit and left out."""
+    """A sentence per strategy on where it stops paying, without the baseline that never synchronises."""
     found = [one for one in paying(rows) if one.mode == mode and one.guarantee != "NONE"]
     return [_paying(one) for one in found if one.best_workers is not None]
 
@@ -130,7 +130,7 @@ def _gain(gain: Gain) -> str:
 
 
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """What the largest point of each strategy takes beyond perfect scaling, beside what was measured."""
+    """Time beyond perfect scaling at the largest point of each strategy, with its measured parts."""
     found = []
     for label, line in lines_of(rows, mode).items():
         scaling = scaling_of(line[-1])
@@ -146,7 +146,7 @@ def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
 
 
 def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list[Finding]:
-    """Strategies against each other on the largest number of workers, in the words of a comparison."""
+    """Findings that compare strategies on the largest number of workers."""
     several = [row for line in lines_of(rows, mode).values() for row in line]
     most = max((row.workers for row in several), default=0)
     largest = [row for row in several if row.workers == most]
@@ -167,7 +167,7 @@ def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list
 
 
 def _inside(text: str, rows: Sequence[Row]) -> str:
-    """A sentence that goes on after a colon; the name of a strategy keeps its capital."""
+    """Lower-case the first letter of a sentence, unless it begins with the name of a strategy."""
     return text if any(text.startswith(row.label) for row in rows) else f"{text[0].lower()}{text[1:]}"
 
 

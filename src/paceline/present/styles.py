@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Okabe and Ito's colours, told apart with any kind of colour vision; their yellow and black, unreadable on white or
-# on black, are replaced. The two references without synchronisation are greys.
+# Okabe and Ito's palette for colour-blind readers, without its yellow and black, which are unreadable on white or
+# black. The two baselines without synchronisation are grey.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5FB5", "#8C6D31")
 REFERENCES = {"one-worker": "#6B7683", "none": "#A0A8B2"}
 # Once colours repeat, the dash and the marker tell strategies apart.
@@ -31,7 +31,7 @@ PHASES = {
     "evaluation": REST,
     "communication": "#9B5B3F",
 }
-# Operations of the comm in a timeline: those that come in pairs far apart, and none like a phase.
+# Operations of the comm in a timeline; paired operations differ clearly, and none looks like a phase.
 OPERATIONS = {
     "all_reduce": COMMUNICATION,
     "send": COMMUNICATION,
@@ -50,7 +50,7 @@ RAMP = ("#3B6FB6", "#2A9D8F", "#7CB342", "#B08D2F", "#8E5EA2", "#C2577A", "#5A7F
 
 @dataclass(frozen=True)
 class Style:
-    """How a strategy looks in every chart."""
+    """The style of a strategy in every chart."""
 
     colour: str
     dash: str = "solid"

@@ -21,14 +21,14 @@ from rich.text import Text
 from paceline.present.model import KEPT, Column, Facts, Finding, Page, Table, Visibility
 from paceline.text import plain_text, wrapped
 
-NAME_SHARE = 0.25  # of the width: what a name may take before columns are left out
+NAME_SHARE = 0.25  # of the width that a name may use before columns are left out
 MOST_WORD = 24  # characters of a word that a column of text keeps whole
 FACT_WIDTH = 16
 STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
 
 
 def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
-    """Print a page: its tables, what follows from them, its facts. The intro identifies stored results."""
+    """Print the tables, findings and facts of a page; the intro identifies stored results."""
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
     show_tables(console, [table for table in page.tables if table.places & Visibility.TERMINAL])
@@ -51,7 +51,7 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 
 def show_facts(console: Console, facts: Facts) -> None:
-    """Aligned names and values; a long value goes on below itself."""
+    """Print aligned names and values; long values are wrapped."""
     for name, value in facts.rows:
         lines = wrapped(plain_text(value), max(console.width - FACT_WIDTH, 20))
         for number, line in enumerate(lines):
@@ -69,7 +69,7 @@ def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = Fal
 
 
 def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
-    """Tables with their legends; tables of the same columns share one, below the last of them."""
+    """Print tables with their legends; tables with the same columns share one legend."""
     shown: dict[str, Column[Any]] = {}
     for number, table in enumerate(tables):
         shown |= {column.heading: column for column in _show_one(console, table)}
@@ -86,7 +86,7 @@ def _explained(table: Table[Any]) -> list[tuple[str, str]]:
 
 
 def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
-    """Print a table; the columns that are shown."""
+    """Print a table; return the columns that are shown."""
     if table.title:
         say(console, table.title, "bold")
     columns = table.columns_in(Visibility.TERMINAL)
@@ -129,7 +129,7 @@ class _Width:
 
 
 def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
-    """Which columns fit, and how wide they are; None where even the important ones do not."""
+    """Select the columns that fit and their widths; None where even the important ones do not fit."""
     widths = [_width_of(columns, cells, index, width) for index in range(len(columns))]
     going = sorted(
         (index for index in range(1, len(columns)) if columns[index].importance < KEPT),

@@ -12,7 +12,7 @@ from paceline.results import RunResult, WorkerResult, WorkerSplit
 
 @dataclass(frozen=True)
 class WorkerRow:
-    """One worker of a run, with where the time of its steps went."""
+    """One worker of a run with the split of its time."""
 
     worker: WorkerResult
     split: WorkerSplit | None

@@ -15,7 +15,7 @@ MANY_TICKS = 12  # sizes on an axis, beyond which every second one is named
 
 
 def short_name(comm: str) -> str:
-    """A comm from the user's own file goes by its class."""
+    """The name of a comm; a comm from a user's file has the name of its class."""
     return comm.rpartition(":")[2]
 
 
@@ -28,7 +28,7 @@ def bandwidths(outcome: Bench) -> Iterator[Chart]:
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """The lines of all charts: a comm, and where its results are if there is a choice."""
+    """The lines of all charts: a comm, and the kind of its result if there are several."""
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]
     return {
@@ -42,7 +42,7 @@ def key_of(row: CollectiveResult) -> tuple[str, str]:
 
 
 def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tuple[str, str], str]) -> Chart:
-    """busbw over bytes, both on log scales, with the copy that was measured in the same rounds."""
+    """busbw over bytes, both on log scales, with the memory copy of the same rounds."""
     rows = [row for row in results if row.op == op]
     figure = new_figure(hovermode="x unified", height=340)
     for index, (key, colour) in enumerate(zip(series, colours_of(series), strict=False)):

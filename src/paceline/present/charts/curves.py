@@ -12,11 +12,11 @@ from paceline.present.styles import styles
 
 MAX_POINTS = 400  # of a line on the page, however long the run
 TABLE_POINTS = 12  # of a line in the table beside its chart
-STRIPE = 10  # pixels of each colour where curves lie on one another
+STRIPE = 10  # pixels of each colour where curves are equal
 
 
 def thinned(values: Sequence[Any], limit: int = MAX_POINTS) -> list[int]:
-    """Which positions to show: evenly spread, the first and the last among them."""
+    """Return evenly spread positions, including the first and the last."""
     if len(values) <= limit:
         return list(range(len(values)))
     return [round(index * (len(values) - 1) / (limit - 1)) for index in range(limit)]
@@ -82,7 +82,7 @@ def _scaled(values: Sequence[Any], scale: float) -> list[Any]:
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Dashes that take turns where curves are the same, so that every strategy's colour is seen in the one line."""
+    """Alternating dashes for equal curves, so that the colour of every strategy is visible."""
     groups: list[list[int]] = []
     for index, curve in enumerate(curves):
         group = next((group for group in groups if _is_same(curves[group[0]], curve)), None)
@@ -96,7 +96,7 @@ def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) ->
 
 
 def _is_same(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
-    """To the eye: closer than a chart can show."""
+    """Whether two curves differ by less than a chart can show."""
     return len(ours) == len(theirs) and all(
         a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=0.01))
         for a, b in zip(ours, theirs, strict=True)

@@ -115,7 +115,7 @@ def layer_utilisation(result: NetworkCost) -> Iterator[Chart]:
     figure.x_axis(type="category")
     figure.y_axis("% of the array", range=[0, 105])
     rows = [[row.name, *(f"{values[index]:.1f}" for values in series.values())] for index, row in enumerate(layers)]
-    caption = "What is missing between the two is loading, remainders and waiting."
+    caption = "The difference between the two is loading, remainders and waiting."
     yield Chart("layer-utilisation", "Utilisation by layer", caption, [figure], Values(["Layer", *series], rows))
 
 
@@ -136,7 +136,7 @@ def layer_times(result: NetworkCost) -> Iterator[Chart]:
     figure = _stacked(times, parts)
     figure.y_axis("ms")
     rows = [[name, *(f"{part:.4g}" for part in values.values())] for name, values in times.items()]
-    caption = "Transfers that go on while PEs multiply take no time here."
+    caption = "Transfers that overlap with multiplications are not counted."
     yield Chart("layer-times", "Time by layer", caption, [figure], Values(["Layer", *parts.values()], rows))
 
 

@@ -1,4 +1,4 @@
-"""Charts of learning: loss and accuracy over steps, seconds and bytes; accuracy at the end against what it took."""
+"""Charts of learning: loss and accuracy over steps, seconds and bytes; accuracy at the end against time and bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loss(content: Rows) -> Iterator[Chart]:
     views = [_loss_axis(_over(results, x, "loss", ".4g"), results) for x in _abscissas(results)]
     columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
     table = curves.values_of(results, {**_present(results, columns), "loss": ("Loss", significant)})
-    caption = "Training loss over all workers; strategies that agree share one striped line."
+    caption = "Training loss over all workers; strategies with equal curves share one striped line."
     yield Chart("loss", "Loss", caption, views, table, choices=_choices(results))
 
 
@@ -65,7 +65,7 @@ def accuracy_per_worker(content: Rows) -> Iterator[Chart]:
 
 @chart("learning", order=40)
 def to_target(content: Rows) -> Iterator[Chart]:
-    """Seconds until the accuracy that was asked for; a row without a bar never got there."""
+    """Seconds until the target accuracy; a row without a bar did not reach it."""
     results = content.rows
     asked = [(index, r, r.target) for index, r in enumerate(results) if r.target]
     if not asked or not has_accuracy(results):
@@ -163,7 +163,7 @@ def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigur
         figure.x_axis("seconds of training", rangemode="tozero")
     else:
         unit, size = _unit_of(results)
-        # Who sends nothing would stand on the axis at zero.
+        # Strategies that send nothing would be drawn at zero.
         senders = [
             r if any(r.curve.sent_bytes or ()) else changed(r, curve=changed(r.curve, sent_bytes=[])) for r in results
         ]
@@ -177,7 +177,7 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
 
 
 def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
-    """Marks for evaluations on the test set, where their place on the axis is known."""
+    """Marks for evaluations on the test set, where their position is known."""
     _, size = _unit_of(results)
     for index, (result, look) in enumerate(zip(results, styles([row.strategy for row in results]), strict=True)):
         found = [(_place(result, e, x, size), e.accuracy) for e in result.evaluations]
@@ -228,7 +228,9 @@ def _trade_off_figure(
             y=[getattr(result.final, key)],
             mode="markers+text",
             text=[shortened(result)],
-            textposition=("top center", "bottom center")[order.index(position) % 2],  # neighbours keep out of the way
+            textposition=("top center", "bottom center")[
+                order.index(position) % 2
+            ],  # alternate, so that labels do not overlap
             cliponaxis=False,
             marker={
                 "color": looks[index].colour,

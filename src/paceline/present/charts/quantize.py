@@ -51,7 +51,7 @@ def stages(study: Quantization) -> Iterator[Chart]:
         for row in rows
     ]
     heads = ["Stage", "Calibration", "Test accuracy", "Points against float", "Answers as float", "Test loss"]
-    caption = "From the float model down to integers alone, all of them on the same test set."
+    caption = "From the float model to integer-only inference, all on the same test set."
     yield Chart("quantize-stages", "Accuracy by stage", caption, [figure], Values(heads, cells), is_wide=True)
 
 
@@ -73,7 +73,7 @@ def weights(study: Quantization) -> Iterator[Chart]:
     ]
     table = Values(["Layer", "Kind", "Shape", "Largest weight", "Signal over noise, dB"], cells)
     choice = Choice("layer", tuple(layer.layer for layer in layers), is_list=True)
-    caption = "How many weights have which size, BatchNorm folded in: as they were, and as int8."
+    caption = "Histogram of weights with BatchNorm folded in: float and int8."
     yield Chart("quantize-weights", "Weights before and after", caption, views, table, choices=[choice])
 
 
@@ -104,10 +104,10 @@ def activations(study: Quantization) -> Iterator[Chart]:
     heads = ["Tensor", "Made by", "Seen", *(f"Range by {method}" for method in methods), "Scale", "Zero point"]
     choice = Choice("tensor", tuple(tensor.tensor for tensor in tensors), is_list=True)
     caption = (
-        "How many activations of the calibration images have which size, on a log scale, and where each method of "
-        f"calibration ends its range. The chosen one is {tensors[0].chosen}."
+        "Histogram of activations on the calibration images, on a log scale, and the range of each calibration "
+        f"method. The chosen one is {tensors[0].chosen}."
     )
-    first = min(1, len(views) - 1)  # of the input nothing can be learnt about the model
+    first = min(1, len(views) - 1)  # the first tensor is the input, which says nothing about the model
     table = Values(heads, cells)
     title = "Activations and ranges"
     yield Chart("quantize-activations", title, caption, views, table, choices=[choice], initial=first)
@@ -144,7 +144,7 @@ def _activation_figure(tensor: ActivationPicture) -> PlotlyFigure:
 
 @chart("quantize", order=40)
 def noise(study: Quantization) -> Iterator[Chart]:
-    """Signal over noise of what each operation makes, and of each layer's weights."""
+    """Signal-to-noise ratio of the output of each operation and of the weights of each layer."""
     tensors = [row for row in study.activations if row.snr_db is not None]
     if not tensors:
         return
@@ -171,13 +171,13 @@ def noise(study: Quantization) -> Iterator[Chart]:
     figure.y_axis("signal over noise, dB (more is better)")
     cells = [[row.tensor, significant(row.snr_db), significant(of_weights.get(row.tensor))] for row in tensors]
     table = Values(["Tensor", "Activations, dB", "Weights, dB"], cells)
-    caption = "How far the numbers of the integer network are from those of the float one, layer by layer."
+    caption = "Difference between the values of the integer and of the float network, layer by layer."
     yield Chart("quantize-noise", "Error per layer", caption, [figure], table, is_wide=True)
 
 
 @chart("quantize", order=50)
 def confusion(study: Quantization) -> Iterator[Chart]:
-    """The float model's answer down, the integers' across; the diagonal is left pale, so that what changed is seen."""
+    """Predictions of the float model (rows) against the integer model (columns), with a pale diagonal."""
     counts = study.confusion
     if not counts:
         return
@@ -203,7 +203,7 @@ def confusion(study: Quantization) -> Iterator[Chart]:
     cells = [[str(row), *(str(count) for count in counts[row])] for row in range(size)]
     changed = sum(counts[row][column] for row in range(size) for column in range(size) if row != column)
     total = sum(map(sum, counts))
-    caption = f"{changed:,} of {total:,} answers changed. Off the diagonal darker is more; on it nothing changed."
+    caption = f"{changed:,} of {total:,} answers changed. Off the diagonal, darker is more."
     table = Values(["Float answers", *(f"Integers {number}" for number in range(size))], cells)
     yield Chart("quantize-confusion", "Answers against the float model's", caption, [figure], table)
 

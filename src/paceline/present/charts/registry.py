@@ -1,9 +1,7 @@
-"""The sections that every page of rows has.
-
-Which charts a section of a page has.
+"""Registry of charts, and the chart sections of every page of rows.
 
 A chart is a function with `@chart("section", order=...)` in a file of this package; no other file names it. It yields
-the chart, or a sentence that says why there is none, or nothing.
+charts, or a sentence that explains a missing chart.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Rows:
-    """The content of these sections. Charts of a single strategy begin with the row at `first`."""
+    """Rows to draw. Charts of a single strategy begin with the row at `first`."""
 
     rows: Sequence[ShownRow]
     first: int
@@ -47,7 +45,7 @@ def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def shown_first(rows: Sequence[Row]) -> int:
-    """The fastest row, unless only others have a straggler."""
+    """Index of the fastest row, or of the first row with a straggler where the fastest has none."""
     slow = [index for index, row in enumerate(rows) if row.stragglers]
     label = fastest_of(rows).label
     fastest = next(index for index, row in enumerate(rows) if row.label == label)
@@ -72,7 +70,7 @@ def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
 
 
 def make_section(id: str, title: str, content: object) -> PageSection:
-    """A section with all its charts. Which content its charts draw is up to the section."""
+    """Make a section with all its charts; the type of `content` depends on the section."""
     found = PageSection(id, title)
     made: list[Chart] = []
     for _, make in sorted(_all_makers().get(id, []), key=lambda entry: entry[0]):
@@ -86,7 +84,7 @@ def make_section(id: str, title: str, content: object) -> PageSection:
 
 
 def without_gaps(made: Sequence[Chart]) -> list[Chart]:
-    """Narrow charts stand in pairs; one that is left over takes the whole width."""
+    """Widen a narrow chart that has no neighbour, because narrow charts are laid out in pairs."""
     found: list[Chart] = []
     num_narrow = 0
     for one in made:

@@ -61,7 +61,7 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
 
 
 def _pairs(study: Reproduction, name: str) -> list[Pair]:
-    """Rows in which a number was published for which we have one, too."""
+    """Rows with a number both published and measured here."""
     ours = {row.key: row.figures for row in study.ours}
     found = []
     for table in study.published:

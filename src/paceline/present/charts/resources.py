@@ -1,4 +1,4 @@
-"""What each worker took from its machine while it ran: cores, memory, disk, network and GPU, over time."""
+"""Resources of each worker over time: cores, memory, disk, network and GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.present.styles import worker_style
 from paceline.results import WorkerResources
 
 MAX_POINTS = 160  # of a line: one per quantity, worker and strategy adds up
-# Key of the column: what it is called, and whether it is bytes.
+# Key of the column: its name, and whether it is in bytes.
 QUANTITIES = {
     "cpu_percent": ("CPU", False),
     "rss_bytes": ("memory", True),

@@ -23,7 +23,7 @@ SHARES = {"communication": "communication_s", "waiting": "waiting_s", "hidden co
 
 @dataclass(frozen=True)
 class ScaleQuantity:
-    """What a chart shows of a point, as plain numbers on its axis."""
+    """A quantity of a point, as a number on the axis of a chart."""
 
     value: Callable[[Row], float | None]
     text: Callable[[float], str]
@@ -32,7 +32,7 @@ class ScaleQuantity:
 
 
 def ideal_name(mode: str) -> str:
-    """The time of a step if workers cost nothing."""
+    """The time of a step under perfect scaling."""
     return "t_1" if mode == WEAK else "t_1/N"
 
 
@@ -45,12 +45,12 @@ def scaling_of(row: Row) -> Scaling:
 
 
 def labels_of(results: Rows) -> list[str]:
-    """The strategies, each once: the number of one here is its number in the page's key."""
+    """The strategies, each once, in the order of the page's key."""
     return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
 
 
 def looks_of(results: Rows) -> list[Style]:
-    """How each of them looks, and after them what one worker and perfect scaling look like."""
+    """The style of each strategy, and last that of one worker and perfect scaling."""
     firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
     return [*styles([row.strategy for row in firsts]), Style(REFERENCES[ONE_WORKER], "dash", "square")]
 
@@ -79,7 +79,7 @@ def speedup(results: Rows) -> Iterator[Chart]:
         lambda r: scaling_of(r).speedup_interval95,
         lambda mode, workers, alone: float(workers),  # noqa: ARG005
     )
-    caption = "Samples per second over those of one worker; more is better. Dashed: as many times as workers."
+    caption = "Samples per second over those of one worker; more is better. Dashed: perfect scaling."
     heads = ["Speed-up", "95 % interval"]
     yield from _if_any(_chart("speedup-workers", "Speed-up", caption, results, quantity, "times one worker", heads))
 
@@ -92,14 +92,14 @@ def efficiency(results: Rows) -> Iterator[Chart]:
         lambda r: [100 * bound for bound in scaling_of(r).efficiency_interval95 or ()] or None,
         lambda mode, workers, alone: 100.0,  # noqa: ARG005
     )
-    caption = "Speed-up over the number of workers. Dashed: nothing is lost."
+    caption = "Speed-up over the number of workers. Dashed: perfect scaling."
     heads = ["Efficiency, %", "95 % interval, %"]
     yield from _if_any(_chart("efficiency-workers", "Efficiency", caption, results, quantity, "%", heads))
 
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """How much of a step workers communicate, wait and communicate while computing."""
+    """Shares of communication, waiting and overlap in a step."""
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:
@@ -113,7 +113,7 @@ def communication_share(results: Rows) -> Iterator[Chart]:
     choices = [*_mode_choice(modes), Choice("part", options)]
     caption = (
         "Part of a step, mean over workers. Communication: not hidden under computing, so that it adds to the step. "
-        "Waiting: this worker was ready, another was not."
+        "Waiting: for a slower worker."
     )
     title = "Communication in a step"
     yield Chart("communication-workers", title, caption, views, Values(heads, rows), choices=choices)
@@ -121,7 +121,7 @@ def communication_share(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=20)
 def beyond_ideal(results: Rows) -> Iterator[Chart]:
-    """What a step takes beyond perfect scaling, beside the communication and the waiting that were measured."""
+    """Time of a step beyond perfect scaling, and the measured communication and waiting."""
     modes = modes_of(results)
     estimated = ScaleQuantity(
         lambda r: _ms(scaling_of(r).beyond_ideal_s), lambda value: f"{significant(value)} ms beyond"
@@ -139,8 +139,8 @@ def beyond_ideal(results: Rows) -> Iterator[Chart]:
     rows = [[r.label, str(r.workers), mode_of(r), *(ms(getattr(scaling_of(r), key)) for key in keys)] for r in found]
     heads = ["Strategy", "Workers", "Scaling", "Beyond, ms", "Communication, ms", "Waiting, ms", "Hidden, ms"]
     caption = (
-        f"Solid: time of a step beyond {_ideals(results)}, how communication is estimated where it cannot be measured. "
-        "Dotted: communication and waiting as measured. What lies between is work that did not shrink with the batch."
+        f"Solid: time of a step beyond {_ideals(results)}, an estimate of communication where it cannot be measured. "
+        "Dotted: measured communication and waiting. The difference is work that did not shrink with the batch."
     )
     title = "Beyond perfect scaling, estimated and measured"
     values = Values(heads, rows)
@@ -189,7 +189,7 @@ def _chart(
 
 
 def _if_any(made: Chart) -> Iterator[Chart]:
-    """Nothing where the one worker is missing that speed-ups are relative to."""
+    """Leave the chart out where one worker, the baseline of speed-ups, was not measured."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
 
@@ -245,7 +245,7 @@ def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQu
 
 
 def _arms(points: Sequence[tuple[float, Sequence[float] | None]]) -> Json:
-    """Whiskers; the middle of repeats can lie outside the interval of their mean, where an arm would be negative."""
+    """Whiskers, never negative: the median of repeats can be outside the confidence interval of their mean."""
     return {
         "type": "data",
         "symmetric": False,

@@ -1,4 +1,4 @@
-"""Charts of speed: time per iteration, time over the run, training time, and the cost of measuring."""
+"""Charts of speed: time per iteration, time over the run, training time, and profiling overhead."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def iteration_time(content: Rows) -> Iterator[Chart]:
     rows_of(figure, results, row_height)
     figure.x_axis("ms per iteration (less is better)", range=[0, max(ends) * ROOM])
     has_intervals = any(result.iteration_mean_s_interval95 for result in results)
-    whiskers = "Whiskers are 95 % intervals over repeats." if has_intervals else "One repeat: no interval."
+    whiskers = "Whiskers are 95 % confidence intervals over repeats." if has_intervals else "One repeat: no interval."
     rows = [
         [r.label, *(ms(getattr(r.iteration_s, key)) for key in ("mean", "p50", "p95")), _interval_text(r)]
         for r in results
@@ -59,7 +59,7 @@ def time_over_steps(content: Rows) -> Iterator[Chart]:
         for step, value in zip(result.curve.step, result.curve.iteration_s, strict=True)
         if step > result.warmup_steps and value is not None
     ]
-    if timed:  # a slow first step would flatten all others
+    if timed:  # a slow first step would flatten the curve
         figure.y_axis(range=[0, max(timed) * ROOM])
     figure.x_axis("iteration")
     figure.y_axis("ms per iteration")
@@ -84,12 +84,12 @@ def train_time(content: Rows) -> Iterator[Chart]:
 
 @chart("resources", order=20)
 def measuring_cost(content: Rows) -> Iterator[Chart | str]:
-    """How much longer steps are while they are measured, where a study tried both."""
+    """Profiling overhead, where a study ran steps with and without profiling."""
     results = content.rows
     tried = [(index, r, r.measuring) for index, r in enumerate(results) if r.measuring]
     if not tried:
         if any(row.split for row in results):
-            yield "The cost of measuring is not known here: only a comparison runs with and without it."
+            yield "Profiling overhead is unknown: only a comparison runs steps with and without profiling."
         return
     looks, shown = styles([row.strategy for row in results]), [result for _, result, _ in tried]
     figure = new_figure()
@@ -108,15 +108,15 @@ def measuring_cost(content: Rows) -> Iterator[Chart | str]:
             meta=index,
         )
     rows_of(figure, shown, row_height_of(shown))
-    figure.x_axis("% of a step that measuring adds", zeroline=True)
+    figure.x_axis("profiling overhead, % of a step", zeroline=True)
     rows = [[r.label, *_measuring_cells(measuring)] for _, r, measuring in tried]
-    table = Values(["Strategy", "Cost, %", "95 % interval, %", "Repeats"], rows)
-    caption = "Steps with measuring on against off, taken in turn. Whiskers are 95 % intervals; zero means free."
-    yield Chart("measuring-cost", "What measuring cost", caption, [figure], table, is_wide=True)
+    table = Values(["Strategy", "Overhead, %", "95 % interval, %", "Repeats"], rows)
+    caption = "Steps with profiling against steps without, interleaved. Whiskers are 95 % confidence intervals."
+    yield Chart("measuring-cost", "Profiling overhead", caption, [figure], table, is_wide=True)
 
 
 def row_height_of(results: Sequence[ShownRow]) -> int:
-    """Pixels of a row beside which a label stands, on as many lines as the longest needs."""
+    """Pixels of a row, high enough for the longest label."""
     return max(38, 8 + 17 * max(wrapped(result).count("<br>") + 1 for result in results))
 
 
@@ -145,7 +145,7 @@ def write_at(figure: PlotlyFigure, x: float, row: int, text: str, index: int) ->
 
 
 def _whiskers(middle: float, low: float, high: float, floor: float = 0.0) -> Json:
-    """The middle of repeats can lie outside the interval of their mean; a negative arm would be drawn wrongly."""
+    """Whiskers, never negative: the median of repeats can be outside the confidence interval of their mean."""
     arms = {"array": [max(high - middle, 0)], "arrayminus": [max(middle - max(low, floor), 0)]}
     return {"type": "data", "symmetric": False, "thickness": 1.6, "width": 5, **arms}
 

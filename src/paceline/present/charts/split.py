@@ -1,4 +1,4 @@
-"""Where a step's time goes: compute, overlap, communication, waiting, data and the rest, stacked to the whole step."""
+"""The split of a step: compute, overlap, communication, waiting, data and the rest, stacked."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def split(content: Rows) -> Iterator[Chart | str]:
         return
     yield from split_of(list(enumerate(content.rows)))
     if without:
-        yield f"Without spans, and so not shown here: {', '.join(without)}."
+        yield f"Not shown, because spans were not recorded: {', '.join(without)}."
 
 
 def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
-    """The splits of rows, each with the place of its strategy in the page's key; several may have the same."""
+    """Charts of the splits of rows, each with the index of its strategy in the page's key."""
     shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
         return
     views = [figure(shown, unit) for figure in (_strategies, _workers) for unit in ("ms", "percent")]
     choices = [Choice("of", ("each strategy", "each worker")), Choice("in", ("ms", "% of the step"))]
     caption = (
-        "Mean of timed steps. Striped: communication hidden under computing; communication alone is what is not. "
-        "Waiting: this worker was ready, another was late."
+        "Mean of timed steps. Striped: communication hidden under computing. Communication: not hidden. "
+        "Waiting: for a slower worker."
     )
     title = "Where the time of a step goes"
     yield Chart("split", title, caption, views, _values(shown), is_wide=True, choices=choices)
@@ -79,7 +79,7 @@ def _workers(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
 
 
 def _figure(unit: str) -> PlotlyFigure:
-    """With a legend of the parts that stays when strategies are hidden."""
+    """A figure with a legend of the parts, which stays when strategies are hidden."""
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE)
     for part in PARTS:
         figure.add("bar", x=[None], y=[None], name=part, marker=_marker(part), legendgroup=part, hoverinfo="skip")

@@ -23,7 +23,7 @@ from paceline.present.styles import DASHES, PALETTE, SYMBOLS
 from paceline.results import Point
 from paceline.study.sweep_points import short_key, value_text
 
-LOG_RATIO = 8  # from here on steps of a key are factors, not differences
+LOG_RATIO = 8  # largest over smallest value, from which an axis is logarithmic
 COLOURS = ((0.0, "#F7E8A4"), (0.5, "#5AB4AC"), (1.0, "#01665E"))
 NO_REMEDY = "as the recipe says"
 
@@ -53,7 +53,7 @@ def point_of(row: ShownRow) -> Point:
 
 @chart("sweep", order=10)
 def over_keys(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Time and learning over one key or two; the tables and bars of rows show sweeps of more keys."""
+    """Time and learning over one or two keys; sweeps of more keys have tables only."""
     keys = list(point_of(results[0]))
     if len(keys) == 1:
         yield _over_key(results, keys[0], _present(results, QUANTITIES), "sweep-time", "Time")
@@ -156,7 +156,7 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
 
 @chart("sweep", order=20)
 def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """The most memory of a worker beside what was predicted before it started."""
+    """Peak memory of a worker, measured and predicted."""
     shown = [
         (row, row.memory.predicted["worker_bytes"], row.memory.peak_rss_bytes)
         for row in results
@@ -184,7 +184,7 @@ def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
         for row, predicted, peak in shown
     ]
     table = Values(["Point", "Predicted, MB", "Measured, MB", "Prediction's error"], rows)
-    caption = "Predicted from a few samples before a point starts; measured as the kernel counts a worker's peak."
+    caption = "Predicted from a few samples before a point starts; measured by the kernel."
     yield Chart("sweep-memory", "Memory of a worker", caption, [figure], table)
 
 

@@ -1,4 +1,4 @@
-"""Three steps as they happened: a lane per worker with its phases, what the comm did, and when it stood still."""
+"""Timeline of three steps: a lane per worker with its phases, operations of the comm, and blocked time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from paceline.results import Json, Timeline, TimelineSpan
 NUM_STEPS = 3
 MAX_SPANS = 1200  # of one chart; more are drawn as one where nearly nothing lies between them
 CLOSE = 1 / 1200  # of the window: less than a pixel on a wide screen
-# Of a lane: where phases, standing still and operations lie, and how high they are.
+# Vertical position and height of phases, blocked time and operations in a lane.
 PLACES = {"phase": (-0.16, 0.44), "blocked": (-0.16, 0.16), "op": (0.27, 0.26)}
-# Both at once is usual, so one does not lie on the other.
+# Phases and operations overlap in time, so they are drawn at different heights.
 HALVES = {"send": (0.2, 0.12), "recv": (0.34, 0.12)}
 LANE = 62  # pixels
 
@@ -47,7 +47,7 @@ def timeline(content: Rows) -> Iterator[Chart | str]:
     choice = Choice("strategy", tuple(r.label for _, r, _ in shown), is_list=True)
     first = next((position for position, (index, _, _) in enumerate(shown) if index == content.first), 0)
     caption = (
-        "A lane per worker. Upper bars: what the training loop does; thin and yellow: the worker stands still in "
+        "A lane per worker. Upper bars: what the training loop does; thin and yellow: the worker is blocked in "
         "the comm. Lower bars: operations of the comm, from the call until they are complete. Drag to zoom in."
     )
     title = "Three steps, worker by worker"
@@ -91,7 +91,7 @@ def _bars(kind: str, name: str, found: Sequence[tuple[int, int, Bar]], start: fl
     offset, height = HALVES.get(name, PLACES[kind]) if kind == "op" else PLACES[kind]
     colours = {"blocked": WAITING, "op": OPERATIONS.get(name, COMMUNICATION), "phase": PHASES.get(name, REST)}
     marker: Json = {"color": colours[kind], "line": {"width": 0}}
-    what = plain("standing still" if kind == "blocked" else name)
+    what = plain("blocked" if kind == "blocked" else name)
     return {
         "orientation": "h",
         "base": [(span.begin_s - start) * 1e3 for _, _, span in found],
@@ -115,7 +115,7 @@ def _detail(span: Bar) -> str:
 
 
 def _order(key: tuple[str, str]) -> tuple[int, int, str]:
-    """Phases in the order of a step, then standing still, which lies on them, then operations."""
+    """Order of drawing: phases in the order of a step, blocked time, operations."""
     kind, name = key
     place = list(PHASES).index(name) if name in PHASES else len(PHASES)
     return ["phase", "blocked", "op"].index(kind), place, name
@@ -126,7 +126,7 @@ def _bar(span: TimelineSpan) -> Bar:
 
 
 def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
-    """Neighbours of one name as one, where the gap between them cannot be seen."""
+    """Merge neighbours of the same name with an invisible gap between them."""
     found: list[Bar] = []
     last: dict[tuple[str, str], int] = {}
     for span in sorted(spans, key=lambda span: span.begin_s):
@@ -146,7 +146,7 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 
 
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
-    """A line where a step of the first worker begins; not known with several batches per step."""
+    """Draw a line at each step of the first worker; not possible with several batches per step."""
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:
         return
@@ -160,13 +160,13 @@ def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], star
 
 
 def _values(shown: Sequence[tuple[ShownRow, Timeline]]) -> Values:
-    """How often and how long, per worker and name: every single span would be too many rows."""
+    """Count and total time of spans per worker and name."""
     rows = []
     for result, given in shown:
         for lane in given.lanes:
             totals: dict[tuple[str, str], list[Bar]] = {}
             for span in map(_bar, lane.spans):
-                name = "standing still" if span.kind == "blocked" else span.name
+                name = "blocked" if span.kind == "blocked" else span.name
                 totals.setdefault((span.kind, name), []).append(span)
             for (_, name), spans in totals.items():
                 seconds, size = sum(one.end_s - one.begin_s for one in spans), sum(one.bytes for one in spans)

@@ -1,4 +1,4 @@
-"""Charts of traffic: what each link carried against theory, and what the kernel saw against what the comm counted."""
+"""Charts of traffic: bytes per link and per worker, predicted, counted by the comm and by the kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def links(content: Rows) -> Iterator[Chart | str]:
     choice = Choice("strategy", tuple(r.label for _, r, _ in shown), is_list=True)
     first = next((position for position, (index, _, _) in enumerate(shown) if index == content.first), 0)
     caption = (
-        "Bars: what a worker handed to another over the run, by the comm's own count. Lines across: the prediction."
+        "Bars: bytes that a worker sent to another over the run, counted by the comm. Lines across: the prediction."
     )
     if any(link.medium == "memory" for _, _, found in shown for link in found):
         caption += " Hatched: over shared memory."
@@ -57,21 +57,21 @@ def links(content: Rows) -> Iterator[Chart | str]:
 
 @chart("traffic", order=20)
 def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
-    """Theory, the comm's count and the kernel's side by side; without the kernel's, what was sent and received."""
+    """Bytes predicted, counted by the comm and by the kernel; without the kernel's, bytes sent and received."""
     results = content.rows
     if not _has_several(results):
         return
     if not any(_network(result) for result in results):
         yield _sent_and_received(results)
-        yield "The kernel's count of network bytes is not in these runs; the comm's own stands alone."
+        yield "These runs have no network bytes counted by the kernel; only those of the comm are shown."
         return
     largest = max(getattr(row, key) or 0 for r in results for row in _network(r) for key in COUNTS.values())
     unit, size = byte_unit(largest)
     figure = bars.bars_per_worker(results, _network, COUNTS, amount, scale=1 / size)
     figure.y_axis(f"{unit} sent over the run", rangemode="tozero")
     caption = (
-        "Three bars per worker: predicted (solid), counted by the comm (hatched), seen by the kernel on its sockets "
-        "(dotted), which adds the protocol's own bytes. Shared memory is not on the network."
+        "Three bars per worker: predicted (solid), counted by the comm (hatched), counted by the kernel on its sockets "
+        "(dotted), including protocol headers. Shared memory is not on the network."
     )
     has_nodes = any(row.node_sent_bytes is not None for r in results for row in _network(r))
     if has_nodes:

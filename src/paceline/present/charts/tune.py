@@ -1,4 +1,4 @@
-"""Charts of a tuning: time of every candidate over the rungs, and what each lost against exact."""
+"""Charts of a tuning: time of every candidate over the rungs, and its loss against the exact strategy."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class TunedRows:
 
 @chart("tuning", order=10)
 def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
-    """A line per candidate that ends where it went out."""
+    """A line per candidate, up to the rung that eliminated it."""
     study, looks = content.study, content.looks
     if not study.rungs:
-        yield "No rung was completed, so nothing was decided."
+        yield "No rung was completed."
         return
     figure = new_figure(height=380)
     lines: dict[str, list[tuple[int, float]]] = {}
     for rung in study.rungs:
         for row in _measured(rung):
             lines.setdefault(row.label, []).append((rung.steps, (row.iteration_s or 0.0) * 1e3))
-    # Who went out early is drawn first, so that finalists lie on top.
+    # Eliminated candidates are drawn first, so that finalists are on top.
     for label, line in sorted(lines.items(), key=lambda item: item[0] in looks):
         index, look = looks.get(label, (None, OUT))
         shown = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plain(label)}
@@ -54,10 +54,8 @@ def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
     figure.y_axis("ms per step (less is better)", rangemode="tozero")
     rows = [[label, *(_at(line, number) for number in steps)] for label, line in lines.items()]
     table = Values(["Strategy", *(f"{number} steps, ms" for number in steps)], rows)
-    caption = (
-        "Time per step of the slowest worker at each rung; a line ends where its strategy went out. Grey: not last."
-    )
-    yield Chart("tuning-rungs", "Who went how far", caption, [figure], table)
+    caption = "Time per step of the slowest worker; a line ends at the rung that eliminated it. Grey: no finalist."
+    yield Chart("tuning-rungs", "Candidates over rungs", caption, [figure], table)
 
 
 def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
@@ -66,7 +64,7 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 
 @chart("tuning", order=20)
 def lost(content: TunedRows) -> Iterator[Chart]:
-    """Loss against exact over time per step, in the last rung that judged a candidate as the final one did."""
+    """Loss against the exact strategy over time per step, in the last rung with the criterion of the final one."""
     study, looks = content.study, content.looks
     if not study.rungs:
         return
@@ -97,8 +95,8 @@ def lost(content: TunedRows) -> Iterator[Chart]:
         for label, (row, steps) in latest.items()
     ]
     table = Values(["Strategy", "Time, times the reference's", f"Lost, {unit}", "Steps"], rows)
-    caption = f"Below the dashed line ({margin:g}) is allowed at the end; down and to the left is better."
-    yield Chart("tuning-lost", "What was lost for the time", caption, [figure], table)
+    caption = f"Candidates below the dashed line ({margin:g}) are within the margin; down and to the left is better."
+    yield Chart("tuning-lost", "Loss against time per step", caption, [figure], table)
 
 
 def _add(figure: PlotlyFigure, index: int | None, shown: Json, look: Style, hover: str, *, width: int) -> None:

@@ -14,8 +14,8 @@ HTML = Visibility.HTML
 TIME_HELP = "the slowest worker of each iteration"
 BUSBW = (
     "busbw is algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
-    "all_gather (bytes of the whole tensor), and times 1 for broadcast. Copy: what each worker copies per second in "
-    "the same rounds, all workers at once."
+    "all_gather (bytes of the whole tensor), and times 1 for broadcast. Copy: bytes per second that each worker "
+    "copies in memory in the same rounds, all workers at once."
 )
 
 
@@ -81,7 +81,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             title="% of copy",
             short="% copy",
             text=lambda row: f"{row.percent_of_copy_limit:.1f}",
-            help="busbw over what each worker copies per second, all workers at once "
+            help="busbw over the memory copy rate of each worker, all workers at once "
             f"({gigabytes_per_s(outcome.copy_limit_bytes_per_s)} GB/s at the largest size)",
         ),
     ]
@@ -106,7 +106,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
 
 
 def is_comparison(outcome: Bench) -> bool:
-    """Whether an operation was measured in more than one way."""
+    """Whether an operation was measured on several comms or with several kinds of result."""
     return len(outcome.results) > len({(row.op, row.bytes) for row in outcome.results})
 
 

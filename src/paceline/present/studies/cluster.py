@@ -1,4 +1,4 @@
-"""Emulated clusters in lines of text: those that there are, and figures measured in one."""
+"""Emulated clusters as lines of text: the list of clusters, and the figures of a check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.results.commands import ClusterFigure, ListedCluster
 
 
 def cluster_line(one: ListedCluster) -> str:
-    """A cluster in one line; what `exec` needs comes first."""
+    """A cluster in one line, beginning with its name."""
     first, last = one.addresses[0], one.addresses[-1]
     span = first if first == last else f"{first} to {last}"
     ends = f"ends with process {one.parent}" if one.parent else "stays until down"
@@ -19,26 +19,26 @@ def cluster_line(one: ListedCluster) -> str:
 
 
 def more_than_there_is(plan: ClusterLayout, num_cores: int | None = None) -> str:
-    """A warning where nodes cannot all have their shares at once."""
+    """A warning where the CPU shares of all nodes exceed the cores of the machine."""
     asked, there = sum(node.cpus or 0 for node in plan.nodes), num_cores or os.cpu_count() or 1
     if asked <= there:
         return ""
-    return f"The nodes' shares are {asked:g} cores, this machine has {there}: they hold while not all nodes are busy."
+    return f"CPU shares add up to {asked:g} cores, this machine has {there}: they hold while not all nodes are busy."
 
 
 def busy_machine(load: float | None = None, num_cores: int | None = None) -> str:
-    """A warning where other work would make figures lower than what was built."""
+    """A warning where other load would lower the measured figures."""
     runnable, there = os.getloadavg()[0] if load is None else load, num_cores or os.cpu_count() or 1
     if runnable < 0.75 * there:
         return ""
-    return f"This machine is busy (load {runnable:.1f} on {there} cores): figures may be lower than what was built."
+    return f"This machine is busy (load {runnable:.1f} on {there} cores): figures may be lower than requested."
 
 
 def figure_line(figure: ClusterFigure) -> str:
     """One figure, its request and the verdict."""
     line = f"{figure.what:10} {figure.where:10} {_quantity(figure, figure.measured):>14}"
     if figure.asked is None:
-        return f"{line} (nothing was asked for)"
+        return f"{line} (not requested)"
     percent = f"{100 * figure.measured / figure.asked:5.1f} %"
     return f"{line} of {_quantity(figure, figure.asked):14} {percent}  {'' if figure.is_met else 'NOT '}as asked"
 

@@ -1,4 +1,4 @@
-"""The accelerator: a convolution cycle by cycle, and what a network costs on a chip."""
+"""The accelerator: a convolution cycle by cycle, and the cost of a network on a chip."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def conv_page(simulation: Simulation) -> Page:
 
 
 def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> None:
-    """Print what every PE holds, what happens in every cycle, and the output."""
+    """Print the values of every PE, the events of every cycle, and the output."""
     for line in about(simulation):
         say(console, line)
     if simulation.plan.num_passes > 1:
-        say(console, f"What PEs hold in the first of {simulation.plan.num_passes:,} passes:")
+        say(console, f"Values of PEs in the first of {simulation.plan.num_passes:,} passes:")
     show_tables(console, [_holdings(simulation)])
     if num_cycles and count_events(simulation) > MANY_EVENTS:
         say(console, f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
@@ -155,7 +155,7 @@ def _cycles(simulation: Simulation, found: list[Event], width: int) -> Table[Any
 
 
 def _done_by(simulation: Simulation, place: PE) -> Callable[[list[Event]], str]:
-    """A cell: what one PE does in a cycle."""
+    """Text of a cell: the events of one PE in a cycle."""
 
     def text(some: list[Event]) -> str:
         said = []
@@ -173,7 +173,7 @@ def _when(event: Event) -> str:
 
 
 def _said(simulation: Simulation, event: Event) -> str:
-    """An event in words: what is received, done, sent and complete."""
+    """An event in words."""
     result = number_text(event.result)
     if event.operation == "send":
         return f"sends {result} to {_name(event.target or event.place)}"
@@ -194,7 +194,7 @@ def _name(place: PE) -> str:
 
 
 def _output(simulation: Simulation) -> Iterator[str]:
-    """The first outputs whole, each under its name; of the rest, how many there are."""
+    """The first outputs in full, and the number of the others."""
     output = simulation.output
     kinds = list(itertools.product(range(output.shape[0]), range(output.shape[1])))
     for image, number in kinds[:MANY_OUTPUTS]:
@@ -285,7 +285,7 @@ def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]
             short="bound",
             text=lambda row: row.layer.bound if row.layer else "",
             is_number=False,
-            help="what takes longest: products (compute), words to and from the array (buffer), or DRAM",
+            help="the bottleneck: products (compute), words to and from the array (buffer), or DRAM",
         ),
     ]
     if any(layer.input_zeros for layer in result.layers):
@@ -294,7 +294,7 @@ def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]
             short="zeros",
             text=lambda row: f"{row.layer.input_zeros:.0%}" if row.layer else "",
             importance=20,
-            help="in what a layer reads",
+            help="in the input of a layer",
         )
         columns.insert(4, zeros)
     return Table(id="layers", columns=columns, rows=rows)
@@ -336,7 +336,7 @@ def _energy_at(level: str, macs: int) -> Callable[[tuple[str, LayerEnergy]], str
 
 
 def _readable(value: float, decimals: int) -> str:
-    """With as many decimals more as a small value needs for two digits."""
+    """Format a number, with more decimals for small values."""
     while decimals < 6 and 0 < value < 10 ** (1 - decimals):
         decimals += 1
     return f"{value:,.{decimals}f}"
@@ -361,8 +361,7 @@ def _zeros(result: NetworkCost) -> list[Finding]:
         share = sum(zeros * weights for zeros, weights in counts) / sum(weights for _, weights in counts)
         found.append(
             Finding(
-                f"In integers alone: int8 weights, {share:.1%} of them zero; words are the chip's, {result.word_bits} "
-                "bits wide.",
+                f"Integer-only: int8 weights, {share:.1%} of them zero; words have the chip's {result.word_bits} bits.",
                 "Zeros",
             )
         )

@@ -15,14 +15,14 @@ from paceline.study.diff import CANNOT_TELL, FAILED, PASSED
 
 SOURCES = {
     "repeats": "95 %: from repeats on both sides (Welch's interval of the logarithms).",
-    "steps": "95 %: from the steps within the runs, resampled in blocks; it does not show how much a run differs from "
-    "the next, as --repeats would.",
+    "steps": "95 %: from the steps within the runs, resampled in blocks; variation between runs is not included, use "
+    "--repeats for that.",
 }
 SIDES = ("A", "B")
 
 
 def diff_page(found: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
-    """B against A: times first, then outcomes, then where a step's time goes, then recipe and machine."""
+    """B against A: times, outcomes, the split of a step, recipe and machine."""
     tables: list[Table[Any]] = [_times(found.rows), _outcomes(found.rows)]
     if any(row.split for row in found.rows):
         tables.append(_splits(found.rows))
@@ -116,7 +116,7 @@ def _sent(index: int) -> Any:
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the time of a step goes, on one side."""
+    """The split of a step on one side."""
 
     name: str
     seconds: Mapping[str, float]

@@ -62,7 +62,7 @@ class QuantizePresenter(Presenter):
         )
 
     def summary(self, stored: Stored) -> RunSummary:
-        """The last integer stage: it has an accuracy, and no step."""
+        """The last integer stage, which has an accuracy and no iteration time."""
         study = stored.content
         if not isinstance(study, Quantization) or not study.stages:
             return super().summary(stored)
@@ -108,7 +108,7 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
 
 
 def last_integer(study: Quantization) -> Stage | None:
-    """The last stage in integers alone: fine-tuned, where that was asked for."""
+    """The last integer-only stage: the fine-tuned one if there is one."""
     return _stage(study, TUNED) or _stage(study, INTEGER)
 
 
@@ -178,8 +178,8 @@ def _calibration(study: Quantization) -> Finding:
     if len(study.distances) == 1:
         return Finding(f"Activations were calibrated by {chosen} on {samples}.", "Calibration")
     return Finding(
-        f"Of {listed(list(study.distances))}, {chosen} moved the scores of training images least and was chosen; the "
-        f"test set had no part in that. Calibrated on {samples}.",
+        f"Of {listed(list(study.distances))}, {chosen} changed the outputs on training images least and was chosen; "
+        f"the test set was not used. Calibrated on {samples}.",
         "Calibration",
     )
 
@@ -191,8 +191,8 @@ def _finetuned(study: Quantization) -> list[Finding]:
     return [
         Finding(
             f"Fine-tuned for {said.steps} steps under {said.strategy} on {said.workers} workers at learning rate "
-            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges as "
-            "before.",
+            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges "
+            "unchanged.",
             "Fine-tuning",
         )
     ]

@@ -1,4 +1,4 @@
-"""The page of a reproduced experiment: measured here, and published beside it, never in one column."""
+"""The page of a reproduced experiment: measured and published figures in separate tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHORT = {
     "train_accuracy_by_rank": "train by rank",
     "test_accuracy_by_rank": "test by rank",
 }
-# What a narrow terminal leaves out first; quantities that are not named here stay.
+# Columns with the lowest number are left out first in a narrow terminal; others are kept.
 IMPORTANCE = {
     "train_accuracy_by_rank": 45,
     "messages_per_step": 12,
@@ -75,7 +75,7 @@ class ReproducePresenter(Presenter):
 
 def experiment_findings(study: Reproduction) -> list[Finding]:
     """The proof of the replicas, and the conditions that keep figures from being compared."""
-    text = f"{study.title}. Published figures are those of others and stand apart from ours."
+    text = f"{study.title}. Published figures were measured by others and are in separate tables."
     found = [Finding(text, "Experiment", "headline", Visibility.HTML | Visibility.MARKDOWN)]
     found += [proof_finding(one) for one in study.proof]
     return found + [Finding(note, "Conditions", "caution") for note in study.notes]
@@ -157,7 +157,7 @@ def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
 
 
 def _ran_here(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
-    """A published table in a terminal: the rows that were run here too, all of them where none was."""
+    """A published table in a terminal: the rows that were also run here, or all rows if none was."""
     keys = {row.key for row in study.ours}
     ran = [row for row in table.rows if row.ours in keys]
     left = len(table.rows) - len(ran) if ran else 0

@@ -1,4 +1,4 @@
-"""The page of one run: its workers, and what was measured over all of them."""
+"""The page of one run: its workers, and figures over all of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunPresenter(Presenter):
             worker_table(row, places=places),
             comparison_table(material.rows, places=Visibility.HTML | Visibility.MARKDOWN),
         ]
-        # The facts say it in a terminal.
+        # A terminal shows the facts instead.
         headline = dataclasses.replace(
             comparison_findings.headline(material.rows), places=Visibility.ALL & ~Visibility.TERMINAL
         )

@@ -19,7 +19,7 @@ class Listed:
 
 
 def list_page(found: Sequence[Stored]) -> Page:
-    """One row per run or study; the reason of those that cannot be read stands below."""
+    """One row per run or study; the errors of unreadable ones follow the table."""
     columns: list[Column[Listed]] = [
         Column(title="Folder", short="folder", text=lambda one: one.stored.name, is_number=False),
         Column(title="Kind", short="kind", text=_kind, is_number=False, importance=20),

@@ -1,4 +1,4 @@
-"""The page of a scaling study: every point against one worker, and where a further worker stops paying."""
+"""The page of a scaling study: every point against one worker, and where additional workers stop paying."""
 
 from __future__ import annotations
 

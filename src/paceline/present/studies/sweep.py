@@ -1,4 +1,4 @@
-"""The page of a sweep: every point, the extremes, and what larger batches cost."""
+"""The page of a sweep: every point, the extremes, and the effect of larger batches."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def is_sweep(rows: Sequence[Row]) -> bool:
 
 
 def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
-    """The extremes, and what the largest batch costs against the smallest."""
+    """The extremes, and the largest batch against the smallest."""
     if len(rows) < 2:
         return []
     texts = [*_extremes(rows), *_batches(rows)]
@@ -105,7 +105,7 @@ def _extremes(rows: Sequence[Row]) -> list[str]:
 
 
 def _batches(rows: Sequence[Row]) -> list[str]:
-    """From the smallest batch to the largest: the gain in time, the loss in accuracy, and what a remedy brings back."""
+    """From the smallest batch to the largest: gain in throughput, change of accuracy, and the effect of a remedy."""
     keys = set(rows[0].point or {})
     if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):
         return []
@@ -185,14 +185,14 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
             title="Memory, MB",
             short="MB",
             text=lambda row: megabytes(row.memory.peak_rss_bytes if row.memory else None, 0),
-            help="the most memory of a worker",
+            help="peak memory of a worker",
         ),
         Column(
             title="Predicted, MB",
             short="predicted",
             text=lambda row: megabytes(_predicted(row), 0),
             importance=40,
-            help="the same as it was predicted, in MB",
+            help="predicted before the run, in MB",
         ),
     ]
     return Table(id="points", columns=columns, rows=rows, places=shown)

@@ -75,7 +75,7 @@ def rung_words(rung: RungResult) -> str:
 
 
 def lost_words(best: Best) -> str:
-    """What the winner lost against the exact reference, and whether its seeds can tell."""
+    """The loss of the best strategy against the exact reference, with its confidence interval."""
     if best.guarantee == "EXACT":
         return "it is exact, so nothing is lost"
     unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
@@ -108,7 +108,7 @@ class Tried:
 
 
 def candidate_table(study: TuneResult) -> Table[Tried]:
-    """All candidates: those that came furthest first, the fastest of them first."""
+    """All candidates, by the last rung that they reached and then by time."""
     columns: list[Column[Tried]] = [
         Column(title="Strategy", short="strategy", text=lambda one: one.candidate.label, is_number=False),
         *(_rung_column(rung, is_first=index == 0) for index, rung in enumerate(study.rungs)),
@@ -172,7 +172,7 @@ def _lost(one: Tried) -> str:
 
 
 def _end(row: Candidate, *, is_last: bool) -> str:
-    """Why a candidate did not get further."""
+    """The reason for the elimination of a candidate."""
     if row.end == "failed":
         return f"failed: {row.reason}"
     if row.end == "kept":  # in the last rung: the fastest, not distinguishable from one with a stronger guarantee

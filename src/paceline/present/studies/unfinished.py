@@ -70,7 +70,7 @@ def _columns(*, is_run: bool) -> list[Column[Started]]:
 
 
 def _started(folder: Path, rank: int, file: Path) -> list[Started]:
-    """Empty where the worker made no step."""
+    """The steps of a worker; empty where it finished none."""
     times: list[float] = []
     loss: float | None = None
     for line in worker_lines(file):

@@ -41,7 +41,7 @@ def certificate_table(certificate: Certificate) -> Table[Certified]:
 def verdict(row: Certified) -> str:
     if not row.meets_guarantee:
         return "broken"
-    return "certified" if row.passed else "no promise"
+    return "certified" if row.passed else "no guarantee"
 
 
 def broken_words(row: Certified) -> str:
@@ -55,4 +55,4 @@ def broken_words(row: Certified) -> str:
         return f"{where}: bytes sent are not those predicted"
     if row.guarantee != "NONE":
         return f"{where}: parameters did not change"
-    return f"{where}: it promises nothing, but does not differ"
+    return f"{where}: it has no guarantee, but its parameters do not differ"
