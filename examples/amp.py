@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/amp.py
 
-A sum with an infinite part is infinite on every worker, so every scaler sees the same and halves its scale alike.
-This holds for strategies that average gradients; those that average weights leave each worker its own gradients, and
-want bfloat16, which needs no scaler.
+A sum with an infinite part is infinite on every worker, so every scaler halves its scale in the same step. This holds
+for strategies that average gradients; under those that average weights each worker has its own gradients: use
+bfloat16 there, which needs no scaler.
 """
 
 from __future__ import annotations

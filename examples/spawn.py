@@ -1,8 +1,8 @@
-"""Workers that the program starts itself, with torch.multiprocessing: each says which one it is.
+"""Workers that the program starts itself, with torch.multiprocessing; each passes its rank to `init`.
 
     python examples/spawn.py
 
-The same way serves anybody who starts processes and knows their ranks: Spark, Ray, a batch system.
+This also works for other systems that start processes with known ranks: Spark, Ray, a batch system.
 """
 
 from __future__ import annotations
