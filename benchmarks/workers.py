@@ -22,16 +22,19 @@ SHAPES = {"lenet5": "synthetic:1x28x28x10"}
 def time_all_reduces(context: Context, num_elements: int, repeats: int, warmup: int) -> dict[str, list[float]]:
     """Time the ring and torch's all-reduce on the same vector, in turn; return seconds per call."""
     comm, spare = context.comm, Spare()
-    ways: dict[str, Any] = {"ring": lambda vector: ring_all_reduce(vector, comm, spare), "library": comm.all_reduce}
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    functions: dict[str, Any] = {
+        "ring": lambda vector: ring_all_reduce(vector, comm, spare),
+        "library": comm.all_reduce,
+    }
+    times: dict[str, list[float]] = {name: [] for name in functions}
     vector = torch.ones(num_elements)
     for repeat in range(warmup + repeats):
         # Alternate the order, so that disturbances affect both.
-        for name in ways if repeat % 2 else reversed(ways):
+        for name in functions if repeat % 2 else reversed(functions):
             vector.fill_(float(context.rank + 1))
             comm.barrier()
             started = time.perf_counter()
-            ways[name](vector)
+            functions[name](vector)
             elapsed = time.perf_counter() - started
             expected = context.world_size * (context.world_size + 1) / 2
             assert bool((vector == expected).all()), f"{name} is wrong"

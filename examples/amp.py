@@ -26,7 +26,7 @@ def main() -> None:
     paceline.init()
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1))
     loader = paceline.shard(DataLoader(TensorDataset(inputs, labels), batch_size=32, shuffle=True))
-    # So large that the first steps overflow: the scaler finds its scale on the way.
+    # So large that the first steps overflow: the scaler then lowers its scale.
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
 
     for _ in range(4):

@@ -22,7 +22,7 @@ NUM_WORKERS = 2
 def worker(rank: int, port: int) -> None:
     torch.set_num_threads(1)
     paceline.init(rank=rank, world_size=NUM_WORKERS, master_addr="127.0.0.1", master_port=port)
-    torch.manual_seed(rank)  # whatever a worker starts from: rank 0's weights become everybody's
+    torch.manual_seed(rank)  # different weights per worker: parallel() copies rank 0's to all
     model = nn.Linear(8, 1)
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1), "ring")
 
