@@ -1,12 +1,12 @@
-"""Is anything left of emulated nodes when whoever opened them is killed at a random moment?
+"""Clean-up of emulated nodes after their owner is killed at a random moment.
 
     python benchmarks/cleanup.py --kills 20
     python benchmarks/cleanup.py --kills 20 -- paceline run --cluster nodes=2,cpus=0.5,bandwidth=1gbit
 
-Each time a command is started and its process alone is killed (SIGKILL) at a random moment; without a command it is a
-program that opens a cluster of two nodes and lets processes in them share memory, listen and compute. Every fourth time
-the cluster's keeper is killed as well, so that `paceline cluster prune` has something to do. Then it is listed what is
-there that was not before: network namespaces, bridges and other interfaces, cgroups, processes, shared-memory segments.
+Starts a command and kills its process alone (SIGKILL) at a random moment; the default command is a program that opens a
+cluster of two nodes with processes that share memory, listen and compute. Every fourth time
+the cluster's keeper is killed as well, so that `paceline cluster prune` is tested. Then prints what was not there
+before: network namespaces, bridges and other interfaces, cgroups, processes, shared-memory segments.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ while True:
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is of ours, or could be."""
+    """Resources on this machine that a cluster could have created."""
 
     namespaces: frozenset[str]
     interfaces: frozenset[str]
@@ -56,13 +56,13 @@ class Scene:
     segments: frozenset[str]
 
     def beyond(self, before: Scene) -> list[str]:
-        """What is here and was not there before."""
+        """Return the resources that did not exist before."""
         names = [field.name for field in fields(Scene)]
         return [f"{name}: {one}" for name in names for one in sorted(getattr(self, name) - getattr(before, name))]
 
 
 def look(mark: str) -> Scene:
-    """Everything now. Clusters of other people, who may be at work meanwhile, are those whose keeper lacks the mark."""
+    """Return the current resources, without clusters of others, whose keepers lack the mark."""
     marked = {process.pid: process for process in psutil.process_iter() if _has(process, mark)}
     others = {keeper.plan.name for keeper in living_keepers() if keeper.pid not in marked}
     groups = [folder for name, folders in labelled_groups().items() if name not in others for folder in folders]
@@ -77,13 +77,13 @@ def look(mark: str) -> Scene:
 
 
 def _has(process: psutil.Process, mark: str) -> bool:
-    with contextlib.suppress(psutil.Error):  # it has ended, or is somebody else's
+    with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
     return False
 
 
 def _networks(pid: int) -> set[str]:
-    """Networks that a process is in or holds open, but for ours."""
+    """Network namespaces that a process is in or holds open, except this process's own."""
     links = set()
     with contextlib.suppress(OSError):
         for path in [f"/proc/{pid}/ns/net", *(f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd"))]:
@@ -98,7 +98,7 @@ def _words(process: psutil.Process) -> str:
 
 
 def wait_for_order(mark: str, before: Scene) -> tuple[list[str], float]:
-    """What is left, and the seconds until nothing was."""
+    """Wait for clean-up; return the remaining resources and the seconds waited."""
     started = time.monotonic()
     while (left := look(mark).beyond(before)) and time.monotonic() < started + SETTLE_S:
         time.sleep(0.05)
@@ -108,7 +108,7 @@ def wait_for_order(mark: str, before: Scene) -> tuple[list[str], float]:
 def kill_once(
     command: list[str], delay_s: float, *, keeper_too: bool, before: Scene
 ) -> tuple[list[str], list[str], float]:
-    """Start, kill, wait: what was left by itself, what was left after `prune`, and the seconds until order."""
+    """Start, kill and wait; return what was left, what was left after `prune`, and the seconds until clean."""
     mark = secrets.token_hex(8)
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, MARK: mark}
@@ -128,7 +128,7 @@ def kill_once(
 
 
 def seconds_until_busy(command: list[str]) -> float:
-    """From a command's start until processes run in its nodes."""
+    """Seconds from a command's start until processes run in its nodes."""
     quiet = subprocess.DEVNULL
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
@@ -146,7 +146,7 @@ def seconds_until_busy(command: list[str]) -> float:
 
 
 def be_killed() -> None:
-    """The program that is killed where no command is given."""
+    """Run the default program to kill."""
     with open_cluster(ClusterConfig(nodes=2, cpus=0.3, bandwidth="100mbit")) as cluster:
         for node in cluster.nodes:
             subprocess.Popen(cluster.command(node.index, [sys.executable, "-c", INNER]), start_new_session=True)
@@ -156,12 +156,10 @@ def be_killed() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument(
-        "--within", type=float, help="seconds that a kill comes within (default: 1.5 x those to get busy)"
-    )
+    parser.add_argument("--within", type=float, help="latest second of a kill (default: 1.5 x the start-up time)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victim", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("command", nargs="*", help="what to kill; after --")
+    parser.add_argument("command", nargs="*", help="command to kill, after --")
     arguments = parser.parse_args()
     if arguments.victim:
         be_killed()
@@ -179,7 +177,7 @@ def main() -> int:
         if left or after:
             found = f"left {'; '.join(left) or 'nothing'}; after prune {'; '.join(after) or 'nothing'}"
         print(f"{number:3} killed {who} after {delay_s:.2f} s: {found}", flush=True)
-    verdict = "nothing of ours is left" if not bad else f"{len(bad)} things were left"
+    verdict = "nothing is left" if not bad else f"{len(bad)} things were left"
     print(f"{arguments.kills} kills: {verdict} (namespaces, interfaces, cgroups, processes, shared-memory segments)")
     return 1 if bad else 0
 

@@ -1,9 +1,9 @@
-"""The accelerator beside its publication, and how fast it is simulated.
+"""The accelerator against its published figures, and the speed of the simulation.
 
     python benchmarks/dataflow.py
 
-Prints AlexNet on the Eyeriss chip with the published figures, what the assumed widths of the on-chip network change,
-what other objectives would choose, energy under other dataflows, and the speed of counting and of simulating values.
+Prints AlexNet on the Eyeriss chip with the published figures, the effect of the assumed widths of the on-chip network
+and of other objectives, energy under other dataflows, and the speed of counting and of simulating values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAPPINGS = {
     "CONV5": (64, 4, 13, 16, 3, 2, 2),
 }
 PUBLISHED_ENERGY = "1.4 to 2.5"
-# What an array of a dataflow may be confined to: blocks of filters and channels, or of filters, rows and columns.
+# Constraints on the array of a dataflow: blocks of filters and channels, or of filters, rows and columns.
 CONFINED: dict[str, tuple[str, Callable[..., bool]]] = {
     "one channel at a time": ("weight-stationary", lambda _filters, channels: channels == 1),
     "one filter at a time": ("weight-stationary", lambda filters, _channels: filters == 1),
@@ -100,7 +100,7 @@ def mean_absolute(errors: Sequence[float]) -> float:
 
 
 def show_widths(chip: Chip) -> None:
-    """The widths of the on-chip network are no part of the published table: what if they were others?"""
+    """Vary the widths of the on-chip network, which are not in the published table."""
     print("mean absolute difference of processing time, by words per cycle on the network for filters and inputs")
     for filters in (1, 2, 4, 8):
         cells = []
@@ -113,12 +113,12 @@ def show_widths(chip: Chip) -> None:
 
 
 def figures(row: dict[str, Any]) -> tuple[float, float, float]:
-    """Processing ms, buffer MB, DRAM MB of a layer."""
+    """Return processing ms, buffer MB and DRAM MB of a layer."""
     return 1e3 * row["processing_s"], row["buffer_traffic_bytes"] / 1e6, row["dram_bytes"] / 1e6
 
 
 def differences(rows: Sequence[dict[str, Any]]) -> list[list[float]]:
-    """Of time, buffer and DRAM from the published figures, a list for each with a value per layer."""
+    """Return relative differences from the published time, buffer and DRAM figures: three lists over layers."""
     beside_each = [(figures(row), PUBLISHED[row["name"]]) for row in rows]
     parts = [
         [ours / theirs - 1 for ours, theirs in zip(own, (time_ms, *moved), strict=True)]
@@ -143,7 +143,7 @@ def show_energy(result: dict[str, Any], chip: Chip) -> None:
     print(f"energy per MAC in the five layers, and times row-stationary (published: {PUBLISHED_ENERGY})")
     for name, energy in result["total"]["energy_by_dataflow"].items():
         print(f"  {name:<18} {energy['per_mac']:6.2f}   {energy['over_row_stationary']:.2f}")
-    print("  with less freedom in what PEs work on side by side:")
+    print("  with constraints on the array:")
     for label, (name, allowed) in CONFINED.items():
         energy = confined_energy(name, chip, allowed)
         times = energy / result["total"]["energy"]["per_mac"]
@@ -152,7 +152,7 @@ def show_energy(result: dict[str, Any], chip: Chip) -> None:
 
 
 def confined_energy(name: str, chip: Chip, allowed: Callable[..., bool]) -> float:
-    """Per MAC, of a dataflow over the five layers."""
+    """Return the energy per MAC of a dataflow over the five layers."""
     layers = alexnet(4)
     moved = [best_accesses(name, layer.shape, chip, allowed).times(layer.num_groups) for layer in layers]
     macs = sum(layer.num_macs for layer in layers)
@@ -166,7 +166,7 @@ def show_speed(chip: Chip, *, side: int, repeats: int) -> None:
         started = time.perf_counter()
         analyse(alexnet(4), chip, with_others=False)
         counting.append(time.perf_counter() - started)
-    print(f"counts of AlexNet's five layers: {sorted(counting)[repeats // 2]:.3f} s, the middle of {repeats}")
+    print(f"counts of AlexNet's five layers: {sorted(counting)[repeats // 2]:.3f} s, median of {repeats}")
     random = np.random.default_rng(0)
     images, filters = random.normal(size=(1, 16, side, side)), random.normal(size=(16, 16, 3, 3))
     operands = make_operands(images, filters, padding=(1, 1))

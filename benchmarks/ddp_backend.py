@@ -2,9 +2,9 @@
 
     python benchmarks/ddp_backend.py [--workers 4] [--repeats 15] [--cases lenet5:8,vgg11:8]
 
-A case is a model and a batch per worker. In each repeat both backends train some steps in the same processes, and who
-is first changes. Prints medians over repeats of a step's time (the slowest worker's), and gloo's time over ours with a
-95 % interval: above 1 the backend is faster.
+A case is a model and a batch per worker. In each repeat both backends train some steps in the same processes, in
+alternating order. Prints medians over repeats of a step's time (the slowest worker's), and gloo's time over that of
+`paceline` with a 95 % interval: above 1 `paceline` is faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--cases", default="lenet5:8,vgg11:8")
-    parser.add_argument("--steps", type=int, default=0, help="steps of a repeat (0: as suits the model)")
+    parser.add_argument("--steps", type=int, default=0, help="steps of a repeat (0: depends on the model)")
     arguments = parser.parse_args()
     print(f"{'case':<12} {'gloo ms':>9} {'paceline ms':>12} {'gloo/paceline':>14}  95 % interval")
     with LocalPool(arguments.workers) as launcher:

@@ -1,4 +1,4 @@
-"""What it brings that a worker keeps the memory which a step freed: fresh processes, with and without, in turns.
+"""Effect of `keep_memory()` on step time and page faults: fresh processes with and without it, in turn.
 
 `python benchmarks/kept_memory.py [--models lenet5,vgg11,resnet18] [--batch-size 8] [--repeats 7] [--steps 20]`
 """
@@ -27,7 +27,7 @@ WARMUP = 3
 
 
 def train(model_name: str, batch_size: int, steps: int, *, is_kept: bool) -> None:
-    """One process: print the median time of a step in milliseconds, and pages that the system handed out in it."""
+    """Print the median time of a step in milliseconds and its page faults, in this process."""
     torch.set_num_threads(1)
     if is_kept and not keep_memory({}):
         sys.exit("the allocator of this system cannot be told")
@@ -65,7 +65,7 @@ def main() -> None:
     if arguments.child:
         train(arguments.models, arguments.batch_size, arguments.steps, is_kept=arguments.child == "kept")
         return
-    print(f"one worker of one thread, {arguments.batch_size} samples, {arguments.repeats} processes each, in turns\n")
+    print(f"one worker of one thread, {arguments.batch_size} samples, {arguments.repeats} processes each, in turn\n")
     print("| model | left alone: ms, pages | kept: ms, pages | kept / left (95 %) |\n| :--- | ---: | ---: | ---: |")
     for model in arguments.models.split(","):
         rows = [(one(model, arguments, "left"), one(model, arguments, "kept")) for _ in range(arguments.repeats)]

@@ -1,4 +1,4 @@
-"""Memory of a worker over a long run: 100,000 steps against 1,000, measured all the time.
+"""Memory of a worker over a long run: 100,000 steps against 1,000, with measuring on.
 
 `python benchmarks/long_run.py [--steps 1000,100000] [--workers 2] [--json FILE]`
 """
@@ -21,16 +21,16 @@ from paceline.launch.local import LocalPool
 from paceline.recipe import Recipe
 from paceline.train.job import train_job
 
-WARM_STEPS = 500  # allocators have what they need by then
+WARM_STEPS = 500  # allocators have reached a steady state by then
 
 
 def tiny() -> nn.Module:
-    """A model that costs next to nothing: the loop and what watches it remain."""
+    """A minimal model, so that the loop and its observers dominate."""
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 
 
 class Memory:
-    """Resident memory of all workers, sampled whenever rank 0 says how far it is."""
+    """Resident memory of all workers, sampled at every progress event of rank 0."""
 
     def __init__(self, launcher: LocalPool) -> None:
         self._launcher = launcher

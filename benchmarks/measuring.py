@@ -1,9 +1,9 @@
-"""What measuring costs: blocks of steps with and without it, in turns, for a small and for a large model.
+"""Profiling overhead: blocks of steps with and without recording, in turn, for a small and a large model.
 
 `python benchmarks/measuring.py [--models lenet5,vgg11] [--strategies ring,ddp] [--workers 2] [--repeats 5]`
 
-Before that, recording by itself, as processor time of a loop that does nothing else. Its caches are warm, so this is a
-lower bound: in real steps several times as much was found.
+First it times recording alone, as CPU time of a loop that does nothing else. Its caches are warm, so this is a lower
+bound: real steps took several times as much.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from paceline.train.job import train_job
 
 DATA = {"lenet5": "synthetic:1x28x28x10", "vgg11": "synthetic:3x32x32x10"}
 STEPS = {"lenet5": 960, "vgg11": 240}  # below 1,000, where every step's spans are kept
-BATCH = 8  # of each worker: small steps, so that what is added to them shows
+BATCH = 8  # of each worker: short steps, so that the overhead is visible
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
 class Nowhere(ThreadsComm):
-    """A comm that does nothing, so that only what is recorded about it takes time."""
+    """A comm that does nothing, so that only recording takes time."""
 
     def _all_reduce(self, tensor: Tensor) -> None:
         del tensor
@@ -52,7 +52,7 @@ class Nowhere(ThreadsComm):
 def empty_step(
     observers: Observers, comm: Nowhere, tensor: Tensor, step: int, *, reductions: int, messages: int
 ) -> int:
-    """Processor time of a step in which nothing is done but watched."""
+    """Return the CPU time of an empty step with observers."""
     begin_ns, begin = time.thread_time_ns(), time.perf_counter()
     observers.step_begins(step)
     for phase in PHASES:
@@ -67,7 +67,7 @@ def empty_step(
 
 
 def own_work(*, reductions: int, messages: int) -> float:
-    """Seconds of processor time that recording adds to a step with so many operations."""
+    """Return the CPU seconds that recording adds to a step with these operations."""
     comm, tensor = Nowhere(0, 2, ThreadQueues(1.0)), torch.zeros(10)
     operations = {"reductions": reductions, "messages": messages}
 
@@ -87,7 +87,7 @@ def own_work(*, reductions: int, messages: int) -> float:
 def measure(
     launcher: LocalPool, model: str, strategy: str, *, workers: int, steps: int, repeats: int
 ) -> dict[str, Any]:
-    """Some runs; neighbouring blocks of all of them are taken together."""
+    """Several runs; the pairs of neighbouring blocks of all runs are pooled."""
     percents, medians, lines, block = [], [], 0, 5 if model == "lenet5" else 2
     recipe = Recipe().replace(
         {

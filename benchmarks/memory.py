@@ -1,11 +1,10 @@
-"""How well memory is predicted: a worker's peak RSS as measured against what was said before it started.
+"""Accuracy of the memory prediction: predicted against measured peak RSS of a worker.
 
     python benchmarks/memory.py [--models lenet5,vgg11,resnet18] [--batches 16,64,256,1024] [--workers 2]
                                 [--strategies overlap] [--optimizer sgd] [--json FILE]
 
 Every line is a run of a few steps in processes of their own. Batches are global. The error is the prediction over the
-measured peak, less one: above zero too much was predicted, and somebody may be refused who would have fitted; below
-zero too little, and somebody may be started who does not fit.
+measured peak, minus one: above zero a point that fits may be refused, below zero one that does not fit may be started.
 """
 
 from __future__ import annotations

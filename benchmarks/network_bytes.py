@@ -3,7 +3,7 @@
     python benchmarks/network_bytes.py [--strategies ring,ddp,gather-scatter] [--model vgg11] [--steps 6]
 
 For every worker: what the strategy predicts that it sends, what the kernel counted as payload of its TCP connections,
-and beside it what the protocol adds: headers and what had to be sent again. The bar is 5 %; beyond it, exit code 1.
+and the protocol's overhead: headers and retransmissions. The bar is 5 %; beyond it, exit code 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.study.entries import make_entry
 from paceline.study.run import execute
 
 BAR_PERCENT = 5.0
-# Where a worker is to send nothing, barriers and the like still take some bytes.
+# Allowance for barriers where a worker should send nothing.
 SMALL_BYTES = 100_000
 
 
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def show(strategy: str, row: dict[str, Any]) -> float:
-    """Print one worker; how far it is from theory, in percent."""
+    """Print one worker; return its difference from theory in percent."""
     theory, sent = row["predicted_sent_bytes"], row["kernel_sent_bytes"]
     off = 100 * (sent - theory) / theory if theory else 0.0
     if abs(sent - theory) < SMALL_BYTES:

@@ -1,10 +1,10 @@
-"""How a report grows with a run: the time to write the page of 1,000 and 100,000 steps, its size, and its opening.
+"""Size of a report, and the time to write and open it, for runs of 1,000 and 100,000 steps.
 
     python benchmarks/report_size.py [--steps 1000,100000] [--opens 5]
 
 The runs are made up, stored as real ones are (a file of lines per worker, a summary), under one strategy and with
-everything that can be measured. A page is open when every chart is drawn in a browser without a window; the median of
-several openings is printed. Needs the extra `figures` and a chromium.
+everything that can be measured. A page is open when every chart is drawn in a headless browser; the median of several
+openings is printed. Needs the extra `figures` and a chromium.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{'steps':>9} {'run, MB':>9} {'write, s':>9} {'page, MB':>9} {'open, s':>9}")
     with tempfile.TemporaryDirectory() as scratch:
-        write_report([make_run(Path(scratch), 10)], Path(scratch) / "first.html")  # what only the first page takes
+        write_report([make_run(Path(scratch), 10)], Path(scratch) / "first.html")  # warm-up
         for steps in map(int, given.steps.split(",")):
             run = make_run(Path(scratch), steps)
             size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
@@ -63,7 +63,7 @@ def make_run(out: Path, steps: int) -> Path:
 
 
 def lines_of(rank: int, steps: int, step_s: float) -> Iterator[dict[str, object]]:
-    """What a worker writes: every step, and spans of as many as are kept."""
+    """Yield the lines of a worker: every step, and spans of the steps that keep them."""
     yield {
         "kind": "head",
         "schema": 1,

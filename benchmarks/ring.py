@@ -1,8 +1,8 @@
-"""Our ring against the library's all-reduce, 4 workers on this host.
+"""The ring strategy against gloo's all-reduce, 4 workers on this host.
 
     python benchmarks/ring.py [--megabytes 37] [--workers 4] [--repeats 21]
 
-Prints median times over repeats (the slowest worker of each), and the library's time over ours with its interval:
+Prints median times over repeats (the slowest worker of each), and gloo's time over the ring's with its interval:
 above 1 the ring is faster. The bar is 0.9.
 """
 

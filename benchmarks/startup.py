@@ -45,7 +45,7 @@ TREE = Path(__file__).resolve().parents[1]
 
 
 class Cost(NamedTuple):
-    """What one command took."""
+    """CPU time, wall time and memory of one command."""
 
     cpu_s: float  # of the process and its children
     wall_s: float
@@ -79,7 +79,7 @@ def _peak_mb(pid: int) -> float:
 
 
 def against(before: Path, commands: list[list[str]], *, repeats: int) -> None:
-    """Both trees in turn, so that whatever slows the machine slows both."""
+    """Run both trees in turn, so that disturbances of the machine affect both."""
     if not (before / "src" / "paceline").is_dir():
         raise SystemExit(f"{before} is no checkout: it has no src/paceline")
     print(f"{'':<28} {'CPU s':>17} {'':>6} {'wall s':>17} {'':>6} {'peak MB':>15}")

@@ -1,4 +1,4 @@
-"""Step-wise averaging against other ways to agree: accuracy, drift and bytes, on shuffled and on label-sorted shards.
+"""Step-wise averaging against other strategies: accuracy, drift and bytes, on shuffled and label-sorted shards.
 
     python benchmarks/stepwise.py --data-dir DIR [--workers 4] [--comm shm] [--epochs 2] [--seeds 0,1,2] [--out docs]
 
@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 def figures(workers: list[dict[str, Any]]) -> dict[str, float]:
-    """What one run comes to. Where replicas are never brought together, their mean accuracy stands for the model's."""
+    """Return the figures of one run; where replicas are never averaged, their mean accuracy is used."""
     num_steps = len(workers[0]["iteration_s"])
     slowest = [max(times) for times in zip(*(worker["iteration_s"] for worker in workers), strict=True)]
     return {
@@ -54,7 +54,7 @@ def figures(workers: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def study(launcher: LocalPool, recipe: Recipe, strategies: list[str], seeds: list[int]) -> dict[str, list[Any]]:
-    """Figures by strategy, one for each seed; strategies take turns, so that a slow minute hits all of them."""
+    """Figures by strategy, one for each seed; strategies run in turn, so that disturbances affect all of them."""
     found: dict[str, list[Any]] = {name: [] for name in strategies}
     for seed in seeds:
         for name in strategies:

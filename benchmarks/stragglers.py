@@ -1,13 +1,13 @@
-"""Are slow, killed and hung workers found, with phase and size, and is nobody named on an even run?
+"""Detection of slow, killed and hung workers, with phase and size, and false positives without injection.
 
     python benchmarks/stragglers.py --workers 4 --tries 20
 
-Every case is tried several times on each model; a line is printed as soon as a case is done. A verdict on a slow worker
-is right when it names that rank and phase alone, and its size is within 15 % of what was injected.
+Every case is tried several times on each model; a line is printed as soon as a case is done. A verdict on a slow
+worker is right when it names that rank and phase alone, and its size is within 15 % of what was injected.
 
-Cores are not equal: those of a virtual machine differ by 10 to 40 % for minutes, and a worker on a slow one is truly
-slow, which is what a verdict then says. To try the verdict and not the machine, workers change
-cores in turns all through a run (`--stay` leaves them alone): what stays with a worker is the worker's.
+Cores are not equal: those of a virtual machine differ by 10 to 40 % for minutes, and a worker on a slow one is
+correctly named. To test the detection and not the machine, workers are moved between cores throughout a run (`--stay`
+turns that off).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WARMUP = 3
 
 @dataclass
 class Case:
-    """One injection, or none, on one model: what was said of it in every try."""
+    """One injection, or none, on one model, with the verdicts of all tries."""
 
     model: str
     text: str
@@ -81,7 +81,7 @@ class Case:
 
 
 def judge_slow(case: Case, result: dict[str, Any]) -> None:
-    """Hold what was said of a run against what was done to it."""
+    """Compare the verdict of a run with the injection."""
     found = result["stragglers"] or []
     said = "; ".join(
         f"worker {one['rank']} in {one['phase']} by {1000 * one['excess_s']:.1f} ms, {one['excess_percent']:.0f} %"
@@ -103,7 +103,7 @@ def judge_slow(case: Case, result: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def taking_turns(turn_s: float) -> Iterator[None]:
-    """Move every worker to the next core, and the last to the first, again and again."""
+    """Rotate all workers over the cores, repeatedly."""
     cores, is_over = sorted(os.sched_getaffinity(0)), threading.Event()
 
     def turn() -> None:
@@ -125,12 +125,12 @@ def taking_turns(turn_s: float) -> Iterator[None]:
 
 
 def ignore(event: dict[str, Any]) -> None:
-    """Progress is of no interest here."""
+    """Ignores progress."""
     del event
 
 
 def attempt(case: Case, launcher: LocalPool, recipe: Recipe, entry: Entry) -> None:
-    """One try."""
+    """Run one try."""
     with tempfile.TemporaryDirectory() as out:
         try:
             result = execute(launcher, recipe, entry, folder=Folder(Path(out), "run"), on_event=ignore)
@@ -168,13 +168,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--models", default="lenet5,vgg11")
-    parser.add_argument("--inject", action="append", help=f"what to try, or {EVEN}; may be given again")
+    parser.add_argument("--inject", action="append", help=f"injection to try, or {EVEN}; repeatable")
     parser.add_argument("--strategy", default="all-reduce")
     parser.add_argument("--comm", default="torch")
     parser.add_argument("--steps", type=int, default=60, help="timed steps of a run")
-    parser.add_argument("--worker-batch-size", type=int, default=0, help="0: as suits the model")
-    parser.add_argument("--stay", action="store_true", help="leave workers on the cores that the system gives them")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="for all; cases share what is left of it")
+    parser.add_argument("--worker-batch-size", type=int, default=0, help="0: depends on the model")
+    parser.add_argument("--stay", action="store_true", help="do not move workers between cores")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="time limit for all cases together")
     arguments = parser.parse_args()
     cases = [Case(model, text) for model in arguments.models.split(",") for text in arguments.inject or INJECTIONS]
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What benchmarks run inside workers; a module of its own, because functions travel to workers by name."""
+"""Functions that benchmarks run inside workers, which import them by name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ SHAPES = {"lenet5": "synthetic:1x28x28x10"}
 
 
 def time_all_reduces(context: Context, num_elements: int, repeats: int, warmup: int) -> dict[str, list[float]]:
-    """Our ring and the library's all-reduce on the same vector, in turn; seconds per call."""
+    """Time the ring and torch's all-reduce on the same vector, in turn; return seconds per call."""
     comm, spare = context.comm, Spare()
-    ways: dict[str, Any] = {"ring": lambda vector: ring_all_reduce(vector, comm, spare), "library": comm.all_reduce}
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    functions: dict[str, Any] = {
+        "ring": lambda vector: ring_all_reduce(vector, comm, spare),
+        "library": comm.all_reduce,
+    }
+    times: dict[str, list[float]] = {name: [] for name in functions}
     vector = torch.ones(num_elements)
     for repeat in range(warmup + repeats):
-        # Who goes first changes: what a neighbour on the machine does then hits both alike.
-        for name in ways if repeat % 2 else reversed(ways):
+        # Alternate the order, so that disturbances affect both.
+        for name in functions if repeat % 2 else reversed(functions):
             vector.fill_(float(context.rank + 1))
             comm.barrier()
             started = time.perf_counter()
-            ways[name](vector)
+            functions[name](vector)
             elapsed = time.perf_counter() - started
             expected = context.world_size * (context.world_size + 1) / 2
             assert bool((vector == expected).all()), f"{name} is wrong"
@@ -43,7 +46,7 @@ def time_all_reduces(context: Context, num_elements: int, repeats: int, warmup: 
 def time_ddp(
     context: Context, model: str, batch: int, steps: int, repeats: int, backends: list[str], port: int
 ) -> dict[str, list[float]]:
-    """Mean seconds of a training step of torch's own DDP in each repeat, by backend; all meet before each turn."""
+    """Return mean seconds of a training step of torch's DDP in each repeat, by backend, with a barrier before each."""
     store = make_store("127.0.0.1", port, is_master=context.rank == 0, timeout_s=60)
     dist.init_process_group("gloo", store=store, rank=context.rank, world_size=context.world_size)
     data = load_data(DataConfig(name=SHAPES.get(model, "synthetic:3x32x32x10"), train_samples=batch), seed=context.rank)
@@ -68,5 +71,5 @@ def time_ddp(
     dist.barrier()
     del replicas, optimizers
     dist.destroy_process_group()
-    context.comm.barrier()  # the store lives in worker 0
+    context.comm.barrier()  # worker 0 holds the store
     return {backend: values[1:] for backend, values in times.items()}

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 examples/accumulate.py
 
 When `backward()` returns, gradients are those of all workers, so they are clipped as on one worker. Inside
-`no_sync()` they stay this worker's own and cost no exchange; leave the last part of a step outside.
+`no_sync()` they stay local and nothing is sent; keep the last part of a step outside.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 examples/amp.py
 
-A sum with an infinite part is infinite on every worker, so every scaler sees the same and halves its scale alike.
-This holds for strategies that average gradients; those that average weights leave each worker its own gradients, and
-want bfloat16, which needs no scaler.
+A sum with an infinite part is infinite on every worker, so every scaler halves its scale in the same step. This holds
+for strategies that average gradients; under those that average weights each worker has its own gradients: use
+bfloat16 there, which needs no scaler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     paceline.init()
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1))
     loader = paceline.shard(DataLoader(TensorDataset(inputs, labels), batch_size=32, shuffle=True))
-    # So large that the first steps overflow: the scaler finds its scale on the way.
+    # So large that the first steps overflow: the scaler then lowers its scale.
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
 
     for _ in range(4):

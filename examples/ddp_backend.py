@@ -1,4 +1,4 @@
-"""Stock DistributedDataParallel on shared memory: a script for torchrun of which one word and one import are ours.
+"""Stock DistributedDataParallel on shared memory: a torchrun script that differs in one import and one word.
 
     torchrun --nproc-per-node 2 examples/ddp_backend.py [--backend gloo]
 

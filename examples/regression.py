@@ -3,8 +3,8 @@
     paceline run --model examples/regression.py:model --data examples/regression.py:data \
         --loss examples/regression.py:loss --workers 2 --optimizer adam --lr 0.01 --batch-size 64 --epochs 5
 
-The loss starts near the variance of the target and falls towards 0.01, the variance of its noise. There is no
-function named accuracy here: for a number there is no right or wrong.
+The loss starts near the variance of the target and falls towards 0.01, the variance of its noise. The file
+has no function `accuracy`, because a regression has none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Workers that the program starts itself, with torch.multiprocessing: each says which one it is.
+"""Workers that the program starts itself, with torch.multiprocessing; each passes its rank to `init`.
 
     python examples/spawn.py
 
-The same way serves anybody who starts processes and knows their ranks: Spark, Ray, a batch system.
+This also works for other systems that start processes with known ranks: Spark, Ray, a batch system.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUM_WORKERS = 2
 def worker(rank: int, port: int) -> None:
     torch.set_num_threads(1)
     paceline.init(rank=rank, world_size=NUM_WORKERS, master_addr="127.0.0.1", master_port=port)
-    torch.manual_seed(rank)  # whatever a worker starts from: rank 0's weights become everybody's
+    torch.manual_seed(rank)  # different weights per worker: parallel() copies rank 0's to all
     model = nn.Linear(8, 1)
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1), "ring")
 

@@ -1,10 +1,10 @@
-"""Weights instead of gradients: replicas take steps of their own, and `finish()` brings them together.
+"""Averaging weights instead of gradients: replicas take their own steps, and `finish()` makes them equal.
 
     torchrun --nproc-per-node 2 examples/stepwise.py
     torchrun --nproc-per-node 2 examples/stepwise.py --strategy local-sgd:sync_every=8
 
 Any strategy of `paceline strategies` is used the same way, and so is a class of your own, as `file.py:Class`. Without
-`finish()` each worker would keep a replica of its own, and the program would say so at its end.
+`finish()` replicas would differ, and the program would warn at its end.
 """
 
 from __future__ import annotations

@@ -224,20 +224,20 @@ def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
     """DRAM words if sums stay in the PEs: the buffer holds the inputs of some rows, or the weights of some filters."""
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output
-    ways = []
+    options = []
     for e in divided(shape.output_height, shape.output_height):
         images = min(shape.num_images, room // (shape.num_channels * shape.rows.read(e) * shape.row_reads))
         if images:
             turns = ceiling(shape.output_height, e) * ceiling(shape.num_images, images)
             pixels = shape.num_images * shape.num_channels * int(shape.rows.real_in_strips(e)) * shape.columns.real
-            ways.append((weights * turns, pixels))
+            options.append((weights * turns, pixels))
     if held := min(shape.num_filters, room // shape.weights_per_output):
-        ways.append((weights, shape.num_read_pixels * ceiling(shape.num_filters, held)))
-    if not ways:
+        options.append((weights, shape.num_read_pixels * ceiling(shape.num_filters, held)))
+    if not options:
         raise UsageError(
             f"neither the inputs of one row nor the weights of one filter fit into the buffer of chip {chip.name}"
         )
-    filters, inputs = min(ways, key=sum)
+    filters, inputs = min(options, key=sum)
     return {"filter": filters, "input": inputs, "partial_sum": shape.num_outputs}
 
 
