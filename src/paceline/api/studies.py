@@ -32,7 +32,7 @@ from paceline.study.sweep import Sweep
 from paceline.study.sweep_points import make_axes
 from paceline.study.tune import Tune
 from paceline.train.context import ignore_event
-from paceline.train.user_objects import Constant, as_factory, give, packed
+from paceline.train.user_objects import Constant, as_factory, pack, register
 
 
 def run(
@@ -217,7 +217,7 @@ def _parts(model: Any, data: Any, given: list[str]) -> dict[str, str]:
 
 def _give(name: str, value: Any, given: list[str]) -> str:
     given.append(name)
-    return give(name, value)
+    return register(name, value)
 
 
 def _name(part: Any) -> str:
@@ -250,7 +250,7 @@ class CallLauncher:
     def launch(self, num_processes: int, cluster: ClusterConfig) -> WorkerPool:
         pool = launcher_for(self.choice, self.hosts, cluster).open(num_processes)
         if self.given:
-            pool.give(packed(list(self.given)))
+            pool.give(pack(self.given))
         return pool
 
 

@@ -23,7 +23,7 @@ from paceline.library.optimizer import SteppedByStrategy
 from paceline.strategies import CarriesReach, Guarantee, Strategy, Worker, WrappedModel
 from paceline.strategies.base import USER_LOOP
 from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of
-from paceline.train.batchnorm import bring_together
+from paceline.train.batchnorm import synchronise_statistics
 from paceline.train.replicas import make_equal
 
 
@@ -107,7 +107,7 @@ class Attachment:
         """Make replicas equal and remove all hooks from the model and the optimiser."""
         self.detach()
         self.strategy.finish()
-        bring_together(self.worker.model, "average", self.comm, 1 / self.comm.world_size)
+        synchronise_statistics(self.worker.model, "average", self.comm, 1 / self.comm.world_size)
 
     def detach(self) -> None:
         for handle in self._handles + self._scaling:
