@@ -27,7 +27,7 @@ History = list[list[float]]
 
 def run_use(context: Context, use: str, strategy: str) -> History:
     """A use on one worker of a world of processes."""
-    return in_session(World(given=context.comm), USES[use], strategy)
+    return in_session(World(existing=context.comm), USES[use], strategy)
 
 
 def in_session(world: World, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -191,9 +191,7 @@ def test_trouble_inside_a_batch_names_the_data(load) -> None:  # type: ignore[no
         SQUARES.replace("torch.full((2, 3), float(index))", "torch.ones(index + 1)").replace("index % 5", "0.5")
         + "\n    def make(): return Squares(9), Squares(4)"
     )
-    with pytest.raises(
-        UsageError, match=r"samples of data .* cannot be collated into a batch .* same shapes and types"
-    ):
+    with pytest.raises(UsageError, match=r"samples of data .* cannot be collated into a batch .* same shapes"):
         ragged.train.batch(torch.tensor([0, 1]), 0)
     with pytest.raises(UsageError, match=r"raised ZeroDivisionError at sample 4"):
         load(SQUARES.replace("index % 5", "1 // (4 - index)") + "\n    def make(): return Squares(9), Squares(4)")

@@ -77,7 +77,7 @@ class History:
 
 
 class Trainer:
-    """One worker: a replica, its share of the data, and a strategy to agree with its peers."""
+    """One worker: a replica, its shard of the data, and a strategy that synchronises it with its peers."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Trainer:
         return self._evaluate(self.context.comm)
 
     def _is_evaluated_after(self, step: int) -> bool:
-        """Whether to evaluate: every `eval_every` epochs; with a target, by default every epoch, and after the last step."""
+        """Whether to evaluate: every `eval_every` epochs; with a target, every epoch by default, and after the last."""
         has_target = self.target.accuracy is not None
         every = self.recipe.train.eval_every or int(has_target)
         is_due = every > 0 and (step + 1) % (every * self.plan.steps_per_epoch) == 0
