@@ -36,8 +36,10 @@ class OwnTraffic(Strategy):
 
 
 def star() -> str:
-    """The strategy that the README shows."""
-    [code] = re.findall(r"```python\n(# my_strategy\.py\n.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    """The strategy that CONTRIBUTING.md shows."""
+    [code] = re.findall(
+        r"```python\n(# my_strategy\.py\n.*?)```", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
     return code
 
 

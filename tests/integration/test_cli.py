@@ -110,7 +110,7 @@ def test_a_port_in_use_is_said_plainly(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = paceline("run", "--workers", "2", "--nnodes", "2", "--master-port", port, cwd=tmp_path)
     assert done.returncode == 1
-    assert "cannot meet the others" in done.stderr
+    assert "cannot reach the rendezvous" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -137,13 +137,13 @@ WRONG = [
     (["run", "lenet5-mnits"], "did you mean 'lenet5-mnist'"),
     (["run", "--batch-size", "64", "--worker-batch-size", "10"], "conflicts"),
     (["run", "--batch-size", "3"], "smaller than 4 workers"),
-    (["run", "--workers", "101", "--batch-size", "101"], "share 100 training samples"),
+    (["run", "--workers", "101", "--batch-size", "101"], "need at least 101 training samples"),
     (["run", "--data", "mnist", "--data-dir", "nowhere", "--no-download"], "train-images-idx3-ubyte"),
     (["run", "--model", "bad.py:raises"], "raised ValueError: no such thing"),
-    (["run", "--model", "bad.py:wrong"], "cannot take data"),
+    (["run", "--model", "bad.py:wrong"], "fails on data"),
     (["run", "--comm", "threads"], "or torch"),
     (["run", "--json", "nowhere/x.json"], "does not exist"),
-    (["run", "--batchnorm", "sync", "--micro-batch-size", "5"], "micro batch"),
+    (["run", "--batchnorm", "sync", "--micro-batch-size", "5"], "micro-batches"),
     (["run", "--nnodes", "3"], "cannot be split evenly"),
     (["run", "--nnodes", "2", "--master-port", "99999"], "from 1 to 65535"),
     (["run", "--json", "folder"], "is a folder"),
@@ -245,7 +245,7 @@ def test_ctrl_c_stops_everything_and_marks_the_run(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "interrupted" in errors
-    assert "marked interrupted: runs/" in errors
+    assert "stored as interrupted: runs/" in errors
     (run,) = (tmp_path / "runs").iterdir()
     assert load(run / "summary.json")["status"] == "interrupted"
 

@@ -1,4 +1,4 @@
-"""Workers on hosts over a remote shell: who may speak, what must be the same there, and that nothing outlives it.
+"""Workers on hosts over a remote shell: the handshake, version checks, hostile messages and clean-up.
 
 The shell here is a program that takes a host and a command, and runs the command on this host.
 """
@@ -28,7 +28,7 @@ from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.pool import ProcessPool
 from paceline.launch.registry import choose_launcher
 
-# A login that says something first.
+# A login that prints a line before the command runs.
 AGENT = """#!/bin/sh
 echo "Welcome to $1"
 exec sh -c "$2"
@@ -36,9 +36,9 @@ exec sh -c "$2"
 # A worker that also runs functions of the tests.
 PERMISSIVE = f"""#!/bin/sh
 exec {sys.executable} -c '
-from paceline.launch import messages, remote
+from paceline.launch import messages, remote_worker
 messages.TASK_PACKAGES += ["jobs", "node_jobs"]
-remote.main()
+remote_worker.main()
 '
 """
 
@@ -103,11 +103,11 @@ PARENT = """
 import sys
 import jobs
 from paceline.launch import messages
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.ssh import Ssh
 
 messages.TASK_PACKAGES += ["jobs"]
-request = Request(hosts=("alpha", "beta"), ssh=sys.argv[1], remote_python=sys.argv[2], master_addr="127.0.0.1")
+request = LaunchRequest(hosts=("alpha", "beta"), ssh=sys.argv[1], remote_python=sys.argv[2], master_addr="127.0.0.1")
 with Ssh(request).open(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
@@ -141,10 +141,14 @@ cat > /dev/null
 @pytest.mark.parametrize(
     ("script", "kind", "sentence"),
     [
-        (FACTS, UsageError, r"host alpha must run the same as this one, but it has paceline 9\.9\.9, this host "),
+        (
+            FACTS,
+            UsageError,
+            r"host alpha must have the same versions as this one, but it has paceline 9\.9\.9, this host ",
+        ),
         ("#!/bin/sh\necho No module named paceline >&2\nexit 1\n", RunError, "host alpha: No module named paceline$"),
-        ("#!/bin/sh\nexit 0\n", RunError, "host alpha: it ended without a word$"),
-        ("#!/bin/sh\nyes\n", RunError, "host alpha says more than a login should"),
+        ("#!/bin/sh\nexit 0\n", RunError, "host alpha: it ended without a message$"),
+        ("#!/bin/sh\nyes\n", RunError, "host alpha printed more than 64 KiB at login"),
     ],
 )
 def test_a_host_that_is_not_fit_is_said(
@@ -200,12 +204,12 @@ def framed(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("pickle", r"^worker 0 could not start: sent a message that cannot be read \(.+\) \(on host alpha\)$"),
-        ("late pickle", r"^worker 0 sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("pickle", r"^worker 0 could not start: sent a message that cannot be decoded \(.+\) \(on host alpha\)$"),
+        ("late pickle", r"^worker 0 sent a message that cannot be decoded \(.+\) \(on host alpha\)$"),
         ("oversized", r"^worker 0 could not start: sent a message of more than 256 MiB \(on host alpha\)$"),
-        ("malformed", r"^worker 0 could not start: sent a message that cannot be read \(.+\) \(on host alpha\)$"),
+        ("malformed", r"^worker 0 could not start: sent a message that cannot be decoded \(.+\) \(on host alpha\)$"),
         ("out of turn", r"^worker 0 could not start: it sent a message out of turn \(on host alpha\)$"),
-        ("outside", r"wants to write outside the run's folder: '\.\./proof'$"),
+        ("outside", r"sent the file '\.\./proof', which is outside the run's folder$"),
     ],
 )
 def test_a_hostile_host_cannot_run_code_here(open_hosts: OpenHosts, tmp_path: Path, what: str, sentence: str) -> None:
@@ -259,14 +263,14 @@ def test_a_worker_loads_no_pickle_and_runs_no_foreign_function(tmp_path: Path, o
         err = worker.stderr.read().decode()
     assert worker.returncode == 1
     if order == "pickle":
-        assert "the launcher sent a message that cannot be read" in err
+        assert "the launcher sent a message that cannot be decoded" in err
     else:
-        assert b"received an order to run 'pathlib:Path.touch', which is no function of paceline" in said
+        assert b"received an order to run 'pathlib:Path.touch', which is not a function of paceline" in said
     assert not proof.exists()
 
 
 def test_objects_are_not_sent_to_hosts(open_hosts: OpenHosts) -> None:
-    with pytest.raises(UsageError, match="given as objects cannot be sent to workers on other hosts"):
+    with pytest.raises(UsageError, match="passed as objects cannot be sent to workers on other hosts"):
         open_hosts(1, "alpha").give(b"pickled")
 
 
@@ -279,7 +283,7 @@ def test_a_working_directory_that_is_not_there_is_said(
     folder.rmdir()
     with (
         open_hosts(1, "alpha") as launcher,
-        pytest.raises(WorkerError, match=r"working directory '.*gone' cannot be entered there.* \(on host alpha\)"),
+        pytest.raises(WorkerError, match=r"working directory '.*gone' cannot be opened there.* \(on host alpha\)"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=1), ignore_event)
 
@@ -295,7 +299,7 @@ def test_a_client_that_is_not_there_is_said(open_hosts: OpenHosts) -> None:
 def test_an_address_that_others_cannot_reach_is_said(open_hosts: OpenHosts) -> None:
     with (
         open_hosts(2, "localhost", "beta", master_addr="") as launcher,
-        pytest.raises(UsageError, match="host localhost is reached at localhost from here, which other hosts cannot"),
+        pytest.raises(UsageError, match="host localhost has the address localhost here, which other hosts cannot"),
     ):
         launcher.run(Task(jobs.rank_of, num_workers=2), ignore_event)
 
@@ -311,15 +315,15 @@ def test_started_by_hand_it_says_what_it_is_for() -> None:
         env=node_jobs.environment_for_workers(),
     )
     assert done.returncode == 1
-    assert re.search("started by paceline itself: see --hosts", done.stderr)
+    assert re.search("started by paceline itself: use --hosts", done.stderr)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--ssh", "ssh -p 2"], "--ssh is for --hosts, which is not given"),
-        (["--remote-python", "x"], "--remote-python is for --hosts, which is not given"),
-        (["--hosts", "a,b", "--nnodes", "2"], "--nnodes is for hosts started by hand; give one of them"),
+        (["--ssh", "ssh -p 2"], "--ssh needs --hosts, which is not given"),
+        (["--remote-python", "x"], "--remote-python needs --hosts, which is not given"),
+        (["--hosts", "a,b", "--nnodes", "2"], "--nnodes is for hosts started by hand; use one of the two"),
         (["--hosts", "a,,b"], "--hosts: '' is not the name of a host"),
         (["--hosts", "a,b", "--comm", "shm"], "it does not connect hosts, and there are 2"),
         (["--nnodes", "3"], "cannot be split evenly over 3 nodes"),

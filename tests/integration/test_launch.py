@@ -126,7 +126,7 @@ def test_killing_the_parent_leaves_no_worker() -> None:
     [
         ({"num_nodes": 2, "node_rank": 2}, r"node rank 2 is not one of 0 to 1 \(--nnodes\)"),
         ({"node_rank": 1}, r"node rank 1 is not one of 0 to 0 \(--nnodes\)"),
-        ({"num_nodes": 2, "master_port": -1}, "several nodes need a --master-port from 1 to 65535, not -1"),
+        ({"num_nodes": 2, "master_port": -1}, "--nnodes needs a --master-port from 1 to 65535, not -1"),
         ({"num_nodes": 2, "master_port": 1}, "3 workers cannot be split evenly over 2 nodes"),
     ],
 )

@@ -86,19 +86,19 @@ def test_whether_torchrun_is_here() -> None:
 
 
 @pytest.mark.parametrize("change", [{"MASTER_PORT": "http"}, {"WORLD_SIZE": ""}, {"MASTER_ADDR": None}])
-def test_an_environment_that_is_not_in_order(change: dict[str, str | None]) -> None:
+def test_a_malformed_environment_is_rejected(change: dict[str, str | None]) -> None:
     environment = {key: value for key, value in {**PLACE, **change}.items() if value is not None}
-    with pytest.raises(UsageError, match="RANK is set, but the rest of torchrun's environment is not in order"):
+    with pytest.raises(UsageError, match="RANK is set, but another variable of torchrun is missing or malformed"):
         Torchrun(LaunchRequest(environment=environment)).check()
 
 
 def test_more_workers_than_torchrun_started() -> None:
-    with pytest.raises(UsageError, match="2 workers are asked for, but torchrun started 1"):
+    with pytest.raises(UsageError, match="2 workers are requested, but torchrun started 1"):
         Torchrun(LaunchRequest(environment=PLACE)).open(2).run(Task(print, num_workers=2), ignore_event)
 
 
-class SlowToAsk:
-    """A store that is asked late, as by a process that the system lets wait."""
+class DelayedStore:
+    """A store whose reads are delayed, as in a process that the scheduler suspends."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -111,7 +111,7 @@ class SlowToAsk:
         return getattr(self._store, name)
 
 
-def test_the_meeting_point_stays_until_the_slowest_has_left() -> None:
+def test_the_store_stays_open_until_the_slowest_process_has_left() -> None:
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     errors: list[BaseException] = []
 
@@ -119,9 +119,9 @@ def test_the_meeting_point_stays_until_the_slowest_has_left() -> None:
         try:
             with TorchrunPool(TorchrunEnv.from_environment({**place, "RANK": str(rank)})) as launcher:
                 store = make_store("127.0.0.1", int(place["MASTER_PORT"]), is_master=rank == 0, timeout_s=10)
-                launcher._store = SlowToAsk(store) if rank == 1 else store
+                launcher._store = DelayedStore(store) if rank == 1 else store
                 del store
-                launcher._meet("end")
+                launcher._barrier("end")
         except BaseException as error:
             errors.append(error)
 

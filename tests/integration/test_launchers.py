@@ -65,19 +65,25 @@ def test_a_request_means_one_launcher(asked: dict[str, Any], expected: type, num
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"environment": STARTED, "cluster": TWO}, "--cluster starts workers on emulated nodes itself; leave torchrun"),
-        ({"environment": STARTED, "hosts": ("a",)}, "--hosts starts workers on hosts itself; leave torchrun out, or"),
-        ({"environment": STARTED, "num_nodes": 2}, "--nnodes is for hosts started by hand; leave torchrun out, or"),
-        ({"hosts": ("a",), "cluster": TWO}, "--cluster emulates nodes on this host, --hosts uses real ones; give one"),
-        ({"hosts": ("a",), "num_nodes": 2}, "--hosts starts every host from here, --nnodes is for hosts started by"),
-        ({"cluster": TWO, "num_nodes": 2}, "--cluster emulates nodes on this host alone; it cannot be used with"),
+        (
+            {"environment": STARTED, "cluster": TWO},
+            "--cluster starts workers on emulated nodes itself and conflicts with",
+        ),
+        (
+            {"environment": STARTED, "hosts": ("a",)},
+            "--hosts starts workers on hosts itself and conflicts with torchrun",
+        ),
+        ({"environment": STARTED, "num_nodes": 2}, "--nnodes is for hosts started by hand and conflicts with torchrun"),
+        ({"hosts": ("a",), "cluster": TWO}, "--cluster emulates nodes on this host, --hosts uses real hosts"),
+        ({"hosts": ("a",), "num_nodes": 2}, "--hosts starts all hosts from here, --nnodes is for hosts started by"),
+        ({"cluster": TWO, "num_nodes": 2}, "--cluster emulates nodes on this host, --nnodes uses several hosts"),
         (
             {"launcher": "local", "hosts": ("a",)},
-            "--launcher local conflicts with --hosts, which asks for launcher ssh",
+            "--launcher local conflicts with --hosts, which selects launcher ssh",
         ),
-        ({"launcher": "ssh", "cluster": TWO}, "--launcher ssh conflicts with --cluster, which asks for launcher emul"),
-        ({"launcher": "local", "environment": STARTED}, "--launcher local conflicts with torchrun, which asks for"),
-        ({"launcher": NICED, "num_nodes": 2}, "niced.py:Niced conflicts with --nnodes, which asks for launcher by-han"),
+        ({"launcher": "ssh", "cluster": TWO}, "--launcher ssh conflicts with --cluster, which selects launcher emul"),
+        ({"launcher": "local", "environment": STARTED}, "--launcher local conflicts with torchrun, which selects"),
+        ({"launcher": NICED, "num_nodes": 2}, "niced.py:Niced conflicts with --nnodes, which selects launcher by-han"),
         ({"launcher": "ssh"}, "--launcher ssh needs --hosts"),
         ({"launcher": "emulated"}, "--launcher emulated needs nodes to emulate"),
         ({"launcher": "by-hand"}, "--launcher by-hand needs --nnodes"),
@@ -96,7 +102,7 @@ def test_requests_that_contradict_themselves(asked: dict[str, Any], sentence: st
 def test_launchers_that_know_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(launchers.classes, "niced", Niced)
     assert type(choose_launcher(ask(environment={"NICENESS": "3"}))) is Niced
-    with pytest.raises(UsageError, match="--hosts asks for launcher ssh, NICENESS for launcher niced; give one of the"):
+    with pytest.raises(UsageError, match="--hosts selects launcher ssh, NICENESS launcher niced; use one of the"):
         choose_launcher(ask(hosts=("a",), environment={"NICENESS": "3"}))
 
 
@@ -154,7 +160,7 @@ def test_the_api_takes_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = paceline.run("lenet5-mnist", strategy="ring", out=tmp_path / "runs", launcher=request, **SHORT)
     assert found["replicas_equal"]
     data = toy_data(samples=30).train
-    with pytest.raises(UsageError, match="given as objects cannot be sent to workers on other hosts"):
+    with pytest.raises(UsageError, match="passed as objects cannot be sent to workers on other hosts"):
         paceline.compare(Plain().double(), (data.inputs, data.targets), strategies=["ring"], launcher=request, **SHORT)
 
 

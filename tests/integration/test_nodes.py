@@ -121,11 +121,11 @@ def test_ctrl_c_takes_everything_down() -> None:
 
 PARENT = """
 import jobs
-from paceline.launch.base import Request, Task
+from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.emulated import Emulated
 from paceline.recipe import ClusterConfig
 
-with Emulated(Request(cluster=ClusterConfig(nodes=2))).open(2) as launcher:
+with Emulated(LaunchRequest(cluster=ClusterConfig(nodes=2))).open(2) as launcher:
     launcher.run(Task(jobs.emit_and_wait, num_workers=2), lambda event: print(event["pid"], flush=True))
 """
 
@@ -194,8 +194,8 @@ def test_workers_run_in_a_user_namespace_too(monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--cluster", "nodes=2", "--nnodes", "2", "--workers", "2"], "cannot be used with --nnodes"),
-        (["--cluster", "nodes=2", "--hosts", "a,b", "--workers", "2"], "give one of the two"),
+        (["--cluster", "nodes=2", "--nnodes", "2", "--workers", "2"], "--nnodes uses several hosts"),
+        (["--cluster", "nodes=2", "--hosts", "a,b", "--workers", "2"], "use one of the two"),
         (["--cluster", "nodes=2", "--comm", "shm", "--workers", "2"], "it does not connect hosts, and there are 2"),
     ],
 )
@@ -211,11 +211,11 @@ def test_a_cluster_and_torchrun_do_not_go_together(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, value)
     said = run_command("run", "--cluster", "nodes=2", width=200)
     assert said.code == 2
-    assert "leave torchrun out" in said.err
+    assert "conflicts with torchrun" in said.err
 
 
 def test_by_hand_on_several_hosts_takes_no_cluster() -> None:
-    with pytest.raises(UsageError, match="cannot be used with --nnodes"):
+    with pytest.raises(UsageError, match="--nnodes uses several hosts"):
         choose_launcher(LaunchRequest(num_nodes=2, master_port=1, cluster=TWO))
 
 

@@ -88,9 +88,9 @@ def test_bucket_sizes_that_hold_the_whole_model_are_one() -> None:
 @pytest.mark.parametrize(
     "space, words",
     [
-        ({"strategies": ("one-worker",)}, "nothing to tune"),
+        ({"strategies": ("one-worker",)}, "cannot be tuned"),
         ({"strategies": ("no-such",)}, "no-such"),
-        ({"strategies": ("all-reduce",), "codecs": ("fp32",)}, "nothing to choose from"),
+        ({"strategies": ("all-reduce",), "codecs": ("fp32",)}, "no candidates to compare"),
         ({"buckets_mb": (0.0,)}, "--buckets"),
         ({"periods": (0,)}, "--periods"),
         ({"codecs": ("gzip",)}, "gzip"),

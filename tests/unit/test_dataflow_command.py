@@ -130,13 +130,13 @@ def test_traces_pages_and_charts_are_written(tmp_path: Path) -> None:
         (("--animate", "page.txt"), "--animate 'page.txt': name a file that ends in .html"),
         (("--channels", "2"), "--input has 3 rows, which cannot be cut"),
         (("--stride=--5",), "--stride '--5' is neither a whole number"),
-        (("--multiply-cycles", "1000000000", "--trace", "t.vcd"), "cycles, and 20,000,000 are the most"),
+        (("--multiply-cycles", "1000000000", "--trace", "t.vcd"), "cycles, but the limit is 20,000,000"),
         (("--multiply-cycles", "1000000000", "--chart", "c.html"), "cycles are too many for a chart"),
         (("--multiply-cycles", "1000000000", "--animate", "a.html"), "are too many for one page"),
         (("--pes", "100000x100000", "--animate", "a.html"), "are too many for one page"),
         (
             ("--input", "random:1x200000", "--kernel", "random:1x1000"),
-            "products per output row, and 20,000,000 are the",
+            "products per output row, but the limit is 20,000,000",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest, Task
-from paceline.launch.file_transfer import PIECE_BYTES, Receiver, delivered
+from paceline.launch.file_transfer import PIECE_BYTES, Receiver, send_files_after
 from paceline.launch.messages import FilePiece
 from paceline.launch.process_host import spread
 from paceline.launch.ssh import SSH_OPTIONS, Ssh, remote_command
@@ -46,23 +46,23 @@ def make_task(folder: Path) -> Task:
     return Task(write, {"folder": str(folder), "checkpoint": checkpoint, "recipe": "mine"})
 
 
-def test_a_folder_that_is_there_is_used(tmp_path: Path) -> None:
+def test_an_existing_folder_is_used_as_it_is(tmp_path: Path) -> None:
     task, sent = make_task(tmp_path), []
-    with delivered(task, sent.append) as placed:
+    with send_files_after(task, sent.append) as placed:
         assert placed is task
-    with delivered(Task(write), sent.append) as placed:
+    with send_files_after(Task(write), sent.append) as placed:
         assert placed.arguments == {}
     assert sent == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_files_of_a_folder_that_is_elsewhere_are_sent_home(tmp_path: Path, fails: bool) -> None:
+def test_files_of_a_folder_on_another_host_are_sent_back(tmp_path: Path, fails: bool) -> None:
     home, away = tmp_path / "home", tmp_path / "away"
     home.mkdir()
     sent: list[FilePiece] = []
     own = ""
     try:
-        with delivered(make_task(away), sent.append) as placed:
+        with send_files_after(make_task(away), sent.append) as placed:
             own = placed.arguments["folder"]
             assert placed.arguments["recipe"] == "mine"
             write(own, placed.arguments["checkpoint"])
@@ -87,7 +87,7 @@ def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> Non
         receiver.take(FilePiece(name, b"", is_first=True))
 
 
-def test_what_must_be_the_same() -> None:
+def test_versions_that_must_be_equal() -> None:
     facts = own_facts()
     assert difference(facts, dict(facts)) == ""
     assert difference(facts, {**facts, "torch": "1.0"}) == f"it has torch 1.0, this host {facts['torch']}"
@@ -111,7 +111,7 @@ def test_what_must_be_the_same() -> None:
         ({"hosts": ("a",), "master_port": 70000}, "--master-port must be from 1 to 65535, not 70000"),
     ],
 )
-def test_hosts_that_cannot_be(arguments: dict[str, Any], sentence: str) -> None:
+def test_invalid_hosts_are_rejected(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         Ssh(LaunchRequest(**arguments)).check()
 

@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     reason = reason_against(FOOTPRINT, made, entry, room)
     size = fitting_micro_batch(FOOTPRINT, made, entry, room)
     assert size is not None
-    assert reason.startswith("needs 17.56 GB (4 workers of 4.39 GB), but 4.00 GB are available here; ")
+    assert reason.startswith("needs 17.56 GB (4 workers of 4.39 GB), but 4.00 GB are available; ")
     assert f"--micro-batch-size {size} would need" in reason
     fits, next_one = (predict(FOOTPRINT, made, entry, micro).total_bytes for micro in (size, 2 * size))
     assert fits <= 4000 * MB < next_one

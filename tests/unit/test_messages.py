@@ -142,7 +142,7 @@ def test_a_pickle_is_not_loaded(ends: tuple[Plain, int], tmp_path: Path, is_orde
     channel, peer = ends
     data = pickle.dumps(Bomb(tmp_path / "proof"))
     put(peer, data)
-    with pytest.raises(MessageError, match=r"^a message that cannot be read "):
+    with pytest.raises(MessageError, match=r"^a message that cannot be decoded "):
         channel.receive_order() if is_order else channel.receive()
     assert not (tmp_path / "proof").exists()
     pickle.loads(data)
@@ -188,7 +188,7 @@ def test_a_length_of_terabytes_is_refused(ends: tuple[Plain, int]) -> None:
 def test_a_malformed_reply_is_one_sentence(ends: tuple[Plain, int], data: bytes) -> None:
     channel, peer = ends
     put(peer, data)
-    with pytest.raises(MessageError, match=r"^a message that cannot be read \(.+\)$"):
+    with pytest.raises(MessageError, match=r"^a message that cannot be decoded \(.+\)$"):
         channel.receive()
 
 
@@ -243,7 +243,7 @@ def test_only_functions_of_paceline_run_on_the_word_of_another_host(name: str) -
 
 def test_functions_by_name() -> None:
     assert find_function(name_of_function(train_job)) is train_job
-    with pytest.raises(UsageError, match=r"workers on other hosts run functions of paceline alone, not .*:put"):
+    with pytest.raises(UsageError, match=r"workers on other hosts only run functions of paceline, not .*:put"):
         name_of_function(put)
 
 
@@ -288,10 +288,10 @@ def test_results_pass_through_a_store_in_pieces() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"r": b"many"}, "r in the store of all workers is not a message of theirs: b'many'"),
-        ({"r": b"99999999"}, "is not a message of theirs"),
-        ({"r": b"1", "r/0": pickle.dumps(print)}, "r in the store of all workers is a message that cannot be read"),
-        ({"r": b"1", "r/0": b"\x00" * (CHUNK_BYTES + 1)}, "has a piece of more than 4 MiB"),
+        ({"r": b"many"}, "r in the rendezvous store is not a message of a worker: b'many'"),
+        ({"r": b"99999999"}, "is not a message of a worker"),
+        ({"r": b"1", "r/0": pickle.dumps(print)}, "r in the rendezvous store is a message that cannot be decoded"),
+        ({"r": b"1", "r/0": b"\x00" * (CHUNK_BYTES + 1)}, "has a chunk of more than 4 MiB"),
     ],
 )
 def test_a_store_with_something_else_in_it(values: dict[str, bytes], sentence: str) -> None:

@@ -84,4 +84,4 @@ def test_a_trace_says_whom_the_profiler_saw(tmp_path: Path) -> None:
         num_profiled=2,
         clock_error_s=None,
     )
-    assert "        with what torch's profiler saw of 2 workers" in trace_lines(written)
+    assert "        with torch profiler events of 2 workers" in trace_lines(written)

@@ -129,7 +129,7 @@ veth-a:7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0
 
 IN_A_NETWORK_OF_ITS_OWN = """
 import socket, subprocess, time
-from paceline.measure.sampler import Probe
+from paceline.measure.sampler import ResourceProbe
 
 # Both ends of a cable. Nobody answers for a neighbour there, so nobody is asked where it is.
 for words in (
@@ -145,7 +145,7 @@ for end in ("near", "far"):
     while b"state UP" not in subprocess.run(["ip", "link", "show", end], capture_output=True, check=True).stdout:
         assert time.monotonic() < deadline, end
         time.sleep(0.05)
-probe = Probe()
+probe = ResourceProbe()
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as away:
     for _ in range(100):
         away.sendto(bytes(1000), ("10.9.8.99", 9))

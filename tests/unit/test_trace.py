@@ -201,7 +201,7 @@ def test_what_was_written_is_said_with_how_to_open_it(tmp_path: Path) -> None:
     assert "6 arrows" in text
     assert "ui.perfetto.dev" in text
     assert "chrome://tracing" in text
-    assert "agree to 20 microseconds" in text
+    assert "differ by at most 20 microseconds" in text
 
 
 def test_a_file_that_is_not_packed_holds_the_same(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from paceline.present import page_in_memory
+from paceline import present  # its functions are imported at their first use, and torch with them
 from paceline.present.terminal import say, show
 from paceline.results import RunResult, StudyResult
 from paceline.text import plain_text, wrapped
@@ -42,7 +42,7 @@ def unbroken(text: str, width: int) -> str:
 
 def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_page: bool) -> None:
     """Show a study that was just measured, and write its HTML page into its folder where that is wanted."""
-    page = page_in_memory(result, folder)
+    page = present.page_in_memory(result, folder)
     show(console, page)
     say(console, f"study   {folder}", is_unbroken=True)
     if with_page and page.tables:
@@ -53,5 +53,5 @@ def show_outcome(console: Console, result: StudyResult, folder: Path, *, with_pa
 
 def show_run_outcome(console: Console, result: RunResult, folder: Path) -> None:
     """Show a run that was just measured."""
-    show(console, page_in_memory(result, folder))
+    show(console, present.page_in_memory(result, folder))
     say(console, f"run             {folder}", is_unbroken=True)

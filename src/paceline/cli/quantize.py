@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli.options import Json, Out
-from paceline.cli.study_session import launched, launcher_for
-from paceline.launch.base import LaunchRequest
-from paceline.recipe import ClusterConfig, Recipe
-from paceline.study.entries import make_entry, settle_comm
-from paceline.study.preflight import without_cluster
-from paceline.study.quantize.finetune import finetune_recipe
-from paceline.study.quantize.quantize import FineTuning
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these need torch, which --help does without
     from rich.console import Console
 
+    from paceline.recipe import Recipe
     from paceline.results.quantize import Stage
+    from paceline.study.quantize.quantize import FineTuning
     from paceline.study.quantize.stages import StageListener
-
 
 ORDER = 3
 
@@ -108,7 +102,6 @@ def quantize(
     from paceline.cli.console import show_outcome
     from paceline.cli.data import fetch_if_needed
     from paceline.cli.options import check_json_target, check_output_target, console_for, write_json
-    from paceline.cli.quantize import make_tuning
     from paceline.errors import RunError, UsageError
     from paceline.study.quantize import QuantizeOptions, find_source, load_source
     from paceline.study.quantize import quantize as run_study
@@ -184,6 +177,14 @@ def register(app: typer.Typer) -> None:
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
     """Build the fine-tuning; mistakes in the options are raised here, before anything starts."""
+    from paceline.cli.study_session import launched, launcher_for
+    from paceline.launch.base import LaunchRequest
+    from paceline.recipe import ClusterConfig
+    from paceline.study.entries import make_entry, settle_comm
+    from paceline.study.preflight import without_cluster
+    from paceline.study.quantize.finetune import finetune_recipe
+    from paceline.study.quantize.quantize import FineTuning
+
     starter = launcher_for(LaunchRequest(), ClusterConfig(), only_once="quantize")
     asked: dict[str, str | int | None] = {"strategy": strategy or None, "workers": workers}
     changes = {key: value for key, value in asked.items() if value}
