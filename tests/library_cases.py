@@ -30,7 +30,7 @@ EVERY_OTHER = f"{TESTS / 'library_strategies.py'}:EveryOther"
 def run_case(context: Context, case: str, **arguments: Any) -> Any:
     """Run a case on one worker; a PacelineError is returned as its message."""
     try:
-        return in_session(World(given=context.comm), lambda: CASES[case](**arguments))
+        return in_session(World(existing=context.comm), lambda: CASES[case](**arguments))
     except paceline.PacelineError as error:
         return {"error": str(error), "kind": type(error).__name__}
 
@@ -277,4 +277,4 @@ def warned_shard(context: Context) -> str:
             assert len(shards(num_samples=8, batch_size=2)[0]) == 1
         return str(caught[0].message)
 
-    return str(in_session(World(given=context.comm), work))
+    return str(in_session(World(existing=context.comm), work))

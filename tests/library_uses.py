@@ -26,8 +26,8 @@ History = list[list[float]]
 
 
 def run_use(context: Context, use: str, strategy: str) -> History:
-    """Run a use on one worker process."""
-    return in_session(World(given=context.comm), USES[use], strategy)
+    """A use on one worker of a world of processes."""
+    return in_session(World(existing=context.comm), USES[use], strategy)
 
 
 def in_session(world: World, function: Callable[..., Any], *arguments: Any) -> Any:

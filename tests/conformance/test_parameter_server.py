@@ -280,7 +280,7 @@ def evaluate_slowly(context: Context, strategy: str, changes: dict[str, Any]) ->
     recipe = toy_recipe(context.world_size, changes)
     trainer = Trainer(recipe, StrategySpec.parse(strategy).build(), data, context, toy_model("plain"))
     if context.rank == 1:
-        trainer._evaluate_amid_the_run = lambda: Score(0.0, 0.0)  # type: ignore[method-assign]
+        trainer._evaluate = lambda *_, **__: Score(0.0, 0.0)  # type: ignore[method-assign]
     trainer.run()
     trainer.strategy.finish()
     return trainer.history.evaluations

@@ -35,12 +35,12 @@ def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict
     trainer = Trainer(recipe, built, toy_data(), context, toy_model("plain"))
     mine = iter(scores[context.rank])
 
-    def evaluate() -> Score:
+    def evaluate(*_: Any, **__: Any) -> Score:
         if context.rank and as_asynchronous(built):
             time.sleep(0.02)  # slower than rank 0, so that there is something to stop
         return Score(1.0, next(mine, scores[context.rank][-1]))
 
-    trainer._evaluate_amid_the_run = evaluate  # type: ignore[method-assign]
+    trainer._evaluate = evaluate  # type: ignore[method-assign]
     history = trainer.run()
     built.finish()
     return {

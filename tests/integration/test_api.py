@@ -68,9 +68,9 @@ def test_what_workers_could_not_find(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys.modules["__main__"], "Cell", cell, raising=False)
     data = toy_data().train
     pair = (data.inputs.float(), data.targets)
-    with pytest.raises(UsageError, match="worker processes cannot find 'Cell', which is defined in the main program"):
+    with pytest.raises(UsageError, match="worker processes cannot import 'Cell', which is defined in the main program"):
         paceline.compare(cell(), pair, strategies=["ring"], out=tmp_path, **SHORT)
-    with pytest.raises(UsageError, match="worker processes cannot be given these objects"):
+    with pytest.raises(UsageError, match="these objects cannot be sent to worker processes"):
         paceline.compare(lambda: Plain(), pair, strategies=["ring"], out=tmp_path, **SHORT)
     assert list(tmp_path.iterdir()) == []
 

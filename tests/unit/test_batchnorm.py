@@ -14,7 +14,7 @@ from helpers import on_pool, on_threads
 from paceline.comm.threads import ThreadsComm
 from paceline.launch.local import LocalPool
 from paceline.strategies import StrategySpec
-from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, bring_together, prepare_batchnorm
+from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batchnorm, synchronise_statistics
 from paceline.train.context import Context
 from paceline.train.trainer import Trainer
 from toys import CLASSES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
@@ -136,7 +136,7 @@ def test_what_evaluation_reads(mode: str, expected: Callable[[int], float]) -> N
     models = layers_with([1.0, 2.0, 6.0])
 
     def together(context: Context) -> Any:
-        bring_together(models[context.rank], mode, context.comm, 1 / 3)
+        synchronise_statistics(models[context.rank], mode, context.comm, 1 / 3)
         return dict(context.comm.counter.nbytes)
 
     counted = on_threads(3, together)
@@ -164,7 +164,7 @@ def test_a_model_without_batchnorm_sends_nothing() -> None:
     def together(context: Context) -> None:
         # Only one of two workers calls it: it would wait for ever if anything were sent.
         if context.rank == 0:
-            bring_together(model, "average", context.comm, 0.5)
+            synchronise_statistics(model, "average", context.comm, 0.5)
 
     on_threads(2, together, timeout_s=2)
 

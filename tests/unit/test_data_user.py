@@ -166,8 +166,8 @@ GOOD = "(torch.ones(2, 1), torch.ones(2))"
             f"a Stream as its train set; {ACCEPTED}",
         ),
         ("def make(): return paceline.data.Data(1, 2)", f"a Data whose train or test is not a Dataset; {ACCEPTED}"),
-        (f"def make(): return (torch.ones(2), torch.ones(3)), {GOOD}", "train set whose tensors count 2 and 3 samples"),
-        (f"def make(): return {GOOD}, (torch.tensor(1.), torch.ones(3))", "test set with a tensor of no dimensions"),
+        (f"def make(): return (torch.ones(2), torch.ones(3)), {GOOD}", "train set whose tensors have 2 and 3 samples"),
+        (f"def make(): return {GOOD}, (torch.tensor(1.), torch.ones(3))", "test set with a tensor without dimensions"),
         (f"def make(): return {GOOD}, []", "returned a test set without samples"),
         (f"def make(): return [1, 2], {GOOD}", r"sample 0 of data .* is a int, not a pair \(input, target\)"),
         ("def make(needed): return needed", "raised TypeError: .*needed"),
@@ -191,7 +191,7 @@ def test_trouble_inside_a_batch_names_the_data(load) -> None:  # type: ignore[no
         SQUARES.replace("torch.full((2, 3), float(index))", "torch.ones(index + 1)").replace("index % 5", "0.5")
         + "\n    def make(): return Squares(9), Squares(4)"
     )
-    with pytest.raises(UsageError, match=r"samples of data .* cannot be put into one batch .* same shapes and types"):
+    with pytest.raises(UsageError, match=r"samples of data .* cannot be collated into a batch .* same shapes"):
         ragged.train.batch(torch.tensor([0, 1]), 0)
     with pytest.raises(UsageError, match=r"raised ZeroDivisionError at sample 4"):
         load(SQUARES.replace("index % 5", "1 // (4 - index)") + "\n    def make(): return Squares(9), Squares(4)")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.data.trees import call_model, cast_floats, num_samples, slice_tree, to_device
 from paceline.errors import UsageError
 from paceline.train.losses import build_objective
-from paceline.train.trees import call_model, cast_floats, num_samples, slice_tree, to_device
 
 
 def test_cross_entropy_is_a_mean_over_samples() -> None:
@@ -98,7 +98,7 @@ def test_an_accuracy_that_is_no_fraction_is_refused(tmp_path: Path, value: str) 
     path = tmp_path / "wrong.py"
     path.write_text(LOSSES + f"\ndef accuracy(output, target):\n    return {value}\n")
     objective = build_objective(f"{path}:half_square")
-    with pytest.raises(UsageError, match=r"accuracy beside loss '.*wrong.py:half_square' returned .* from 0 to 1"):
+    with pytest.raises(UsageError, match=r"accuracy of loss '.*wrong.py:half_square' returned .* from 0 to 1"):
         objective.correct(torch.zeros(2), torch.zeros(2))
 
 
@@ -120,7 +120,7 @@ def test_a_loss_that_does_not_exist_is_refused(losses: str) -> None:
         build_objective("cross_entropy")
     with pytest.raises(UsageError, match=r"unknown loss 'mse'; known: cross-entropy, file\.py:loss"):
         build_objective("mse")
-    with pytest.raises(UsageError, match="constant' is a int; give a function of output and target"):
+    with pytest.raises(UsageError, match="constant' is a int; name a function"):
         build_objective(f"{losses}:constant")
     with pytest.raises(UsageError, match=r"loss file 'missing\.py' does not exist"):
         build_objective("missing.py:loss")
@@ -150,9 +150,9 @@ def test_number_of_samples() -> None:
 
 
 def test_number_of_samples_of_nothing() -> None:
-    with pytest.raises(UsageError, match="a batch of type dict holds no tensor; give tensors, or a nesting of them"):
+    with pytest.raises(UsageError, match="a batch of type dict has no tensor; use tensors"):
         num_samples({"a": 1})
-    with pytest.raises(UsageError, match="begins with a tensor without dimensions; its first one must count samples"):
+    with pytest.raises(UsageError, match="the first tensor of a batch has no dimensions"):
         num_samples([torch.tensor(1.0)])
 
 

@@ -293,7 +293,7 @@ def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
 
 
 def test_no_parameters_are_refused() -> None:
-    with pytest.raises(UsageError, match="the optimizer got no parameters; give it those of a model"):
+    with pytest.raises(UsageError, match="the optimizer got no parameters; pass those of a model"):
         build_optimizer(OptimizerConfig(), [])
 
 

@@ -1,4 +1,4 @@
-"""Results in a script: mappings that print as tables, in a terminal and in a notebook."""
+"""Results of the Python API: mappings that print as tables, in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from paceline.results import Json, StudyResult, to_json
 
 
 class StudyView(Mapping[str, Any]):
-    """A study as a table: shown as one in a terminal and in a notebook, and everything in it by key.
+    """The result of a study: prints as a table, and maps the keys of its JSON to plain values.
 
-    `rows` are plain values for a data frame, `study` is the typed result (`study.results[0].label`), `folder` is where
-    it is stored. By key everything is a plain value, as in the JSON.
+    `rows` are the rows of a data frame, `study` is the typed result (`study.results[0].label`), `folder` the folder
+    where it is stored.
     """
 
     def __init__(self, study: StudyResult, folder: Path) -> None:
@@ -28,7 +28,7 @@ class StudyView(Mapping[str, Any]):
 
     @property
     def rows(self) -> list[Json]:
-        """One per strategy, with what most people look at first."""
+        """One row per result, with its main figures."""
         return [
             {
                 **(row.point or {}),
@@ -63,7 +63,7 @@ class StudyView(Mapping[str, Any]):
 
 
 class RunView(Json):
-    """The result of a run: a plain dict, with its folder in `folder`, whose text is a short table of its workers."""
+    """The result of a run: a dict, with its folder in `folder`, that prints as a table of its workers."""
 
     def __init__(self, result: results.RunResult, folder: Path) -> None:
         super().__init__({**to_json(result), "folder": str(folder)})

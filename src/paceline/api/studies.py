@@ -1,6 +1,4 @@
-"""The studies as functions, for scripts and notebooks.
-
-The launcher of a study that is called as a function."""
+"""The studies as functions, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from paceline.study.sweep import Sweep
 from paceline.study.sweep_points import make_axes
 from paceline.study.tune import Tune
 from paceline.train.context import ignore_event
-from paceline.train.user_objects import Constant, as_factory, give, packed
+from paceline.train.user_objects import Constant, as_factory, pack, register
 
 
 def run(
@@ -43,11 +41,11 @@ def run(
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> RunView:
-    """Train a recipe under its strategy; the result, a dict that prints as a table, with the run's folder in `folder`.
+    """Train a recipe under its strategy and return the result, a dict that prints as a table.
 
-    Changes are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
-    Workers are processes of this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
-    `launcher` is a launcher's name, a `paceline.launch.base.Request` or a launcher. All studies take these two.
+    `changes` are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
+    Workers are processes on this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
+    `launcher` is the name of a launcher, a `LaunchRequest` or a `Launcher`. All studies accept these arguments.
     """
     workers = CallLauncher(launcher, hosts)
     recipe = _recipe(recipe, changes, workers)
@@ -74,25 +72,25 @@ def compare(
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> StudyView:
-    """Train under several strategies and compare: `compare("lenet5-mnist")` or `compare(model, data)`.
+    """Train under several strategies and compare them: `compare("lenet5-mnist")` or `compare(model, data)`.
 
     With `data` the first argument is a model: a name, `file.py:factory`, an nn.Module or a function that builds one.
-    Data is a name, a paceline Data, a pair (train, test) of torch data sets or of (inputs, targets), or one of these
-    alone, of which a tenth is then kept for the test. `loss` is a function of output and target. Objects travel to
-    worker processes, so their classes must be importable there: in a file, not in a notebook's cells.
+    `data` is a name, a paceline Data, a pair (train, test) of torch data sets or of (inputs, targets), or a single one,
+    of which a tenth becomes the test set. `loss` is a function of output and target. Objects are sent to worker
+    processes, so their classes must be importable there: in a file, not in a notebook cell.
     """
     if strategies:
         changes["strategies"] = _names(strategies)
-    given: list[str] = []
+    objects: list[str] = []
     if callable(loss):
-        changes["train__loss"] = _give("loss", loss, given)
+        changes["train__loss"] = _register("loss", loss, objects)
     elif loss is not None:
         changes["train__loss"] = loss
     if data is not None or not isinstance(recipe, str | Recipe):
-        changes |= _parts(recipe, data, given)
+        changes |= _parts(recipe, data, objects)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
-    workers = CallLauncher(launcher, hosts, given)
+    workers = CallLauncher(launcher, hosts, objects)
     return _study(Compare.prepare(_recipe(recipe, changes, workers), repeats=repeats), out, workers, fresh=fresh)
 
 
@@ -108,11 +106,11 @@ def sweep(
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> StudyView:
-    """Train a recipe with keys varied: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
+    """Vary keys of a recipe: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
-    Keys are a recipe's, an option's name, or `strategy.OPTION`; several make a grid. A point that fails or does not fit
-    into memory is in `failures` and the rest goes on. An unfinished study of the same request goes on
-    where it was, unless `fresh`; so do the other studies.
+    A key is a recipe key, an option name or `strategy.OPTION`; several keys form a grid. A point that fails or does not
+    fit into memory is listed in `failures`. Like all studies, an unfinished one with the same arguments is resumed,
+    unless `fresh`.
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
@@ -135,10 +133,10 @@ def scale(
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> StudyView:
-    """Train with more and more workers, each point against one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
+    """Train with several numbers of workers and compare with one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
 
-    `mode` is strong (the global batch is kept), weak (each worker's is), or both. Each of `results` has `scaling`;
-    `paying` says where a further worker stops paying. A point that fails is in `failed`, and the rest goes on.
+    `mode` is strong (constant global batch), weak (constant batch per worker) or both. Each of `results` has `scaling`;
+    `paying` has the number of workers from which more are not worth it. Points that fail are listed in `failed`.
     """
     numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
     counts = parse_workers(numbers)
@@ -166,10 +164,10 @@ def tune(
     hosts: str | Sequence[str] | None = None,
     **changes: Any,
 ) -> StudyView:
-    """Find strategy, bucket size, period and codec for a recipe: `tune("vgg11-cifar10", within=0.5)["best"]`.
+    """Find the fastest strategy, bucket size, period and codec: `tune("vgg11-cifar10", within=0.5)["best"]`.
 
-    The best loses at most `within` points of accuracy against exact (or `within_loss` percent of loss, where accuracy
-    says nothing); `best` has its label, how much faster it is, and the command and the library's call to use it.
+    The best loses at most `within` points of accuracy against the exact strategy (or `within_loss` percent of loss,
+    without an accuracy). `best` has its label, its speed-up, and the command and library call that use it.
     """
     starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, changes, starter)
@@ -190,34 +188,36 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
 
 
 def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool) -> StudyView:
-    """Run a study, or go on with an unfinished one of the same request.
+    """Run a study, or resume an unfinished one with the same arguments.
 
-    Objects that are given have no name that tells them apart, so that such a study always starts anew.
+    A study of objects is not resumed: objects passed by two calls cannot be compared.
     """
-    resume = None if fresh or workers.given else unfinished(study, Path(out))
+    resume = None if fresh or workers.objects else unfinished(study, Path(out))
     outcome = run_study(study, workers.launch, StudyListener(), Path(out), resume=resume)
-    assert outcome is not None, "this process starts all workers, and reports"
+    assert outcome is not None, "this process starts all workers"
     return StudyView(outcome.result, outcome.folder)
 
 
-def _parts(model: Any, data: Any, given: list[str]) -> dict[str, str]:
-    """A recipe's model and data, by name or by reference to an object."""
+def _parts(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
+    """Return name, model and data of a recipe; objects are registered and appended to `objects`."""
     if data is None:
-        raise UsageError(f"compare() was given a {type(model).__name__} but no data: compare(model, data)")
+        raise UsageError(f"compare() got a {type(model).__name__} but no data; call compare(model, data)")
     if isinstance(model, Recipe):
-        raise UsageError("compare() was given a recipe and data; a recipe names its data: leave data out")
+        raise UsageError("compare() got a recipe and data, but a recipe has its own data; leave data out")
     if not (isinstance(model, str | nn.Module) or callable(model)):
         raise UsageError(f"a model is a name, an nn.Module or a function that builds one, not a {type(model).__name__}")
     names = [part if isinstance(part, str) else _name(part) for part in (model, data)]
     changes = {"name": "-".join(Path(name.partition(":")[0]).stem or "custom" for name in names)}
-    changes["model__name"] = model if isinstance(model, str) else _give("model", as_factory(model), given)
-    changes["data__name"] = data if isinstance(data, str) else _give("data", Constant(train_and_test(data)), given)
+    changes["model__name"] = model if isinstance(model, str) else _register("model", as_factory(model), objects)
+    changes["data__name"] = (
+        data if isinstance(data, str) else _register("data", Constant(train_and_test(data)), objects)
+    )
     return changes
 
 
-def _give(name: str, value: Any, given: list[str]) -> str:
-    given.append(name)
-    return give(name, value)
+def _register(name: str, value: Any, objects: list[str]) -> str:
+    objects.append(name)
+    return register(name, value)
 
 
 def _name(part: Any) -> str:
@@ -225,45 +225,44 @@ def _name(part: Any) -> str:
 
 
 def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: CallLauncher) -> Recipe:
-    """The recipe with its changes and a comm by name."""
+    """Apply changes to a recipe and choose its comm."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
     return settle_comm(changed, workers.num_hosts(changed.cluster))
 
 
-LauncherChoice = (
-    str | LaunchRequest | Launcher | None
-)  # a name or `file.py:Class`, what a command's options say, or ready
+# A name or `file.py:Class`, the options of a command, or a launcher object.
+LauncherChoice = str | LaunchRequest | Launcher | None
 
 
 @dataclass(frozen=True)
 class CallLauncher:
-    """How the workers of one call are started, and the objects that are sent to them."""
+    """Starts the workers of one call and sends objects to them."""
 
     choice: LauncherChoice
     hosts: str | Sequence[str] | None = None
-    given: Sequence[str] = ()  # names of objects that the user gave
+    objects: Sequence[str] = ()  # names of registered objects
 
     def num_hosts(self, cluster: ClusterConfig) -> int:
         return launcher_for(self.choice, self.hosts, cluster).describe().num_hosts
 
     def launch(self, num_processes: int, cluster: ClusterConfig) -> WorkerPool:
         pool = launcher_for(self.choice, self.hosts, cluster).open(num_processes)
-        if self.given:
-            pool.give(packed(list(self.given)))
+        if self.objects:
+            pool.give(pack(self.objects))
         return pool
 
 
 def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
-    """The launcher that a call asks for, checked; one that needs several callers is refused."""
+    """Return the launcher of a call, checked; it must start all workers from this process."""
     if isinstance(choice, Launcher):
         launcher = _ready(choice, hosts, cluster)
     else:
         launcher = choose_launcher(replace(_request(choice, hosts), cluster=cluster))
     if not launcher.starts_all:
         raise UsageError(
-            f"launcher {launcher.name!r} runs the same program in several processes, and this function returns its "
-            "result in one; use the command of the same name there"
+            f"launcher {launcher.name!r} runs the same program in several processes, but a function returns its "
+            "result in one; use the command of the same name"
         )
     return launcher
 
@@ -271,22 +270,24 @@ def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, clus
 def _request(choice: str | LaunchRequest | None, hosts: str | Sequence[str] | None) -> LaunchRequest:
     if isinstance(choice, LaunchRequest):
         if hosts is not None:
-            raise UsageError("hosts are given twice: as hosts= and in the request of launcher=; leave one out")
+            raise UsageError(
+                "hosts= conflicts with the request passed as launcher=, which has its own hosts; use one of the two"
+            )
         return choice
     names = hosts.split(",") if isinstance(hosts, str) else hosts
-    given = None if names is None else tuple(name.strip() for name in names)
+    stripped = None if names is None else tuple(name.strip() for name in names)
     if choice is None:
-        return LaunchRequest(hosts=given, environment={})  # a script that torchrun started may still compare on its own
-    return LaunchRequest(launcher=choice, hosts=given)
+        return LaunchRequest(hosts=stripped, environment={})  # ignores torchrun's environment
+    return LaunchRequest(launcher=choice, hosts=stripped)
 
 
 def _ready(launcher: Launcher, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
     if hosts is not None:
-        raise UsageError(f"hosts= conflicts with the {launcher.name} launcher given as launcher=; leave one out")
+        raise UsageError(f"hosts= conflicts with the {launcher.name} launcher passed as launcher=; use one of the two")
     if cluster.nodes and launcher.request.cluster != cluster:
         raise UsageError(
-            f"the recipe emulates nodes ({cluster}), and the {launcher.name} launcher given as launcher= does not; "
-            "leave one out"
+            f"the recipe emulates nodes ({cluster}), but the {launcher.name} launcher passed as launcher= does not; "
+            "use one of the two"
         )
     launcher.check()
     return launcher

@@ -1,4 +1,4 @@
-"""Where samples come from: `load_data` turns a name into a training and a test set."""
+"""Data by name: `load_data` returns the training and the test set of a recipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["load_data", "data_sources", "Dataset", "Data", "Batch", "ShardPlan",
 
 @dataclass(frozen=True)
 class _Source:
-    name: str  # as a listing shows it; what follows a colon stands for the user's own text
+    name: str  # as listed; the user replaces the part after the colon
     description: str
     load: Callable[[DataConfig, int], Data]
 
@@ -30,24 +30,24 @@ class _Source:
         return name.startswith(prefix + colon) if colon else name == self.name
 
 
-# The first that accepts a name loads it; the user's own code comes last, after every name of ours.
+# The first source that accepts a name loads it; the user's own code is the last.
 _SOURCES = (
-    _Source("mnist-mini", "2,000 + 500 images of MNIST, part of the package: nothing to download", load_mnist_mini),
+    _Source("mnist-mini", "2,000 + 500 images of MNIST, included in the package", load_mnist_mini),
     _Source("mnist", "60,000 + 10,000 handwritten digits, 1x28x28, 11 MB to download", load_mnist),
     _Source("cifar10", "50,000 + 10,000 photographs in 10 classes, 3x32x32, 170 MB to download", load_cifar10),
     _Source("folder:PATH", "images in PATH/train/CLASS/ and PATH/val/CLASS/ (or test/)", load_folder),
-    _Source("synthetic:CxHxWxCLASSES", "random but learnable: a prototype per class, and noise", load_synthetic),
+    _Source("synthetic:CxHxWxCLASSES", "random but learnable: a prototype per class plus noise", load_synthetic),
 )
 _USER_SOURCE = _Source("file.py:factory", "your own function; also package.module:factory", load_user)
 
 
 def data_sources() -> dict[str, str]:
-    """Every kind of data by name, with one line of description."""
+    """Return name and description of every data source."""
     return {source.name: source.description for source in (*_SOURCES, _USER_SOURCE)}
 
 
 def load_data(config: DataConfig, *, seed: int) -> Data:
-    """The data that a recipe names, cut to the first samples where it says so.
+    """Load the data of a recipe, limited to the first `train_samples` and `test_samples`.
 
     The same config and seed give the same samples in every process.
     """

@@ -22,7 +22,7 @@ AUGMENTATION = Augmentation(pad=4, flip=True)
 
 
 def load_cifar10(config: DataConfig, seed: int) -> Data:
-    """All of CIFAR-10, training batches in their order."""
+    """Load CIFAR-10, with the training batches in order."""
     paths = obtain(PUBLISHED["cifar10"], data_directory(config.dir), may_download=config.download)
     train = [path for file, path in paths.items() if file.startswith("data_batch")]
     return Data(
@@ -36,7 +36,9 @@ def load_cifar10(config: DataConfig, seed: int) -> Data:
 def _images(paths: list[Path], config: DataConfig, augmentation: Augmentation | None, seed: int) -> InMemory:
     for path in paths:
         if path.stat().st_size % RECORD_BYTES:
-            raise UsageError(f"data file {path} is not a whole number of {RECORD_BYTES}-byte records; get it again")
+            raise UsageError(
+                f"data file {path} is not a whole number of {RECORD_BYTES}-byte records; download it again"
+            )
     records = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, RECORD_BYTES) for path in paths])
     return InMemory(
         torch.from_numpy(records[:, 1:].reshape(-1, *SHAPE)),

@@ -69,7 +69,7 @@ def obtain(
 def _verify(path: Path, pin: Pin) -> None:
     problem = pin.mismatch(path)
     if problem:
-        raise UsageError(f"data file {path} {problem}; delete it and get it again")
+        raise UsageError(f"data file {path} {problem}; delete it and download it again")
 
 
 def _add_missing(published: PublishedDataset, directory: Path, progress: Progress) -> None:
@@ -120,7 +120,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
     import pooch  # only here: most runs download nothing
     from requests import exceptions
 
-    pooch.get_logger().setLevel("WARNING")  # it reports every download on standard error
+    pooch.get_logger().setLevel("WARNING")  # its log goes to standard error
     # identity: requests would decompress what a server declares as compressed, and the digest would not match.
     headers = {"User-Agent": "paceline", "Accept-Encoding": "identity"}
     get = pooch.HTTPDownloader(chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S, headers=headers)
@@ -132,7 +132,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
         problem = pin.mismatch(Path(temporary))
         if problem:
             raise _Refused(f"what it sent {problem}")
-        os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # pooch's temporary file is its owner's alone
+        os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # only the owner may read pooch's temporary file
 
     reason = ""
     for _ in range(ATTEMPTS_PER_MIRROR):
@@ -144,7 +144,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
             answer = error.response
             return f"HTTP {answer.status_code} {answer.reason}" if answer is not None else str(error)
         except (exceptions.ChunkedEncodingError, exceptions.ReadTimeout) as error:
-            reason = f"interrupted ({error})"  # the only failure that another attempt may not meet
+            reason = f"interrupted ({error})"  # the only failure worth another attempt
         except exceptions.RequestException as error:
             return f"no connection ({error})"
         else:
@@ -153,7 +153,7 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
 
 
 class _Refused(Exception):
-    """The mirror sent another file than the expected one."""
+    """The mirror sent a file other than the expected one."""
 
 
 class _Counted:
@@ -184,21 +184,21 @@ def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
                 if member.isfile() and name in wanted:
                     content = tar.extractfile(member)
                     assert content is not None
-                    # Only the content: the archive's paths, owners and modes are not to be trusted.
+                    # Only the content: paths, owners and modes in an archive are not trusted.
                     with content, (temporary / name).open("wb") as target:
                         shutil.copyfileobj(content, target)
                     unpacked.append(name)
         lacking = sorted(set(wanted) - set(unpacked))
         if lacking:
-            raise UsageError(f"data file {archive} has no {', '.join(lacking)} in it; delete it and get it again")
+            raise UsageError(f"data file {archive} has no {', '.join(lacking)} in it; delete it and download it again")
         for name in unpacked:
             problem = wanted[name].mismatch(temporary / name)
             if problem:
-                raise UsageError(f"{name} in data file {archive} {problem}; delete the archive and get it again")
+                raise UsageError(f"{name} in data file {archive} {problem}; delete the archive and download it again")
         for name in unpacked:
             os.replace(temporary / name, folder / name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UsageError(f"data file {archive} cannot be unpacked ({error}); delete it and get it again") from None
+        raise UsageError(f"data file {archive} cannot be unpacked ({error}); delete it and download it again") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

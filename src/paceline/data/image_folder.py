@@ -1,4 +1,4 @@
-"""Folders of images, one per class, in ImageNet's layout; decoded when a batch asks for them."""
+"""Images in one folder per class (ImageNet's layout), decoded batch by batch."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from paceline.recipe import DataConfig
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".ppm", ".tif", ".tiff")
 TEST_NAMES = ("val", "test")
 NORMALIZATION = Normalization(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # of ImageNet
-RESIZE_RATIO = 256 / 224  # how much larger than the crop a test image's shorter side is
-AREA_RANGE = (0.08, 1.0)  # of a random crop, as a share of the image
+RESIZE_RATIO = 256 / 224  # shorter side of a resized test image / side of its crop
+AREA_RANGE = (0.08, 1.0)  # of a random crop, as a fraction of the image
 ASPECT_RANGE = (3 / 4, 4 / 3)
 NUM_CROP_TRIES = 10
-NUM_THREADS = 4  # of decoding, in each worker: Pillow releases the interpreter's lock while it decodes
+NUM_THREADS = 4  # decoding threads of each worker: Pillow releases the interpreter lock while decoding
 
 Crop = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def load_folder(config: DataConfig, seed: int) -> Data:
-    """PATH/train/CLASS/* and PATH/val/CLASS/* (or test); classes are numbered in the order of their names.
+    """Load PATH/train/CLASS/* and PATH/val/CLASS/* (or test); classes are numbered in the order of their names.
 
-    Samples take the classes in turn, so that the first N of them are spread over the classes.
+    Samples alternate between classes, so that the first N of them contain all classes evenly.
     """
     path = config.name.partition(":")[2]
     if not path:
@@ -45,23 +45,25 @@ def load_folder(config: DataConfig, seed: int) -> Data:
     test = _split(root, TEST_NAMES)
     classes = _images_by_class(train)
     test_classes = _images_by_class(test)
-    strangers = sorted(set(test_classes) - set(classes))
-    if strangers:
-        raise UsageError(f"{test} has class {strangers[0]!r}, which {train} does not; the classes must be the same")
+    unknown_classes = sorted(set(test_classes) - set(classes))
+    if unknown_classes:
+        raise UsageError(
+            f"{test} has class {unknown_classes[0]!r}, which {train} does not; the classes must be the same"
+        )
     numbers = {name: number for number, name in enumerate(classes)}
     size, normalization = config.image_size, NORMALIZATION if config.normalize else None
     return Data(
         train=ImageFolder(
-            _in_turn(classes, numbers), size=size, normalization=normalization, augment=config.augment, seed=seed
+            _alternating(classes, numbers), size=size, normalization=normalization, augment=config.augment, seed=seed
         ),
-        test=ImageFolder(_in_turn(test_classes, numbers), size=size, normalization=normalization),
+        test=ImageFolder(_alternating(test_classes, numbers), size=size, normalization=normalization),
         shape=(3, size, size),
         num_classes=len(classes),
     )
 
 
 class ImageFolder(Dataset):
-    """Image files with their classes. A sample depends on seed, epoch and index alone."""
+    """Image files with their classes."""
 
     def __init__(
         self,
@@ -102,11 +104,11 @@ class ImageFolder(Dataset):
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        except Exception as error:  # decoders raise whatever they like at a broken file
+        except Exception as error:  # decoders raise many types of exceptions for a broken file
             raise UsageError(f"image {path} cannot be decoded ({error}); repair or remove it") from error
         if not self._augment:
             return np.asarray(centre_crop(image, self._size))
-        # A seed of its own for every sample; the multiplier keeps one seed's samples away from the next one's.
+        # A separate seed for every sample; the multiplier keeps the samples of adjacent seeds apart.
         generator = epoch_generator((self._seed + AUGMENT_SEED_OFFSET) * 1_000_000_007 + index, epoch)
         crop, mirrored = random_crop(image.width, image.height, generator)
         image = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=crop)
@@ -115,7 +117,7 @@ class ImageFolder(Dataset):
 
 
 def centre_crop(image: Image.Image, size: int) -> Image.Image:
-    """The middle of an image whose shorter side was made a little larger than `size`."""
+    """Resize the shorter side to slightly more than `size` and return the centre."""
     scale = RESIZE_RATIO * size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2
@@ -124,7 +126,7 @@ def centre_crop(image: Image.Image, size: int) -> Image.Image:
 
 
 def random_crop(width: int, height: int, generator: torch.Generator) -> tuple[Crop, bool]:
-    """A part of random area, shape and place, and whether it is mirrored; the whole middle where none fits."""
+    """Return a crop of random area, aspect and position (the centre if none fits), and whether to mirror it."""
     draws = torch.rand(NUM_CROP_TRIES, 2, generator=generator).tolist()
     x, y, mirror = torch.rand(3, generator=generator).tolist()
     low, high = (math.log(aspect) for aspect in ASPECT_RANGE)
@@ -152,7 +154,7 @@ def _split(root: Path, names: tuple[str, ...]) -> Path:
 
 
 def _images_by_class(split: Path) -> dict[str, list[Path]]:
-    """The image files of every class, both in the order of their names; hidden files and folders do not count."""
+    """Return the image files of every class, sorted by name, without hidden files and folders."""
     folders = _visible(split, Path.is_dir)
     if not folders:
         raise UsageError(f"{split} has no class folders in it; put each class's images in a folder {split / 'CLASS'}")
@@ -173,6 +175,6 @@ def _visible(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
         raise UsageError(f"data folder {folder} cannot be read ({error.strerror})") from None
 
 
-def _in_turn(classes: dict[str, list[Path]], numbers: dict[str, int]) -> list[tuple[Path, int]]:
+def _alternating(classes: dict[str, list[Path]], numbers: dict[str, int]) -> list[tuple[Path, int]]:
     ranked = [(place, numbers[name], path) for name, images in classes.items() for place, path in enumerate(images)]
     return [(path, number) for _, number, path in sorted(ranked)]

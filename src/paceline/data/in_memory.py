@@ -1,4 +1,4 @@
-"""Images held in memory as bytes; converted, normalised and augmented a whole batch at a time."""
+"""Images in memory as bytes, converted, normalised and augmented batch by batch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from paceline.data.base import Batch, Dataset
 from paceline.data.sharding import epoch_generator
 
-# Keeps the choices of augmentation apart from the shuffling, which uses the run's own seed.
+# Makes augmentation independent of shuffling, which uses the seed of the run.
 AUGMENT_SEED_OFFSET = 0x5EED
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of every channel, of values between 0 and 1."""
+    """Mean and standard deviation of every channel, for values between 0 and 1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -31,7 +31,7 @@ class Normalization:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Pad with black, crop back to size at a random place, and perhaps mirror half of the images."""
+    """Pad with black, crop to size at a random position and, with `flip`, mirror half of the images."""
 
     pad: int
     flip: bool
@@ -40,8 +40,8 @@ class Augmentation:
 class InMemory(Dataset):
     """uint8 images (samples, channels, height, width) and their classes.
 
-    A sample depends on seed, epoch and index alone: the random choices of an epoch are drawn for all samples
-    at once, so whoever asks for an image, in whatever batch, sees the same one.
+    The random choices of an epoch are drawn for all samples at once, so that a sample depends only on seed, epoch and
+    index, not on its batch.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class InMemory(Dataset):
         ]
 
     def _epoch_choices(self, epoch: int, augmentation: Augmentation) -> tuple[Tensor, Tensor, Tensor]:
-        """Top, left and whether mirrored, for every sample of the set; the current epoch's are kept."""
+        """Return top, left and whether to mirror, for every sample of the set; those of one epoch are cached."""
         if self._choices is None or self._choices[0] != epoch:
             generator = epoch_generator(self._seed + AUGMENT_SEED_OFFSET, epoch)
             shape, places = (len(self),), 2 * augmentation.pad + 1

@@ -1,4 +1,4 @@
-"""MNIST in its published IDX files, and a small class-balanced part of it that comes with the package."""
+"""MNIST in its published IDX files, and a small class-balanced part of it that is included in the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.errors import UsageError
 from paceline.recipe import DataConfig
 
 NORMALIZATION = Normalization(mean=(0.1307,), std=(0.3081,))  # of the 60,000 training images
-AUGMENTATION = Augmentation(pad=2, flip=False)  # a mirrored digit is no digit
+AUGMENTATION = Augmentation(pad=2, flip=False)  # a mirrored digit is not a digit
 NUM_CLASSES = 10
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -27,13 +27,13 @@ TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 def load_mnist(config: DataConfig, seed: int) -> Data:
-    """All of MNIST, from the four published files, compressed or not."""
+    """Load MNIST from the four published files, compressed or not."""
     paths = obtain(PUBLISHED["mnist"], data_directory(config.dir), may_download=config.download)
     return _data({file: (str(path), path.read_bytes()) for file, path in paths.items()}, config, seed)
 
 
 def load_mnist_mini(config: DataConfig, seed: int) -> Data:
-    """2,000 training and 500 test images; any first 10 * N of either have N of each digit."""
+    """Load 2,000 training and 500 test images; the first 10 * N of each set contain N of each digit."""
     folder = resources.files("paceline.data") / "files"
     names = {file: f"mnist-mini-{file}.gz" for file in (*TRAIN, *TEST)}
     return _data({file: (name, (folder / name).read_bytes()) for file, name in names.items()}, config, seed)
@@ -49,7 +49,7 @@ def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int)
         if len(images) != len(labels):
             raise UsageError(
                 f"data file {contents[images_file][0]} has {len(images)} images, "
-                f"but {contents[labels_file][0]} has {len(labels)} labels; get both again"
+                f"but {contents[labels_file][0]} has {len(labels)} labels; download both again"
             )
         sets.append(
             InMemory(
@@ -64,22 +64,22 @@ def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int)
 
 
 def read_idx(name: str, content: bytes, *, num_dimensions: int) -> NDArray[np.uint8]:
-    """The bytes of an IDX file, gzip-compressed or not, as an array of its own; the name is for messages."""
+    """Return the values of an IDX file, gzip-compressed or not; the name is for error messages."""
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"data file {name} cannot be decompressed ({error}); get it again") from None
+            raise UsageError(f"data file {name} cannot be decompressed ({error}); download it again") from None
     # Two zero bytes, 8 for unsigned bytes, the number of dimensions; then each dimension as a big-endian int32.
     magic = bytes((0, 0, 8, num_dimensions))
     if content[:4] != magic:
-        raise UsageError(f"data file {name} begins with {content[:4].hex()}, not {magic.hex()}: it is no such IDX file")
+        raise UsageError(f"data file {name} begins with {content[:4].hex()}, not {magic.hex()}; download it again")
     header_bytes = 4 + 4 * num_dimensions
     shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header_bytes, 4)]
     expected_bytes = header_bytes + prod(shape)
     if len(content) != expected_bytes:
         raise UsageError(
-            f"data file {name} says that it holds {'x'.join(map(str, shape))} values, "
-            f"{expected_bytes} bytes, but has {len(content)} bytes; get it again"
+            f"data file {name} should have {expected_bytes} bytes ({'x'.join(map(str, shape))} values), "
+            f"but has {len(content)}; download it again"
         )
     return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape).copy()

@@ -1,6 +1,6 @@
-"""Who trains on what: a seeded permutation per epoch, cut into global batches, each cut into disjoint shards.
+"""Sharding: a seeded permutation per epoch, divided into global batches, each divided into disjoint shards.
 
-The global batch does not depend on the number of workers, so N workers see together what one would see alone.
+Global batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Which samples each worker takes in each step. Every worker can compute everybody's."""
+    """The samples of each worker in each step; any worker can compute those of all others."""
 
     num_samples: int
     batch_size: int
     num_workers: int
     seed: int
-    # Where given, each worker has a part of this order to itself, as it lies there, reshuffled within in every epoch.
+    # If set, each worker keeps a contiguous part of this order, and shuffles it in every epoch.
     order: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -31,19 +31,19 @@ class ShardPlan:
         return -(-self.num_samples // self.batch_size)
 
     def shard(self, epoch: int, step: int, rank: int) -> Tensor:
-        """Indices of the samples that a worker takes in a step of an epoch."""
+        """Return the indices of a worker's samples in a step of an epoch."""
         if self.order is not None:
             return self._own_shard(self.order, epoch, step, rank)
         start, stop = self._bounds(step)[rank : rank + 2]
         return _permutation(self.num_samples, self.seed, epoch)[start:stop]
 
     def counts(self, step: int) -> list[int]:
-        """Samples of every worker in a step; the first workers take what does not divide evenly."""
+        """Return the number of samples of every worker in a step; the first workers get the remainder."""
         bounds = self._bounds(step)
         return [bounds[rank + 1] - bounds[rank] for rank in range(self.num_workers)]
 
     def _own_shard(self, order: Tensor, epoch: int, step: int, rank: int) -> Tensor:
-        # Workers take as many samples in each step as ever; all steps but the last are alike.
+        # All steps but the last have equal counts.
         last = self.steps_per_epoch - 1
         full = self.counts(0)
         sizes = [last * count + rest for count, rest in zip(full, self.counts(last), strict=True)]
@@ -60,12 +60,14 @@ class ShardPlan:
 
 
 def make_plan(data: Dataset, *, batch_size: int, num_workers: int, seed: int, order: str = "shuffled") -> ShardPlan:
-    """The plan for a data set; `sorted` deals it out by label: the hardest case for workers that rarely agree."""
+    """Return the plan of a data set; `sorted` shards it by label, the hardest case for rare synchronisation."""
     by_label = None
     if order == "sorted":
         labels = data.labels()
         if labels is None:
-            raise UsageError("data order sorted needs the label of every sample, and this data does not say them")
+            raise UsageError(
+                "data order sorted needs the label of every sample, which this data does not have; use shuffled"
+            )
         by_label = labels.argsort(stable=True)
     return ShardPlan(len(data), batch_size, num_workers, seed, by_label)
 
@@ -76,7 +78,7 @@ def _permutation(num_samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """A generator that depends on seed and epoch alone."""
-    # Python's integer hash of a tuple is stable between processes and versions only for ints mixed by hand.
+    """Return a generator seeded by seed and epoch."""
+    # Mixed by hand: the hash of a tuple differs between Python versions.
     mixed = (seed * 0x9E3779B97F4A7C15 + (epoch + 1) * 0xBF58476D1CE4E5B9) & (2**63 - 1)
     return torch.Generator().manual_seed(mixed)

@@ -1,4 +1,4 @@
-"""Random data that can be learned: a prototype per class, and noise around it. For any shape, without files."""
+"""Random but learnable data of any shape: a prototype per class plus noise."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from paceline.recipe import DataConfig
 
 DEFAULT_TRAIN_SAMPLES = 2_000
 DEFAULT_TEST_SAMPLES = 500
-MAX_BYTES = 4 << 30  # every worker holds all of it
+MAX_BYTES = 4 << 30  # every worker holds the whole set
 
-# Each part has a generator of its own, so that more training samples leave the test set as it was; and a seed
-# of their own keeps all of them apart from the shuffling.
+# Each part has its own generator, so that the test set does not depend on the number of training samples. The offset
+# makes them independent of shuffling.
 PROTOTYPES, TRAIN, TEST = range(3)
 SEED_OFFSET = 0xDA7A
 
 
 def load_synthetic(config: DataConfig, seed: int) -> Data:
-    """Samples of `synthetic:SHAPExCLASSES`: float32 values of about unit variance, classes in turn.
+    """Generate samples of `synthetic:SHAPExCLASSES`: float32 values of unit variance, alternating between classes.
 
-    Any number of samples can be asked for. Augmentation and normalisation do not apply.
+    Augmentation and normalisation do not apply.
     """
     shape, num_classes = parse(config.name)
     num_train = config.train_samples or DEFAULT_TRAIN_SAMPLES
@@ -34,7 +34,7 @@ def load_synthetic(config: DataConfig, seed: int) -> Data:
     if num_bytes > MAX_BYTES:
         raise UsageError(
             f"data {config.name!r} with {num_train} training and {num_test} test samples takes {num_bytes} bytes "
-            f"in every worker, more than {MAX_BYTES}; ask for fewer samples (--train-samples, --test-samples) "
+            f"in every worker, more than {MAX_BYTES}; use fewer samples (--train-samples, --test-samples) "
             f"or a smaller shape"
         )
     prototypes = torch.randn(num_classes, *shape, generator=epoch_generator(seed + SEED_OFFSET, PROTOTYPES))
@@ -48,7 +48,7 @@ def load_synthetic(config: DataConfig, seed: int) -> Data:
 
 
 def parse(name: str) -> tuple[tuple[int, ...], int]:
-    """Shape and number of classes in `synthetic:3x32x32x10`."""
+    """Return shape and number of classes of a name such as `synthetic:3x32x32x10`."""
     text = name.partition(":")[2]
     if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8})+", text):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The user's own data: whatever their factory returns, wrapped so that training can ask it for batches."""
+"""The user's own data: call a factory, check what it returns, and wrap it as data sets."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, default_collate
 
-from paceline.data.base import Batch, Data, Dataset, Tensors, leaves, map_leaves
+from paceline.data.base import Batch, Data, Dataset, Tensors
 from paceline.data.sharding import epoch_generator
+from paceline.data.trees import slice_tree
 from paceline.errors import UsageError
 from paceline.plugins import accepted_arguments, call_factory, load_reference
 from paceline.recipe import DataConfig
 
 ACCEPTED = (
-    "return a paceline.data.Data, or a pair (train, test) of which each is a paceline.data.Dataset, "
+    "return a paceline.data.Data, or a pair (train, test), each a paceline.data.Dataset, "
     "a torch map-style dataset of (input, target), or a tuple (inputs, targets) of tensors"
 )
-# Counting the classes of a data set that says nothing of them reads every sample: only where that is quick.
+# Counting the classes of a data set without metadata reads every sample, so it is limited to small sets.
 MAX_SCANNED_SAMPLES = 10_000
 
 
 def load_user(config: DataConfig, seed: int) -> Data:
-    """Call `file.py:factory` with those of seed and the recipe's data keys that it has parameters for."""
+    """Call `file.py:factory` with the seed and data keys of the recipe that it has parameters for."""
     name = config.name
     factory = load_reference(name, "data")
     offered = {"seed": seed, **{key: value for key, value in dataclasses.asdict(config).items() if key != "name"}}
@@ -41,13 +43,13 @@ def load_user(config: DataConfig, seed: int) -> Data:
 
 
 def train_and_test(given: Any) -> Any:
-    """What a factory may return, made from data that may also be a single set: a tenth of it becomes the test."""
+    """Return a pair (train, test), or a Data; a tenth of a single data set becomes the test set."""
     is_pair = isinstance(given, tuple | list) and len(given) == 2
     if isinstance(given, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in given)):
         return given
-    num_samples = len(next(leaves(given[0]))) if is_pair else len(given)
+    num_samples = len(tree_leaves(given[0])[0]) if is_pair else len(given)
     if num_samples < 2:
-        raise UsageError(f"data of {num_samples} samples cannot be divided; give a pair (train, test)")
+        raise UsageError(f"data of {num_samples} samples cannot be divided; pass a pair (train, test)")
     order = torch.randperm(num_samples, generator=epoch_generator(0, 0))
     first = max(num_samples // 10, 1)
     parts = order[first:].sort().values, order[:first].sort().values
@@ -57,10 +59,9 @@ def train_and_test(given: Any) -> Any:
 
 
 class MapStyle(Dataset):
-    """A torch map-style dataset of (input, target), collated as torch's DataLoader does by default.
+    """A torch map-style dataset of (input, target), collated like by torch's DataLoader.
 
-    What its samples draw from torch's global generator depends on seed, epoch and index alone; what they draw
-    from elsewhere is theirs to keep so.
+    torch's global CPU generator is seeded for each sample by seed, epoch and index; other generators are not.
     """
 
     def __init__(self, items: Any, *, name: str, seed: int) -> None:
@@ -72,10 +73,10 @@ class MapStyle(Dataset):
         return len(self.items)
 
     def batch(self, indices: Tensor, epoch: int) -> Batch:
-        if not len(indices):  # a worker without a share of a small batch; only a sample tells the shapes
-            inputs, targets = self.batch(torch.tensor([0]), epoch)
-            return map_leaves(inputs, lambda leaf: leaf[:0]), map_leaves(targets, lambda leaf: leaf[:0])
-        # Only the CPU's generator, by hand: torch.manual_seed would also reset those of every accelerator.
+        if not len(indices):  # shapes are only known from a sample
+            inputs, targets = slice_tree(self.batch(torch.tensor([0]), epoch), 0, 0)
+            return inputs, targets
+        # Not torch.manual_seed, which also seeds the generators of all accelerators.
         generator = torch.default_generator
         state = generator.get_state()
         try:
@@ -86,7 +87,7 @@ class MapStyle(Dataset):
             inputs, targets = default_collate(items)
         except Exception as error:
             raise UsageError(
-                f"samples of data {self._name!r} cannot be put into one batch ({type(error).__name__}: {error}); "
+                f"samples of data {self._name!r} cannot be collated into a batch ({type(error).__name__}: {error}); "
                 f"every sample needs the same shapes and types"
             ) from error
         return inputs, targets
@@ -120,36 +121,36 @@ def _dataset(part: Any, name: str, split: str, seed: int) -> Dataset:
 
 
 def _all_tensors(tree: Any) -> bool:
-    found = list(leaves(tree))
+    found = tree_leaves(tree)
     return bool(found) and all(isinstance(leaf, Tensor) for leaf in found)
 
 
 def _check_lengths(pair: tuple[Any, Any], name: str, split: str) -> None:
-    if any(leaf.dim() == 0 for leaf in leaves(pair)):
+    if any(leaf.dim() == 0 for leaf in tree_leaves(pair)):
         raise UsageError(
-            f"data {name!r} returned a {split} set with a tensor of no dimensions; the first counts samples"
+            f"data {name!r} returned a {split} set with a tensor without dimensions; the first must count samples"
         )
-    lengths = sorted({len(leaf) for leaf in leaves(pair)})
+    lengths = sorted({len(leaf) for leaf in tree_leaves(pair)})
     if len(lengths) > 1:
         raise UsageError(
-            f"data {name!r} returned a {split} set whose tensors count {' and '.join(map(str, lengths))} samples; "
+            f"data {name!r} returned a {split} set whose tensors have {' and '.join(map(str, lengths))} samples; "
             f"the first dimension of every tensor must be the same"
         )
 
 
 def _shape(dataset: Dataset) -> tuple[int, ...]:
-    """The shape of one input where it is a single tensor, or ()."""
+    """Return the shape of one input, or () if it is not a single tensor."""
     inputs = dataset.inputs if isinstance(dataset, Tensors) else dataset.batch(torch.tensor([0]), 0)[0]
     return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else ()
 
 
 def _num_classes(dataset: Dataset) -> int:
-    """Classes where the target is a class number, or 0."""
+    """Return the number of classes, or 0 if the target is not a class number."""
     if isinstance(dataset, Tensors):
         return _highest_class(dataset.targets)
     if not isinstance(dataset, MapStyle):
         return 0
-    # Attributes that torchvision's data sets, and those written after them, have.
+    # Attributes of torchvision's data sets, and of many others.
     classes = getattr(dataset.items, "classes", None)
     if isinstance(classes, list | tuple):
         return len(classes)

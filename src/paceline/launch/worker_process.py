@@ -79,7 +79,7 @@ def _get_ready() -> None:
 
     from paceline.train import job  # noqa: F401
     from paceline.train.allocator import keep_memory
-    from paceline.train.warmup import warm_up
+    from paceline.train.job import warm_up
 
     keep_memory()
     torch.set_num_threads(1)

@@ -23,7 +23,7 @@ from paceline.library.optimizer import SteppedByStrategy
 from paceline.strategies import CarriesReach, Guarantee, Strategy, Worker, WrappedModel
 from paceline.strategies.base import USER_LOOP
 from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of
-from paceline.train.batchnorm import bring_together
+from paceline.train.batchnorm import synchronise_statistics
 from paceline.train.replicas import make_equal
 
 
@@ -52,17 +52,17 @@ class Attachment:
         self.optimizer = SteppedByStrategy(optimizer, strategy) if _overrides(strategy, "step") else optimizer
         self.num_steps = 0
         self._num_micro_batches = micro_batches_of(strategy)
-        self._listens = _overrides(strategy, "on_gradient")
-        self._averages_gradients = self._listens or _overrides(strategy, "after_backward")
+        self._uses_gradient_hook = _overrides(strategy, "on_gradient")
+        self._averages_gradients = self._uses_gradient_hook or _overrides(strategy, "after_backward")
         self._is_wrapped = isinstance(strategy, WrappedModel)
-        self._asks_for_reach = self._averages_gradients and not isinstance(strategy, CarriesReach)
+        self._checks_reach = self._averages_gradients and not isinstance(strategy, CarriesReach)
         self._data = DataCheck(model) if check_data and as_asynchronous(strategy) is None else None
         self._known = set(self.worker.parameters)
         self._queued: set[int] = set()  # running backwards with a queued callback
         self._is_held = False  # inside no_sync
         self._num_synchronised = self._num_held = 0  # backwards since the last step
-        self._backward, self._num_backwards = -1, 0  # the running one, and how many since the last step
-        self._was_called = False  # whether the wrapped replica was, since the last step
+        self._backward, self._num_backwards = -1, 0  # id of the running backward; backwards since the last step
+        self._was_called = False  # forward of the wrapped replica, since the last step
         self._share = 1.0
         self._scaling: list[_Handle] = []
         self._handles: list[_Handle] = [
@@ -107,7 +107,7 @@ class Attachment:
         """Make replicas equal and remove all hooks from the model and the optimiser."""
         self.detach()
         self.strategy.finish()
-        bring_together(self.worker.model, "average", self.comm, 1 / self.comm.world_size)
+        synchronise_statistics(self.worker.model, "average", self.comm, 1 / self.comm.world_size)
 
     def detach(self) -> None:
         for handle in self._handles + self._scaling:
@@ -130,7 +130,7 @@ class Attachment:
         if task not in self._queued:
             self._queued.add(task)
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._after_backward, task))
-        if self._listens:
+        if self._uses_gradient_hook:
             self.strategy.on_gradient(parameter)
 
     def _after_backward(self, task: int) -> None:
@@ -145,7 +145,7 @@ class Attachment:
         if any(p.grad is not None and p.grad.layout is not torch.strided for p in self.worker.parameters):
             raise UsageError("sparse gradients cannot be averaged; use layers without sparse=True")
         self.strategy.after_backward()
-        if self._asks_for_reach:
+        if self._checks_reach:
             self._drop_unreached(reached)
         self._check_data()
 

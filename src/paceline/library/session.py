@@ -47,7 +47,7 @@ class Session:
         for attachment in self.attachments:
             attachment.finish()
         self.comm.barrier()  # a slower peer may still use the connections
-        if self.world.given is None:
+        if self.world.existing is None:
             for attachment in self.attachments:
                 attachment.comm.close()
             self.comm.close()
@@ -94,9 +94,9 @@ def init(
 ) -> None:
     """Connect to the other workers. Call it once on every worker, before any other function of the library.
 
-    Rank and world size come from the arguments (processes started by spawn), else from an initialised
-    torch.distributed, else from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
-    Without any of these the worker runs alone, without overhead. `timeout_s` is the longest wait for a peer.
+    Works under torchrun, spawn, or alone: rank and world size come from the arguments (processes started by spawn),
+    else from an initialised torch.distributed, else from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK,
+    MASTER_ADDR, MASTER_PORT). Alone, a worker has no overhead. `timeout_s` is the longest wait for a peer.
     """
     if _current is not None:
         raise UsageError("paceline.init() was called twice; call paceline.finish() in between")

@@ -34,12 +34,12 @@ class World:
     nodes: tuple[str, ...] = ("0",)  # by rank
     local_rank: int = 0
     address: str = ""
-    given: Comm | None = None  # an existing connection, used instead of everything above
+    existing: Comm | None = None  # an open connection, used instead of everything above
 
     def connect(self, prefix: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
         """Open a separate connection, on the comm that suits the workers, the device and the strategy."""
-        if self.given is not None:
-            return self.given
+        if self.existing is not None:
+            return self.existing
         if self.world_size == 1:
             return ThreadsComm.world(1)[0]
         name = self.comm
@@ -108,10 +108,10 @@ def find_world(
     if rank is not None or world_size is not None:
         master_addr = master_addr or os.environ.get("MASTER_ADDR")
         master_port = master_port or _port(os.environ.get("MASTER_PORT"))
-        given = {"rank": rank, "world_size": world_size, "master_addr": master_addr, "master_port": master_port}
-        missing = [name for name, value in given.items() if value is None]
+        arguments = {"rank": rank, "world_size": world_size, "master_addr": master_addr, "master_port": master_port}
+        missing = [name for name, value in arguments.items() if value is None]
         if missing:
-            raise UsageError(f"init() was given only a part of the rendezvous; pass {' and '.join(missing)} too")
+            raise UsageError(f"init() got only a part of the rendezvous; pass {' and '.join(missing)} too")
         assert rank is not None
         assert world_size is not None
         if not 0 <= rank < world_size:

@@ -18,17 +18,17 @@ _registry: Registry[ImageModel] = Registry("model", "paceline.models", ImageMode
 
 
 def build_model(name: str, data: Data) -> nn.Module:
-    """A new model that fits the data and has something to train; weights come from torch's global seed.
+    """Build a model for the data; its weights depend on torch's global seed.
 
-    A factory of the user is called with those of `shape=` and `num_classes=` that it has parameters for.
+    A user's factory is called with `shape` and `num_classes` of the data, if it has parameters of these names.
     """
     if not is_reference(name):
         return _registry.get(name)(data.shape, data.num_classes)
     factory = load_reference(name, "model")
     if isinstance(factory, nn.Module):
         raise UsageError(
-            f"model {name!r} is a {type(factory).__name__} built already; give a function that builds it, "
-            "so that the seed decides its weights"
+            f"model {name!r} is a {type(factory).__name__} object; name a function that builds it, "
+            "so that its weights depend on the seed"
         )
     offered = {"shape": data.shape, "num_classes": data.num_classes}
     model = call_factory(name, "model", **(accepted_arguments(factory, offered) if callable(factory) else {}))
@@ -44,5 +44,5 @@ def build_model(name: str, data: Data) -> nn.Module:
 
 
 def model_names() -> dict[str, str]:
-    """The built-in models: name and what each is, in one line."""
+    """Return name and description of the built-in models."""
     return {name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in _registry.classes.items()}

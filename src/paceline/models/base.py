@@ -1,4 +1,4 @@
-"""What the built-in models share: images in, one score per class out, and the checks that the data fits."""
+"""Base class of the built-in image classifiers, with checks that the data fits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from paceline.errors import UsageError
 
 
 class ImageModel(nn.Module):
-    """A built-in model. Takes channels and classes from the data; data that does not fit is a UsageError."""
+    """A built-in image classifier; raises UsageError for data that does not fit."""
 
     name: ClassVar[str] = ""
-    min_side: ClassVar[int] = 1  # smallest height and width of which something is left after every pooling
+    min_side: ClassVar[int] = 1  # smallest height and width that the poolings reduce to at least one pixel
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class ImageModel(nn.Module):
             )
         if num_classes < 1:
             raise UsageError(
-                f"model {self.name!r} tells classes apart, but this data has none; "
+                f"model {self.name!r} is a classifier, but this data has no classes; "
                 "use data with classes, or a model of your own: file.py:factory"
             )
         if min(shape[1:]) < self.min_side:
@@ -36,7 +36,7 @@ class ImageModel(nn.Module):
 
 
 def initialise_convolutions(model: nn.Module) -> None:
-    """He's initialisation, which keeps the variance of gradients through ReLU layers; biases start at 0."""
+    """Initialise convolutions as in He et al. 2015, which keeps the variance of gradients; biases start at 0."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,8 +1,4 @@
-"""Residual networks (He et al. 2015): the blocks and the body that the ResNets here share.
-
-ResNet-18 for small images.
-
-ResNet-50 for ImageNet."""
+"""Residual networks (He et al. 2015): ResNet-18 for small images and ResNet-50 for ImageNet."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from paceline.models.base import ImageModel, initialise_convolutions
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     expansion: ClassVar[int] = 1
 
@@ -33,7 +29,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions beside a shortcut; the 3x3 one has the stride, as is usual since 2016 ("v1.5")."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 one has the stride ("v1.5")."""
 
     expansion: ClassVar[int] = 4
 
@@ -53,7 +49,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(ImageModel):
-    """A stem, four stages of blocks (each but the first halves the sides), a mean over pixels, a linear layer."""
+    """A stem, four stages of blocks (all but the first halve the sides), a mean over pixels, a linear layer."""
 
     block: ClassVar[type[BasicBlock] | type[Bottleneck]]
     depths: ClassVar[tuple[int, int, int, int]]  # blocks per stage
@@ -74,7 +70,7 @@ class ResNet(ImageModel):
         initialise_convolutions(self)
 
     def build_stem(self, channels: int) -> nn.Sequential:
-        """What turns an image into the 64 channels of the first stage."""
+        """Return the layers that convert an image to the 64 channels of the first stage."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -84,13 +80,13 @@ class ResNet(ImageModel):
 
 
 def _convolution(channels: int, width: int, *, kernel_size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """A convolution that keeps the sides (but for its stride) and the BatchNorm that stands for its bias."""
+    """Return a padded convolution without bias, and its BatchNorm."""
     convolution = nn.Conv2d(channels, width, kernel_size, stride=stride, padding=kernel_size // 2, bias=False)
     return convolution, nn.BatchNorm2d(width)
 
 
 def _shortcut(channels: int, width: int, stride: int) -> nn.Sequential:
-    """Nothing where the shape stays; a 1x1 convolution where it changes."""
+    """Return the identity, or a 1x1 convolution if the shape changes."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     return nn.Sequential(*_convolution(channels, width, kernel_size=1, stride=stride))

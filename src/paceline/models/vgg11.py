@@ -6,14 +6,14 @@ from torch import Tensor, nn
 
 from paceline.models.base import ImageModel, initialise_convolutions
 
-# Channels of each convolution, in groups that a pooling ends.
+# Channels of each convolution; a pooling follows each group.
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 class VGG11(ImageModel):
     """VGG-11 (Simonyan & Zisserman 2014) with BatchNorm and one linear layer; 9,231,114 parameters on CIFAR-10.
 
-    Images of 32 x 32 shrink to one pixel; of larger ones the remaining pixels are averaged.
+    Images of 32 x 32 are reduced to one pixel; for larger ones the remaining pixels are averaged.
     """
 
     name = "vgg11"

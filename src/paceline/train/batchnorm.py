@@ -1,7 +1,7 @@
-"""What becomes of BatchNorm's statistics when several workers train one model.
+"""BatchNorm statistics of several workers: local, from rank 0, averaged, synchronised or off.
 
-Running statistics are read by evaluation alone, so `rank0` and `average` bring them together just before it, and
-cost nothing during training. `sync` computes the statistics of a step over the global batch: on CPUs too.
+Only evaluation reads running statistics, so `rank0` and `average` synchronise them just before it, at no cost during
+training. `sync` computes the statistics of each step over the global batch, on CPUs too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.comm import Comm
 
 
 class GlobalBatch:
-    """What this step's batch is to the whole: shared between the loop and every synchronised layer."""
+    """This worker's part of the global batch in the current step; the loop and all synchronised layers share it."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -25,7 +25,7 @@ class GlobalBatch:
 
 
 def prepare_batchnorm(model: nn.Module, mode: str, batch: GlobalBatch) -> nn.Module:
-    """The model with its BatchNorm layers made to follow a mode."""
+    """Change a model's BatchNorm layers to a mode, in place, and return the model."""
     if mode == "off":
         for layer in batchnorm_layers(model):
             layer.track_running_stats = False
@@ -37,8 +37,8 @@ def prepare_batchnorm(model: nn.Module, mode: str, batch: GlobalBatch) -> nn.Mod
     return model
 
 
-def bring_together(model: nn.Module, mode: str, comm: Comm, weight: float) -> None:
-    """Make running statistics equal on every worker, where the mode says so."""
+def synchronise_statistics(model: nn.Module, mode: str, comm: Comm, weight: float) -> None:
+    """Make running statistics equal on every worker, if the mode is rank0 or average."""
     buffers = [b for layer in batchnorm_layers(model) for b in layer.buffers() if b.is_floating_point()]
     if comm.world_size == 1 or not buffers or mode not in ("rank0", "average"):
         return
@@ -58,7 +58,7 @@ def batchnorm_layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def _synchronised_class(base: type[_BatchNorm]) -> type[_BatchNorm]:
-    """The same layer, normalised over the batches of all workers while training."""
+    """Return a subclass of a layer that normalises over the batches of all workers while training."""
 
     class Synchronised(base):  # type: ignore[misc, valid-type]
         global_batch: GlobalBatch
@@ -83,7 +83,7 @@ def _synchronised_class(base: type[_BatchNorm]) -> type[_BatchNorm]:
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """Batch normalisation whose mean and variance are those of all workers' samples together."""
+    """Batch normalisation with mean and variance over the samples of all workers."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, batch: GlobalBatch) -> Any:
@@ -91,10 +91,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         high = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         count = float(x.numel() // x.shape[1]) if batch.has_samples else 0.0
         mean, variance = high.mean(dims), high.var(dims, correction=0)
-        # Counts, means and sums of squares of every worker, merged as Chan et al. do: no cancellation.
+        # Counts, means and sums of squares of every worker, merged as in Chan et al.: no cancellation.
         own = torch.cat([mean.new_tensor([count]), mean, variance * count])
-        everybody = torch.stack(batch.comm.all_gather(own))
-        counts, means, squares = everybody.split([1, len(mean), len(mean)], dim=1)
+        gathered = torch.stack(batch.comm.all_gather(own))
+        counts, means, squares = gathered.split([1, len(mean), len(mean)], dim=1)
         total = counts.sum()
         mean = (counts * means).sum(0) / total
         variance = (squares + counts * (means - mean) ** 2).sum(0) / total
@@ -113,7 +113,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         batch, dims, shape = ctx.batch, ctx.dims, ctx.shape
         high = gradient.to(normal.dtype)
         bias_gradient, weight_gradient = high.sum(dims), (high * normal).sum(dims)
-        # Every worker's loss reaches every worker's input through the shared statistics.
+        # The loss of each worker depends on the inputs of all workers, through the shared statistics.
         share = batch.gradient_share if batch.has_samples else 0.0
         sums = torch.cat([bias_gradient, weight_gradient]) * share
         batch.comm.all_reduce(sums)

@@ -1,4 +1,4 @@
-"""Where a worker finds itself: its place in the world, its comm, and whom it tells about progress."""
+"""What a task receives in its worker process: the comm, the device and a progress callback."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from paceline.errors import RunError
 from paceline.results.value import Json
 
 CPU = torch.device("cpu")
-Event = Json  # progress of a worker: its `kind` says which keys there are
+Event = Json  # progress of a worker; its `kind` determines the other keys
 
 
 def ignore_event(event: Event) -> None:
-    """For callers that show no progress."""
+    """Progress callback that does nothing."""
     del event
 
 
-def _connect_nothing(name: str) -> Comm:
-    raise RunError(f"comm {name!r} cannot be opened beside another here: nobody knows where the workers meet")
+def _no_rendezvous(name: str) -> Comm:
+    raise RunError(f"comm {name!r} cannot be opened as a second comm: this worker has no rendezvous")
 
 
 @dataclass(frozen=True)
 class Context:
-    """One worker's surroundings for one task."""
+    """Comm, device and callbacks of one worker for one task."""
 
-    comm: Comm  # a server's reaches workers and servers
+    comm: Comm  # of a server: connects workers and servers
     device: torch.device = CPU
-    emit: Callable[[Event], None] = ignore_event  # progress, as plain values
-    # Opens another comm for this task, by name. All workers ask in the same order; whoever asks closes it.
-    connect: Callable[[str], Comm] = _connect_nothing
-    servers: Comm | None = None  # workers and, behind them, servers, where the task has some
+    emit: Callable[[Event], None] = ignore_event  # reports progress
+    # Opens another comm by name. All workers call it in the same order, and the caller closes the comm.
+    connect: Callable[[str], Comm] = _no_rendezvous
+    servers: Comm | None = None  # connects workers and servers (the last ranks), if the task has servers
 
     def __post_init__(self) -> None:
         if self.servers is not None:
-            self.servers.counter = self.comm.counter  # what goes to servers counts with the rest
+            self.servers.counter = self.comm.counter  # traffic to servers is counted too
 
     @property
     def rank(self) -> int:

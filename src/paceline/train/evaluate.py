@@ -1,4 +1,4 @@
-"""Loss and accuracy on a data set."""
+"""Evaluation: loss and accuracy on a data set, and the target accuracy at which training stops."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from torch import nn
 
 from paceline.comm import Comm
 from paceline.data.base import Dataset
+from paceline.strategies import Strategy
+from paceline.strategies.capabilities import as_asynchronous
 from paceline.train.losses import Objective
 from paceline.train.replicas import all_equal
 from paceline.train.step import Arithmetic, forward
 
-BATCH = 250  # fixed, so that a model without running statistics is judged alike by any number of workers
+BATCH = 250  # fixed, so that a model without running statistics scores the same with any number of workers
 
 
 @dataclass(frozen=True)
 class Score:
+    """Mean loss and accuracy."""
+
     loss: float
-    accuracy: float | None  # None where the objective has no notion of it
+    accuracy: float | None  # None if the objective has no accuracy
 
 
 def evaluate(
@@ -32,13 +36,13 @@ def evaluate(
     arithmetic: Arithmetic,
     before_batch: Callable[[], None] | None = None,
 ) -> Score:
-    """Judge this worker's replica on all of a data set; without a comm, nobody else is asked.
+    """Evaluate this worker's replica on a whole data set.
 
-    Replicas that are the same bits everywhere share the work; otherwise each worker does all of it by itself.
+    Workers with bitwise equal replicas divide the batches; otherwise, and without a comm, each evaluates all of them.
     """
     first, stride = (comm.rank, comm.world_size) if comm is not None and all_equal(model, comm) else (0, 1)
     batches = list(torch.arange(len(data)).split(BATCH))[first::stride]
-    sums = torch.zeros(4, dtype=torch.float64)  # loss, right answers, answers, samples
+    sums = torch.zeros(4, dtype=torch.float64)  # loss, correct answers, answers, samples
     model.eval()
     try:
         for indices in batches:
@@ -55,3 +59,37 @@ def evaluate(
             comm.all_reduce(sums)
     loss, right, answers, samples = sums.tolist()
     return Score(loss / samples, right / answers if answers else None)
+
+
+class TargetAccuracy:
+    """Stops training once an evaluation on rank 0 reaches an accuracy.
+
+    Rank 0 broadcasts its decision after each evaluation; asynchronous strategies send a stop request instead.
+    """
+
+    def __init__(self, accuracy: float | None, strategy: Strategy, comm: Comm) -> None:
+        self.accuracy = accuracy
+        self._asynchronous, self._comm = as_asynchronous(strategy), comm
+        self._is_reached = False
+
+    def update(self, accuracy: float | None) -> None:
+        """Compare an accuracy with the target. Every worker calls this after every evaluation during training."""
+        if self.accuracy is None:
+            return
+        is_enough = accuracy is not None and accuracy >= self.accuracy
+        if self._asynchronous is None:
+            decision = torch.tensor([float(is_enough)])
+            if self._comm.world_size > 1:
+                with self._comm.uncounted():
+                    self._comm.broadcast(decision, root=0)
+            self._is_reached = bool(decision)
+        elif self._comm.rank == 0 and is_enough and not self._is_reached:
+            self._is_reached = True
+            self._asynchronous.ask_all_to_stop()
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether this worker stops after its latest step."""
+        if self._is_reached or self.accuracy is None or self._asynchronous is None:
+            return self._is_reached
+        return self._asynchronous.is_asked_to_stop

@@ -1,8 +1,8 @@
-"""What a worker's memory goes to: measured on a few samples in a process of its own, and played again for any batch.
+"""Memory of a worker: recorded on two small batches in a separate process, and extrapolated to any batch size.
 
-Operations are watched while a worker trains on two tiny batches. Both take and free memory in the same order, so that
-each piece of it is a line over the number of samples; playing the order again with the sizes of another batch gives
-the most that this batch has alive at once. Nothing is assumed of the model.
+A dispatch mode records every allocation while a worker trains on two small batches. Both allocate and free in the same
+order, so the size of each allocation is a linear function of the number of samples. Replaying the order with the sizes
+of another batch gives its peak. Nothing is assumed about the model.
 """
 
 from __future__ import annotations
@@ -30,38 +30,39 @@ from paceline.train.losses import Objective, build_objective
 from paceline.train.optimizers import build_optimizer
 from paceline.train.step import Arithmetic, forward, forward_backward
 
-SMALL, LARGE = 2, 4  # samples: BatchNorm needs two, and two batches make a line
+SMALL, LARGE = 2, 4  # samples: BatchNorm needs two; two batches determine a line
 
-Line = tuple[float, float]  # bytes without samples, bytes per sample
-Change = tuple[int, Line | None]  # a piece of memory, and how large it is; None: it is freed
+Line = tuple[float, float]  # fixed bytes, bytes per sample
+Change = tuple[int, Line | None]  # number of an allocation and its size; None: it is freed
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most bytes alive at once of pieces in the heap, and of those so large that each is mapped by itself.
+    """Peak bytes of allocations in the heap, and of those so large that each is mapped separately.
 
-    What the heap has had stays with the process (see `train/allocator.py`), so that both count at the end.
+    The process keeps the heap's peak (see `train/allocator.py`), so both count.
     """
 
     heap_bytes: int = 0
     mapped_bytes: int = 0
 
     def over(self, other: Peaks) -> Peaks:
+        """Return the larger of each peak."""
         return Peaks(max(self.heap_bytes, other.heap_bytes), max(self.mapped_bytes, other.mapped_bytes))
 
 
 class Allocations(TorchDispatchMode):
-    """Notes the memory that operations make and when it is freed, each piece by its number."""
+    """Records when operations allocate memory and when it is freed, with a number for each allocation."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.events: list[tuple[int, int | None]] = []  # a piece, and its bytes; None where it is freed
-        self._num_pieces = 0
+        self.events: list[tuple[int, int | None]] = []  # number and bytes of an allocation; None: it is freed
+        self._num_allocations = 0
         self._known: Any = WeakIdKeyDictionary()  # storages, by identity
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
-            self._known[tensor.untyped_storage()] = True  # what was there before is nobody's making
+            self._known[tensor.untyped_storage()] = True  # existed before the operation
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
@@ -74,7 +75,7 @@ class Allocations(TorchDispatchMode):
         return result
 
     def _take(self, nbytes: int) -> int:
-        piece, self._num_pieces = self._num_pieces, self._num_pieces + 1
+        piece, self._num_allocations = self._num_allocations, self._num_allocations + 1
         self.events.append((piece, nbytes))
         return piece
 
@@ -83,7 +84,7 @@ class Allocations(TorchDispatchMode):
 
 
 def _workspace(func: Any, args: Any, result: Any) -> int:
-    """What a convolution on a CPU takes for itself: its tensors once more, in blocks that fit vector registers."""
+    """Return the bytes of a CPU convolution's workspace: a copy of its tensors in a blocked layout."""
     if "convolution" not in str(func) or not any(tensor.device.type == "cpu" for tensor in _tensors(args)):
         return 0
     return sum(tensor.nbytes for tensor in _tensors((args, result)))
@@ -95,12 +96,12 @@ def _tensors(tree: Any) -> Iterable[Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """What `footprint_job` measured of one model on one data set."""
+    """Memory of one model on one data set, as measured by `footprint_job`."""
 
     process_bytes: int
     data_bytes: int
     parameter_bytes: int
-    tensors: Sequence[tuple[int, int]]  # numbers in each trained tensor, bytes of each number
+    tensors: Sequence[tuple[int, int]]  # elements and element size of each trained tensor
     batch_line: Line
     load_changes: Sequence[Change]
     step_changes: Sequence[Change]
@@ -117,10 +118,7 @@ class Footprint:
 
 
 def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> Footprint:
-    """One worker, alone: bytes of the process, of its data and of its model; and what depends on a batch.
-
-    `state_bytes` has the memory that each of the optimisers keeps.
-    """
+    """Measure the memory of the process, its data, its model, a step and the state of each optimiser, on one worker."""
     meter = open_meter()
     process_bytes = meter.read().rss_bytes
     torch.manual_seed(recipe.seed)
@@ -149,7 +147,7 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
 def _lines(
     model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective
 ) -> tuple[Line, dict[str, list[Change]]]:
-    """The size of a loaded batch; and the memory taken and freed by loading one, a step on it, and an evaluation."""
+    """Return the size of a batch, and the allocations of loading it, of a training step and of an evaluation."""
     kept: list[Any] = []  # the batch
 
     def load(samples: int) -> None:
@@ -165,28 +163,25 @@ def _lines(
         forward(model.eval(), *data.test.batch(indices, 0), objective=objective, arithmetic=arithmetic)
         model.train()
 
-    def clear() -> None:
-        model.zero_grad()
-
     seen: dict[str, list[Any]] = {"load": [], "step": [], "judge": []}
     sizes: list[int] = []
     for samples in (SMALL, LARGE):
         for name, phase in (("load", load), ("step", train), ("judge", judge)):
-            clear()
-            seen[name].append(_watched(phase, samples))
+            model.zero_grad()
+            seen[name].append(_recorded(phase, samples))
         sizes.append(sum(tensor.nbytes for tensor in _tensors(kept)))
     return _line(*sizes), {name: changes_of(*both) for name, both in seen.items()}
 
 
-def _watched(phase: Callable[[int], None], samples: int) -> list[tuple[int, int | None]]:
+def _recorded(phase: Callable[[int], None], samples: int) -> list[tuple[int, int | None]]:
     allocations = Allocations()
     with allocations:
         phase(samples)
-        return list(allocations.events)  # what is freed later belongs to another phase
+        return list(allocations.events)  # without what is freed after the phase
 
 
 def changes_of(small: list[tuple[int, int | None]], large: list[tuple[int, int | None]]) -> list[Change]:
-    """The order of two batches with a line for every piece; where they differ, all of the larger one's grows alike."""
+    """Fit a line to each allocation of two batches; if their order differs, scale those of the larger one."""
     is_same = [(piece, nbytes is None) for piece, nbytes in small] == [(piece, nb is None) for piece, nb in large]
     if not is_same:
         return [(piece, None if nbytes is None else (0.0, nbytes / LARGE)) for piece, nbytes in large]
@@ -204,11 +199,11 @@ def bytes_at(line: Line, samples: int) -> int:
 
 
 def replay(changes: Iterable[Change], samples: int) -> Peaks:
-    """The same order of taking and freeing for another number of samples."""
+    """Return the peaks of the recorded allocations for another number of samples."""
     alive: dict[int, int] = {}
     heap = mapped = heap_peak = mapped_peak = 0
     for piece, line in changes:
-        nbytes = alive.pop(piece) * -1 if line is None else bytes_at(line, samples)
+        nbytes = -alive.pop(piece) if line is None else bytes_at(line, samples)
         if line is not None:
             alive[piece] = nbytes
         if abs(nbytes) >= LARGEST_BLOCK:
@@ -220,7 +215,7 @@ def replay(changes: Iterable[Change], samples: int) -> Peaks:
 
 
 def _state_bytes(config: OptimizerConfig, parameters: list[nn.Parameter]) -> int:
-    """What an optimiser keeps after a step on gradients of zero."""
+    """Return the size of an optimiser's state after one step."""
     copies = [nn.Parameter(torch.zeros_like(parameter)) for parameter in parameters]
     optimizer = build_optimizer(config, copies)
     for copy in copies:

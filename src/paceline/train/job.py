@@ -1,4 +1,4 @@
-"""One worker's part of a run: build, train, evaluate, and report what was measured."""
+"""Tasks of worker and server processes: warm up, train and report, serve."""
 
 from __future__ import annotations
 
@@ -12,24 +12,35 @@ from torch import nn
 from paceline.comm.wire_bytes import by_medium
 from paceline.data import load_data
 from paceline.models import build_model
-from paceline.recipe import Recipe
+from paceline.recipe import DataConfig, OptimizerConfig, Recipe
 from paceline.results.value import changed
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import Servers, Strategy, StrategySpec, Worker
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
+from paceline.train.losses import build_objective
 from paceline.train.optimizers import build_optimizer
 from paceline.train.predicted_traffic import own_links, predicted_traffic
 from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
-from paceline.train.step import Arithmetic
+from paceline.train.step import Arithmetic, forward_backward
 from paceline.train.trainer import Trainer
 
-ROUNDING = 1e-12  # drift of replicas that are the same bits: their mean is computed in float64
+ROUNDING = 1e-12  # drift of bitwise equal replicas, whose mean is computed in float64
+
+
+def warm_up() -> None:
+    """Run one step of a small model: the first optimiser of a process imports torch's compiler, which takes seconds."""
+    data = load_data(DataConfig(name="synthetic:1x28x28x2", train_samples=2, test_samples=1), seed=0)
+    model = build_model("lenet5", data)
+    optimizer = build_optimizer(OptimizerConfig(), model.parameters())
+    inputs, target = data.train.batch(torch.arange(2), 0)
+    forward_backward(model, inputs, target, objective=build_objective("cross-entropy"), arithmetic=Arithmetic())
+    optimizer.step()
 
 
 def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
-    """A worker ready to train: data loaded, replicas equal, strategy set up."""
+    """Load the data, build the model and set up the strategy of a worker."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     model = build_model(recipe.model.name, data)
@@ -37,15 +48,15 @@ def make_trainer(context: Context, recipe: Recipe, strategy: str) -> Trainer:
 
 
 def serve_job(context: Context, recipe: Recipe, strategy: str, **_: Any) -> None:
-    """A server's part of a run: the same data, model and optimiser as the workers', and no training."""
+    """Run a server, with the same data, model and optimiser as the workers."""
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, load_data(recipe.data, seed=recipe.seed))
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
 
 
 def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module) -> None:
-    """Serve until the workers are done; initial weights come from them."""
-    assert isinstance(strategy, Servers), "servers are only started for a strategy that has them"
+    """Serve until the workers are done; they send the initial weights."""
+    assert isinstance(strategy, Servers), "only strategies with servers start servers"
     train = recipe.train
     model = Arithmetic(train.precision, train.channels_last, context.device).place(model)
     optimizer = build_optimizer(recipe.optimizer, [p for p in model.parameters() if p.requires_grad])
@@ -57,10 +68,10 @@ def serve(context: Context, recipe: Recipe, strategy: Strategy, model: nn.Module
 def train_job(
     context: Context, recipe: Recipe, strategy: str, checkpoint: str, folder: str = "", steps_per_block: int = 0
 ) -> WorkerReport:
-    """Train under a strategy; rank 0 saves the mean model to `checkpoint` when that is not empty.
+    """Train and report the measurements; rank 0 saves the mean model to `checkpoint` unless it is empty.
 
-    Checkpoints on the way lie beside it. `folder` is the run's, where it is stored. With steps per block, every other
-    block of steps is not measured, to see what measuring costs.
+    Checkpoints of epochs are saved in the same folder. `folder` is the folder of a stored run. With `steps_per_block`,
+    every other block of steps is not measured, which shows the profiling overhead.
     """
     started = time.perf_counter()
     trainer = make_trainer(context, recipe, strategy)
@@ -76,25 +87,32 @@ def train_job(
 def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     context, recipe, comm = trainer.context, trainer.recipe, trainer.context.comm
 
-    def save_on_the_way(epoch: int) -> None:
+    def save_epoch(epoch: int) -> None:
         every = recipe.train.checkpoint_every
         if not every or (epoch + 1) % every:
             return
-        # Workers that run at their own pace ask nobody: rank 0 saves its own replica.
-        alone = as_asynchronous(trainer.strategy) is not None
-        state = own_state(trainer.model) if alone else mean_state(trainer.model, comm)
+        # No collective under an asynchronous strategy: rank 0 saves its own replica.
+        is_asynchronous = as_asynchronous(trainer.strategy) is not None
+        state = own_state(trainer.model) if is_asynchronous else mean_state(trainer.model, comm)
         if comm.rank == 0 and checkpoint:
-            facts = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
-            save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), facts)
+            metadata = {"model": recipe.model.name, "strategy": strategy, "epoch": str(epoch + 1)}
+            save_weights(state, Path(checkpoint).with_name(f"epoch-{epoch + 1}.safetensors"), metadata)
 
-    history = trainer.run(on_epoch=save_on_the_way)
+    history = trainer.run(on_epoch=save_epoch)
     wire = comm.wire()
-    counted, predicted_bytes = by_medium(comm, comm.counter), _predicted_network_bytes(trainer)
+    counted = by_medium(comm, comm.counter)
+    predicted = predicted_traffic(
+        trainer.strategy,
+        trainer.worker.specs,
+        rank=comm.rank,
+        world_size=comm.world_size,
+        num_steps=len(history.iteration_s),
+    )
     calls = sum(comm.counter.calls.values())
-    links = own_links(trainer.worker, trainer.strategy, len(history.iteration_s))
-    # Whatever finish() sends belongs to the run, but not to its steps; drift is what it finds.
+    links = own_links(trainer.worker, predicted)
+    # Traffic of finish() is not counted in the steps above. Drift is measured before finish() removes it.
     drift = replica_drift(trainer.model, comm)
-    apart = trainer.evaluate() if drift > ROUNDING else None
+    before_finish = trainer.evaluate() if drift > ROUNDING else None
     trainer.strategy.finish()
     if comm.rank == 0 and any(not torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
         context.emit({"kind": "warning", "text": "the loss diverged: parameters are not finite; try a smaller --lr"})
@@ -124,31 +142,17 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
         network_sent_bytes=counted["network"].sent_bytes,
         network_received_bytes=counted["network"].received_bytes,
         memory_sent_bytes=counted["memory"].sent_bytes,
-        predicted_network_sent_bytes=predicted_bytes,
+        predicted_network_sent_bytes=by_medium(comm, predicted)["network"].sent_bytes,
         links=links,
         num_operations=calls,
         train_loss=train.loss,
         train_accuracy=train.accuracy,
         test_loss=test.loss,
         test_accuracy=test.accuracy,
-        # Of this replica by itself, where replicas differed.
-        test_loss_before_finish=(apart or test).loss,
-        test_accuracy_before_finish=(apart or test).accuracy,
+        test_loss_before_finish=(before_finish or test).loss,
+        test_accuracy_before_finish=(before_finish or test).accuracy,
         replica_drift=drift,
         strategy_metrics=metrics_of(trainer.strategy),
         parameter_digest=parameter_digest(trainer.model),
         num_parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
     )
-
-
-def _predicted_network_bytes(trainer: Trainer) -> int:
-    """Bytes that the strategy predicts for this worker's steps, as far as they leave over a network."""
-    comm = trainer.context.comm
-    predicted = predicted_traffic(
-        trainer.strategy,
-        trainer.worker.specs,
-        rank=comm.rank,
-        world_size=comm.world_size,
-        num_steps=len(trainer.history.iteration_s),
-    )
-    return by_medium(comm, predicted)["network"].sent_bytes

@@ -1,4 +1,4 @@
-"""Optimisers by name: torch's own, and the two for large batches that torch lacks, LARS and LAMB."""
+"""Optimisers by name: those of torch, and LARS and LAMB for large batches, which torch lacks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.recipe import OptimizerConfig
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimiser that a recipe names. Momentum is for sgd and lars; the others have their usual constants."""
+    """Return the optimiser of a recipe. Momentum applies to sgd and lars; the others use their usual constants."""
     parameters = list(parameters)
     if not parameters:
-        raise UsageError("the optimizer got no parameters; give it those of a model")
+        raise UsageError("the optimizer got no parameters; pass those of a model")
     lr, weight_decay = config.lr, config.weight_decay
     match config.name:
         case "sgd":
@@ -36,7 +36,7 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
-    """The class that `build_optimizer` makes an object of."""
+    """Return the class of the optimiser that `build_optimizer` returns."""
     if name not in _CLASSES:
         raise unknown("optimizer", name, _CLASSES)
     return _CLASSES[name]
@@ -46,12 +46,12 @@ Group = dict[str, Any]  # torch's parameter group
 
 
 class _LayerwiseOptimizer(Optimizer):
-    """Updates each tensor as one layer; `update` says how, and leaves gradients as they are."""
+    """Base of optimisers that update each tensor as one layer; `update` must not change gradients."""
 
     only_reads_gradients = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. Parameters without a gradient, and their state, stay as they are."""
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,8 +76,8 @@ class Lars(_LayerwiseOptimizer):
 
     Tensors of at most one dimension (biases, the parameters of norms) are updated with ratio 1 and without decay,
     and a layer whose weights or gradients are all zero with ratio 1. As in the paper, the learning rate is inside
-    the momentum: after a change of lr, and even at lr 0, what momentum holds is still spent. Because of `trust`, lr
-    is the share of its own length, in thousandths, that a layer moves: useful values are 10 to 1,000 times SGD's.
+    the momentum, so a change of lr does not affect updates already in the momentum buffer. Because of `trust`, lr is
+    the length of an update in thousandths of the layer's norm: useful values are 10 to 1,000 times those of SGD.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Lamb(_LayerwiseOptimizer):
     def update(self, parameter: Tensor, gradient: Tensor, *, group: Group) -> None:
         state = self.state[parameter]
         if not state:
-            # A tensor on the CPU, as torch's Adam keeps it: checkpoints hold tensors, and reading it waits for no GPU.
+            # A tensor on the CPU, as in torch's Adam: checkpoints hold tensors, and reading it does not wait for a GPU.
             state["step"] = torch.zeros((), dtype=torch.float32, device="cpu")
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
@@ -157,13 +157,13 @@ class Lamb(_LayerwiseOptimizer):
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    """The Euclidean length, in at least float32: squares of half-precision numbers overflow."""
+    """Return the Euclidean norm in at least float32: squares of half-precision numbers overflow."""
     length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
     return length
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """above / below, or 1 where either is 0; decided on the device, so that a GPU is not waited for."""
+    """Return above / below, or 1 if either is 0, without waiting for a GPU."""
     usable = (above > 0) & (below > 0)
     one = torch.ones_like(above)
     return torch.where(usable, above / torch.where(usable, below, one), one)

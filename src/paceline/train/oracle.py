@@ -1,4 +1,4 @@
-"""One process that plays all workers in turn and averages exactly: what every strategy is judged by."""
+"""The oracle: one process that computes the steps of all workers and averages exactly, the reference of strategies."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def oracle_steps(
     num_workers: int,
     on_spread: Callable[[float], None] | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """The parameters that exact agreement of that many workers gives, after each step.
+    """Yield the parameters after each step of exactly synchronised workers.
 
-    Gradients are averaged in the model's own precision with nothing but additions in order of rank. With BatchNorm
-    `sync` the global batch is one batch, because that is what synchronised statistics mean. `on_spread` hears in every
-    step how much of the workers' gradients cancels: the sum of their lengths over the length of their sum, 1 or more.
+    Gradients are averaged in the model's precision, added in order of rank. With BatchNorm `sync` the global batch is
+    computed as one batch. `on_spread` receives, in every step, the sum of the norms of the workers' gradients over the
+    norm of their sum: 1 or more, and larger the more they cancel.
     """
     alone = GlobalBatch(ThreadsComm.world(1)[0])
     arithmetic = Arithmetic(recipe.train.precision)
@@ -37,17 +37,17 @@ def oracle_steps(
     trained = [parameter for parameter in parameters.values() if parameter.requires_grad]
     optimizer = build_optimizer(recipe.optimizer, trained)
     objective = build_objective(recipe.train.loss)
-    num_players = 1 if recipe.train.batchnorm == "sync" else num_workers
+    num_shards = 1 if recipe.train.batchnorm == "sync" else num_workers
     plan = make_plan(
-        data.train, batch_size=recipe.batch_size, num_workers=num_players, seed=recipe.seed, order=recipe.data.order
+        data.train, batch_size=recipe.batch_size, num_workers=num_shards, seed=recipe.seed, order=recipe.data.order
     )
     total_steps = recipe.num_steps(len(data.train))
     for step in range(total_steps):
         epoch, index = divmod(step, plan.steps_per_epoch)
         counts = plan.counts(index)
         means = [torch.zeros_like(parameter) for parameter in trained]
-        lengths = 0.0
-        for rank in range(num_players):
+        norms = 0.0
+        for rank in range(num_shards):
             if counts[rank] == 0:
                 continue
             optimizer.zero_grad()
@@ -57,9 +57,9 @@ def oracle_steps(
             for mean, parameter in zip(means, trained, strict=True):
                 if parameter.grad is not None:
                     mean.add_(parameter.grad, alpha=share)
-            lengths += share * _length([parameter.grad for parameter in trained if parameter.grad is not None])
+            norms += share * _norm([parameter.grad for parameter in trained if parameter.grad is not None])
         if on_spread is not None:
-            on_spread(lengths / _length(means))
+            on_spread(norms / _norm(means))
         rate = learning_rate(
             step,
             optimizer=recipe.optimizer,
@@ -76,5 +76,5 @@ def oracle_steps(
         yield {name: parameter.detach().clone() for name, parameter in parameters.items()}
 
 
-def _length(tensors: list[Tensor]) -> float:
+def _norm(tensors: list[Tensor]) -> float:
     return float(torch.stack([tensor.double().square().sum() for tensor in tensors]).sum().sqrt())

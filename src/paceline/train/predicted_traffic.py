@@ -1,6 +1,4 @@
-"""Who hands how much to whom: what a worker's comm counted, beside what its strategy predicts.
-
-What a strategy should send over a whole run, from its own prediction for each step."""
+"""Traffic of a worker over a run: predicted by its strategy, and compared with the counted bytes of each link."""
 
 from __future__ import annotations
 
@@ -13,28 +11,10 @@ from paceline.results.run import Link
 from paceline.strategies import Strategy, Worker
 
 
-def own_links(worker: Worker, strategy: Strategy, num_steps: int) -> list[Link]:
-    """What this worker sent over each of its links, and what servers sent to it."""
-    comm = worker.comm
-    counted = bytes_by_link(comm, comm.counter)
-    place = {"rank": comm.rank, "world_size": comm.world_size}
-    predicted = bytes_by_link(comm, predicted_traffic(strategy, worker.specs, num_steps=num_steps, **place))
-    return [
-        Link(
-            source=link.sender,
-            target=link.receiver,
-            bytes=round(counted.get(link, 0.0)),
-            predicted_bytes=round(predicted.get(link, 0.0)),
-            medium=medium_of(link, comm, worker.servers),
-        )
-        for link in sorted(counted.keys() | predicted.keys())
-    ]
-
-
 def predicted_traffic(
     strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int, num_steps: int
 ) -> Counter:
-    """The operations of one worker over the first so many steps; only those of one period are worked out."""
+    """Predict the operations of one worker over a number of steps, from those of one period."""
     total = Counter()
     period = strategy.traffic_period(world_size)
     whole, rest = divmod(num_steps, period)
@@ -45,3 +25,20 @@ def predicted_traffic(
             total.nbytes[key] = total.nbytes.get(key, 0) + times * nbytes
             total.calls[key] = total.calls.get(key, 0) + times * counter.calls[key]
     return total
+
+
+def own_links(worker: Worker, predicted_operations: Counter) -> list[Link]:
+    """Return the counted and predicted bytes of each link of this worker, including those that servers sent to it."""
+    comm = worker.comm
+    counted = bytes_by_link(comm, comm.counter)
+    predicted = bytes_by_link(comm, predicted_operations)
+    return [
+        Link(
+            source=link.sender,
+            target=link.receiver,
+            bytes=round(counted.get(link, 0.0)),
+            predicted_bytes=round(predicted.get(link, 0.0)),
+            medium=medium_of(link, comm, worker.servers),
+        )
+        for link in sorted(counted.keys() | predicted.keys())
+    ]

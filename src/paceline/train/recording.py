@@ -1,6 +1,7 @@
-"""Who watches a run, by what its recipe asks for. A new observer is one more line here.
+"""Recording of a worker's run: the observers of its recipe, synchronised clocks, and all files collected on rank 0.
 
-Recording of a worker's run: synchronised clocks, an open file, and all files at rank 0 in the end."""
+A new observer is added in `make_observers`.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +27,22 @@ from paceline.train.trainer import Trainer
 
 
 def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None = None) -> list[Observer]:
-    """The observers of one worker beside its recorder, in the order in which they are told, after that one."""
-    members: list[Observer] = []
+    """Return the observers of one worker other than its recorder, in the order in which they are called after it."""
+    observers: list[Observer] = []
     injections = [one for one in map(Injection.parse, recipe.measure.inject) if one.rank == context.rank]
     if injections:
-        members.append(Injector(injections, [comm for comm in (context.comm, context.servers) if comm is not None]))
+        observers.append(Injector(injections, [comm for comm in (context.comm, context.servers) if comm is not None]))
     if recipe.measure.profile:
         steps = StepRange.parse(recipe.measure.profile, "--profile")
-        members.append(Profiler(steps, backend=context.comm.name, has_gpu=context.device.type == "cuda"))
+        observers.append(Profiler(steps, backend=context.comm.name, has_gpu=context.device.type == "cuda"))
     if recipe.measure.sample_hz > 0:
-        members.append(ResourceObserver(hz=recipe.measure.sample_hz, device=context.device))
-    members.append(_make_live(recipe, context, recorder, members))
-    return members
+        observers.append(ResourceObserver(hz=recipe.measure.sample_hz, device=context.device))
+    observers.append(_make_live(recipe, context, recorder, observers))
+    return observers
 
 
 def _make_live(recipe: Recipe, context: Context, recorder: Recorder | None, others: list[Observer]) -> Live:
-    resources = next((member for member in others if isinstance(member, ResourceObserver)), None)
+    resources = next((observer for observer in others if isinstance(observer, ResourceObserver)), None)
 
     def more() -> Row:
         return {"sent_bytes": context.comm.wire().sent_bytes, "resources": resources.latest if resources else None}
@@ -54,25 +55,25 @@ def _make_live(recipe: Recipe, context: Context, recorder: Recorder | None, othe
 
 @contextmanager
 def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterator[None]:
-    """Record everything that a worker does in the block. `folder` is rank 0's; every worker enters this together.
+    """Record the block. All workers enter it together; `folder` is that of rank 0.
 
-    A worker that cannot see that folder writes to one of its own, whose files travel to rank 0 when the block ends.
+    A worker that cannot see that folder writes to a temporary one, and sends its files to rank 0 when the block ends.
     """
     context, comm = trainer.context, trainer.context.comm
     shared = told_by_root(comm, folder)
-    is_apart = bool(shared) and context.rank != 0 and not Path(shared).is_dir()
-    own = tempfile.mkdtemp(prefix=f"paceline-worker-{context.rank}-") if is_apart else shared
+    is_remote = bool(shared) and context.rank != 0 and not Path(shared).is_dir()
+    own = tempfile.mkdtemp(prefix=f"paceline-worker-{context.rank}-") if is_remote else shared
     clock = agree_on_start(comm)
     recorder = _make_recorder(trainer, Path(own), clock) if own else None
-    members: list[Observer] = [recorder] if recorder is not None else []
-    trainer.observe([*members, *make_observers(trainer.recipe, context, recorder)], steps_per_block=steps_per_block)
+    observers: list[Observer] = [recorder] if recorder is not None else []
+    trainer.observe([*observers, *make_observers(trainer.recipe, context, recorder)], steps_per_block=steps_per_block)
     facts = RunFacts(
         rank=context.rank,
         world_size=context.world_size,
         total_steps=trainer.total_steps,
         steps_per_epoch=trainer.plan.steps_per_epoch,
         folder=own,
-        write=recorder.spool.write if recorder is not None else _forget,
+        write=recorder.spool.write if recorder is not None else _discard,
         run_time=clock.run_time,
     )
     try:
@@ -83,8 +84,8 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
     finally:
         trainer.observers.run_ends()
     if shared:
-        carry_to_root(comm, Path(shared), Path(own) if is_apart else None)
-    if is_apart:
+        carry_to_root(comm, Path(shared), Path(own) if is_remote else None)
+    if is_remote:
         shutil.rmtree(own)
     if recorder is not None and recorder.spool.error:
         context.emit({"kind": "warning", "text": f"worker {context.rank}: {recorder.spool.error}"})
@@ -100,6 +101,6 @@ def _make_recorder(trainer: Trainer, folder: Path, clock: Clock) -> Recorder:
         raise RunError(f"worker {context.rank} cannot write its file: {error.strerror}") from error
 
 
-def _forget(row: Row) -> None:
-    """Where nothing is stored, nobody reads it."""
+def _discard(row: Row) -> None:
+    """Writer of a run that is not stored."""
     del row

@@ -1,4 +1,4 @@
-"""Replicas as a whole: made equal at the start, compared, averaged, saved at the end."""
+"""Whole replicas: make them equal, compare, average and save them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.errors import RunError
 
 
 def make_equal(model: nn.Module, comm: Comm) -> None:
-    """Rank 0's parameters and buffers for everybody, whatever a user's factory did on each worker."""
+    """Broadcast the parameters and buffers of rank 0: a user's factory may differ between workers."""
     if comm.world_size == 1:
         return
     with comm.uncounted(), torch.no_grad():
@@ -26,12 +26,12 @@ def make_equal(model: nn.Module, comm: Comm) -> None:
 
 
 def parameter_digest(model: nn.Module) -> str:
-    """A hash of the trained parameters, bit by bit."""
+    """Return a hash of all bits of the parameters."""
     return _digest({name: p.detach() for name, p in model.named_parameters()})
 
 
 def all_equal(model: nn.Module, comm: Comm) -> bool:
-    """Whether parameters and buffers are the same bits on every worker."""
+    """Whether parameters and buffers are bitwise equal on all workers."""
     if comm.world_size == 1:
         return True
     own = torch.frombuffer(bytearray(bytes.fromhex(_digest(_tensors(model)))), dtype=torch.uint8)
@@ -40,7 +40,7 @@ def all_equal(model: nn.Module, comm: Comm) -> bool:
 
 
 def replica_drift(model: nn.Module, comm: Comm) -> float:
-    """How far the replicas are apart: max over workers of ||w - mean|| / ||mean||."""
+    """Return the drift of the replicas: max over workers of ||w - mean|| / ||mean||."""
     if comm.world_size == 1:
         return 0.0
     sums = torch.zeros(2, dtype=torch.float64)
@@ -51,17 +51,17 @@ def replica_drift(model: nn.Module, comm: Comm) -> float:
             comm.all_reduce(mean)
             mean /= comm.world_size
             sums += torch.stack([(own - mean).square().sum(), mean.square().sum()])
-        everybody = comm.all_gather(sums)
-    return max(float((apart / length).sqrt()) for apart, length in everybody)
+        gathered = comm.all_gather(sums)
+    return max(float((difference / norm).sqrt()) for difference, norm in gathered)
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
-    """This worker's model by the names that load_state_dict expects."""
+    """Return a copy of this worker's state_dict, on the CPU."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
 
 
 def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
-    """The mean model by the names that load_state_dict expects: floating-point tensors averaged over workers."""
+    """Return the state_dict with floating-point tensors averaged over workers, on the CPU."""
     state = own_state(model)
     if all_equal(model, comm):
         return state
@@ -74,15 +74,15 @@ def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
 
 
 def save_weights(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write weights as safetensors: whole, or not at all."""
-    beside = path.with_name(path.name + ".part")
+    """Write weights as safetensors, atomically."""
+    temporary = path.with_name(path.name + ".part")
     try:
-        save_file(state, beside, metadata=metadata)
-        beside.replace(path)
+        save_file(state, temporary, metadata=metadata)
+        temporary.replace(path)
     except (OSError, SafetensorError) as error:
         raise RunError(f"checkpoint {path.name} cannot be written: {error}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -1,13 +1,12 @@
-"""The learning rate of a step: scaled with the batch, warmed up, then constant, dropping or cosine.
+"""Learning-rate schedules: scaling with the batch size, warm-up, then constant, step or cosine.
 
-Scaling: lr belongs to `base_batch`; the peak is lr times batch_size / base_batch (linear), its root (sqrt), or lr.
+Scaling: lr is for `base_batch`. The peak is lr times batch_size / base_batch (linear), times its root (sqrt), or lr.
 
-Warm-up: linear over `warmup` epochs. Where scaling raises lr it rises from lr to the peak, as Goyal et al. (2017) do
-for large batches: lr itself is known to be safe, only the scaled one is not (so there is nothing to warm up where
-scaling does not raise lr). Without scaling it rises from peak / warm-up steps to the peak at its last step.
+Warm-up: linear over `warmup` epochs. With scaling, from lr to the peak, as in Goyal et al. (2017); there is no warm-up
+if scaling does not raise lr. Without scaling, from peak / warm-up steps to the peak at the last warm-up step.
 
-After it: `step` multiplies by step_factor every step_epochs epochs, counted from the start of training; `cosine`
-falls to 0 over the steps that remain and would reach it one step after the last.
+Afterwards `step` multiplies by step_factor every step_epochs epochs, counted from the start of training; `cosine`
+falls to 0 over the remaining steps and would reach it one step after the last.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def learning_rate(
     steps_per_epoch: int,
     total_steps: int,
 ) -> float:
-    """The learning rate of a step, counted from 0. Depends on its arguments alone."""
+    """Return the learning rate of a step, counted from 0."""
     peak = optimizer.lr * _scale(schedule, batch_size)
     warmup_steps = round(schedule.warmup * steps_per_epoch)
     if step < warmup_steps:

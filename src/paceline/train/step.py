@@ -1,4 +1,4 @@
-"""Forward and backward of one worker's batch: what every strategy, and the oracle, has in common."""
+"""Forward and backward of one worker's batch, the same for all strategies and the oracle."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.data.base import Tree
+from paceline.data.trees import Tree, call_model, cast_floats, first_tensor, num_samples, slice_tree, to_device
 from paceline.measure.observer import NOBODY, Observers
 from paceline.train.context import CPU
 from paceline.train.losses import Objective
-from paceline.train.trees import call_model, cast_floats, first_tensor, num_samples, slice_tree, to_device
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """In which numbers, memory layout and place a model computes."""
+    """Precision, memory layout and device of a model's computation."""
 
     precision: str = "fp32"
     channels_last: bool = False
@@ -50,7 +49,7 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker's batch gave: the mean loss, right answers out of how many, samples."""
+    """Mean loss, correct answers, answers and samples of a worker's batch."""
 
     loss: float
     num_right: int
@@ -71,9 +70,9 @@ def forward_backward(
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
     observers: Observers = NOBODY,
 ) -> Outcome:
-    """Add the gradient of the batch's mean loss to the parameters, in pieces when asked.
+    """Add the gradient of the batch's mean loss to the parameters, in at least `least_pieces` micro-batches.
 
-    `before_last` gives the context for every piece but the last: strategies synchronise on the last alone.
+    `before_last` returns the context of every micro-batch except the last: strategies synchronise on the last.
     """
     total = num_samples(inputs)
     num_pieces = -(-total // micro_batch_size) if micro_batch_size else 1
@@ -104,7 +103,7 @@ def forward_backward(
 
 @torch.no_grad()
 def forward(model: nn.Module, inputs: Tree, target: Tree, *, objective: Objective, arithmetic: Arithmetic) -> Outcome:
-    """The same without gradients."""
+    """Compute loss and accuracy of a batch without gradients."""
     inputs, target = arithmetic.prepare(inputs), arithmetic.prepare(target)
     with arithmetic.autocast():
         output = call_model(model, inputs)

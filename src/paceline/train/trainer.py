@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from paceline.comm import Comm
 from paceline.data import Data, make_plan
 from paceline.measure.observer import COMMUNICATION, Observer, Observers
 from paceline.recipe import Recipe
@@ -26,15 +27,14 @@ from paceline.strategies.capabilities import (
     watched_by,
     zero_grad,
 )
-from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, bring_together, prepare_batchnorm
+from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batchnorm, synchronise_statistics
 from paceline.train.context import Context
-from paceline.train.evaluate import Score, evaluate
+from paceline.train.evaluate import Score, TargetAccuracy, evaluate
 from paceline.train.losses import build_objective
 from paceline.train.optimizers import build_optimizer
 from paceline.train.replicas import make_equal
 from paceline.train.schedules import learning_rate
 from paceline.train.step import Arithmetic, Outcome, forward_backward
-from paceline.train.target import TargetAccuracy
 
 
 def _numbers() -> array[float]:
@@ -47,15 +47,15 @@ def _counts() -> array[int]:
 
 @dataclass
 class History:
-    """What a worker saw, step by step: 56 bytes each."""
+    """Measurements of a worker's steps, 56 bytes per step."""
 
-    iteration_s: array[float] = field(default_factory=_numbers)  # all of a step, data included
+    iteration_s: array[float] = field(default_factory=_numbers)  # including data
     data_s: array[float] = field(default_factory=_numbers)
     loss: array[float] = field(default_factory=_numbers)
     num_right: array[int] = field(default_factory=_counts)
     num_answers: array[int] = field(default_factory=_counts)
     num_samples: array[int] = field(default_factory=_counts)
-    sent_bytes: array[int] = field(default_factory=_counts)  # by the comm's own count, from the start to after the step
+    sent_bytes: array[int] = field(default_factory=_counts)  # cumulative, as counted by the comm
     evaluations: list[Evaluation] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
@@ -69,7 +69,7 @@ class History:
         self.num_samples.append(outcome.num_samples)
 
     def since(self, first_step: int) -> Score:
-        """Training loss and accuracy over this worker's samples from a step on."""
+        """Return training loss and accuracy over this worker's samples, starting at a step."""
         samples, answers = sum(self.num_samples[first_step:]), sum(self.num_answers[first_step:])
         pairs = zip(self.loss[first_step:], self.num_samples[first_step:], strict=True)
         loss = sum(loss * count for loss, count in pairs) / samples if samples else float("nan")
@@ -77,7 +77,7 @@ class History:
 
 
 class Trainer:
-    """One worker: a replica, its share of the data, and a strategy to agree with its peers."""
+    """One worker: a replica, its shard of the data, and a strategy that synchronises it with its peers."""
 
     def __init__(
         self,
@@ -112,23 +112,23 @@ class Trainer:
         if train.compile:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
-        self._is_last_piece = True
+        self._is_last_micro_batch = True
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in watched_by(strategy)]
         self.history = History()
         self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
 
     def observe(self, observers: Sequence[Observer], *, steps_per_block: int = 0) -> None:
-        """From now on the loop tells these; with steps per block, only of every other block of steps."""
+        """Set the observers of the loop; with `steps_per_block`, they observe every other block of steps."""
         synchronize = self._synchronize if self.context.device.type == "cuda" else None
         self.observers = Observers(observers, synchronize, steps_per_block=steps_per_block)
 
     def run(
         self, on_step: Callable[[int], None] | None = None, on_epoch: Callable[[int], None] | None = None
     ) -> History:
-        """Train to the end, or to the target.
+        """Train all steps, or until the target accuracy is reached.
 
-        `on_step` sees the replica after every step, `on_epoch` after every epoch, untimed.
+        `on_step` is called after every step, `on_epoch` after every epoch; only the time of `on_epoch` is not counted.
         """
         self.model.train()
         untimed_s = 0.0
@@ -140,8 +140,8 @@ class Trainer:
             if on_step is not None:
                 on_step(step)
             before = time.perf_counter()
-            if self._is_judged_after(step):
-                self._judge(step, epoch, before - started - untimed_s)
+            if self._is_evaluated_after(step):
+                self._evaluate_during_training(step, epoch, before - started - untimed_s)
             if on_epoch is not None and index == self.plan.steps_per_epoch - 1:
                 on_epoch(epoch)
             untimed_s += time.perf_counter() - before
@@ -151,54 +151,45 @@ class Trainer:
         asynchronous = as_asynchronous(self.strategy)
         if asynchronous is not None:
             asynchronous.wait_for_others()
-        for hook in self._hooks:  # a parameter's hook knows this trainer, a circle that is never collected
+        for hook in self._hooks:  # hooks and trainer form a reference cycle that is never collected
             hook.remove()
         self.observers.steps_end()
         return self.history
 
     def evaluate(self) -> Score:
-        """Judge the replica on the test set, BatchNorm's statistics brought together first."""
-        begin = self.observers.begin_phase("evaluation")
-        self._bring_together()
-        score = evaluate(
-            self.model, self.data.test, self.context.comm, objective=self.objective, arithmetic=self.arithmetic
-        )
-        self.observers.end_phase("evaluation", begin)
-        return score
+        """Synchronise BatchNorm statistics and evaluate the replica on the test set."""
+        return self._evaluate(self.context.comm)
 
-    def _is_judged_after(self, step: int) -> bool:
-        """Every so many epochs; with a target after every one, unless told otherwise, and at the end."""
+    def _is_evaluated_after(self, step: int) -> bool:
+        """Whether to evaluate: every `eval_every` epochs; with a target, every epoch by default, and after the last."""
         has_target = self.target.accuracy is not None
         every = self.recipe.train.eval_every or int(has_target)
         is_due = every > 0 and (step + 1) % (every * self.plan.steps_per_epoch) == 0
         return is_due or (has_target and step + 1 == self.total_steps)
 
-    def _judge(self, step: int, epoch: int, train_s: float) -> None:
-        score = self._evaluate_amid_the_run()
+    def _evaluate_during_training(self, step: int, epoch: int, train_s: float) -> None:
+        # No collective under an asynchronous strategy: each worker evaluates its own replica.
+        comm = self.context.comm if as_asynchronous(self.strategy) is None else None
+        score = self._evaluate(comm, before_batch=keep_alive_of(self.strategy))
         self.history.evaluations.append(
             Evaluation(step=step + 1, epoch=epoch + 1, train_s=train_s, loss=score.loss, accuracy=score.accuracy)
         )
-        self.target.judge(score.accuracy)
+        self.target.update(score.accuracy)
 
-    def _evaluate_amid_the_run(self) -> Score:
-        """As `evaluate`, but workers that run at their own pace judge their own replica, and ask nobody."""
+    def _evaluate(self, comm: Comm | None, *, before_batch: Callable[[], None] | None = None) -> Score:
         begin = self.observers.begin_phase("evaluation")
-        comm = self.context.comm if as_asynchronous(self.strategy) is None else None
         if comm is not None:
-            self._bring_together()
+            synchronise_statistics(self.model, self.recipe.train.batchnorm, comm, 1 / comm.world_size)
         score = evaluate(
             self.model,
             self.data.test,
             comm,
             objective=self.objective,
             arithmetic=self.arithmetic,
-            before_batch=keep_alive_of(self.strategy),
+            before_batch=before_batch,
         )
         self.observers.end_phase("evaluation", begin)
         return score
-
-    def _bring_together(self) -> None:
-        bring_together(self.model, self.recipe.train.batchnorm, self.context.comm, 1 / self.context.world_size)
 
     def _step(self, step: int, epoch: int, index: int) -> None:
         strategy, worker, context, observers = self.strategy, self.worker, self.context, self.observers
@@ -216,7 +207,7 @@ class Trainer:
         self.global_batch.has_samples = has_samples
         scale = loss_scale_of(strategy) if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
-        # Synchronised statistics are everybody's, samples or none; other ones must not learn from a stand-in.
+        # A worker without samples computes on a placeholder, which must not change unsynchronised statistics.
         keep = not has_samples and self.recipe.train.batchnorm != "sync"
         kept = [buffer.clone() for buffer in self._running_statistics()] if keep else []
         outcome = forward_backward(
@@ -234,7 +225,7 @@ class Trainer:
         for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
             buffer.copy_(value)
         for parameter in worker.parameters:
-            gradient_of(parameter)  # zeros where nobody's batch reached it: any number of workers trains alike
+            gradient_of(parameter)  # zeros if no worker used it, so that results do not depend on the number of workers
         begin = observers.begin_phase(COMMUNICATION)
         strategy.after_backward()
         observers.end_phase(COMMUNICATION, begin)
@@ -259,7 +250,7 @@ class Trainer:
     def _indices(self, epoch: int, index: int, *, has_samples: bool) -> torch.Tensor:
         if has_samples:
             return self.plan.shard(epoch, index, self.context.rank)
-        # A worker without samples still joins, with weight 0: it computes on somebody's, and it does not count.
+        # A worker without samples takes part with weight 0, and computes on samples of rank 0.
         return self.plan.shard(epoch, index, 0)[:1].repeat(2)
 
     def _running_statistics(self) -> list[torch.Tensor]:
@@ -279,11 +270,11 @@ class Trainer:
 
     @contextmanager
     def _no_sync(self) -> Iterator[None]:
-        self._is_last_piece = False
+        self._is_last_micro_batch = False
         with no_sync_of(self.strategy):
             yield
-        self._is_last_piece = True
+        self._is_last_micro_batch = True
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
-        if self._is_last_piece:
+        if self._is_last_micro_batch:
             self.strategy.on_gradient(parameter)

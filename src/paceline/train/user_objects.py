@@ -1,7 +1,7 @@
-"""Models, data and losses that are objects instead of names: found by reference, like a user's own file.
+"""Models, data and losses passed as objects, registered under names so that a recipe can refer to them.
 
-A recipe names its parts. What is given as an object is kept here under a name, and the recipe says
-`paceline.train.user_objects:NAME`; worker processes receive the objects through their parent's own pipe.
+The recipe refers to a registered object as `paceline.train.user_objects:NAME`, like to a user's file. Worker processes
+receive the objects through a pipe from their parent process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import pickle
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Copies:
-    """Builds a model by copying one: every run starts from the same weights."""
+    """Factory that copies a model, so that every run starts from the same weights."""
 
     model: nn.Module
 
@@ -39,7 +39,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Constant:
-    """Hands out the same object every time."""
+    """Factory that always returns the same object."""
 
     value: Any
 
@@ -47,34 +47,35 @@ class Constant:
         return self.value
 
 
-def give(name: str, value: Any) -> str:
-    """Keep an object under a name; the reference to it."""
+def register(name: str, value: Any) -> str:
+    """Register an object under a name and return the reference to it."""
     _objects[name] = value
     return f"{__name__}:{name}"
 
 
-def packed(names: list[str]) -> bytes:
-    """Objects as bytes for the workers' pipes; raises for what another process could not find again."""
+def pack(names: Sequence[str]) -> bytes:
+    """Pickle objects for worker processes; UsageError for objects that another process could not import."""
     values = {name: _objects[name] for name in names}
     try:
         data = pickle.dumps(values)
     except Exception as error:
         reason = str(error).partition("\n")[0]
-        raise UsageError(f"worker processes cannot be given these objects ({reason}); {_REMEDY}") from error
+        raise UsageError(f"these objects cannot be sent to worker processes ({reason}); {_REMEDY}") from error
     words = [argument for _, argument, _ in pickletools.genops(data) if isinstance(argument, str)]
     if "__main__" in words:
         name = words[words.index("__main__") + 1]
-        raise UsageError(f"worker processes cannot find {name!r}, which is defined in the main program; {_REMEDY}")
+        raise UsageError(f"worker processes cannot import {name!r}, which is defined in the main program; {_REMEDY}")
     return data
 
 
-_REMEDY = "put what they are made of into a file, and import it from there or give its name: 'file.py:factory'"
+_REMEDY = "define them in a file, and import them from there or pass its name: 'file.py:factory'"
 
 
 def unpack(data: bytes) -> None:
-    """Keep the objects that the parent of this process packed; only for bytes from a pipe of its own."""
+    """Register objects that the parent process packed. Only call it with bytes from the parent's pipe."""
     _objects.update(pickle.loads(data))
 
 
 def as_factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return a function that builds the model."""
     return Copies(model) if isinstance(model, nn.Module) else model
