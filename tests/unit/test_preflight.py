@@ -132,9 +132,7 @@ def test_parts_that_do_not_fit(user: str) -> None:
         preflight(Recipe().replace({**parts(user), "model.name": "torch.nn:Bilinear"}))
     assert "Bilinear" in str(caught.value)
     changes = parts(user, loss="loss")  # three scores where the loss expects one
-    with pytest.raises(
-        UsageError, match=r"model '.*:classifier' with loss '.*:loss' fails on data '.*:classes'"
-    ) as e:
+    with pytest.raises(UsageError, match=r"model '.*:classifier' with loss '.*:loss' fails on data '.*:classes'") as e:
         preflight(Recipe().replace(changes))
     assert "\n" not in str(e.value)
 
