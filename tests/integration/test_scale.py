@@ -88,10 +88,10 @@ def test_a_point_that_fails_loses_no_other(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (["--workers", "1,x"], "is not a list of numbers of workers"),
-        (["--workers", "1"], "alone shows no scaling"),
+        (["--workers", "1"], "shows no scaling"),
         (["--mode", "stong"], "did you mean 'strong'"),
         (["--strategies", "rign"], "did you mean 'ring'"),
-        (["--strategies", "one-worker"], "names no strategies to scale"),
+        (["--strategies", "one-worker"], "has no strategies to scale"),
         (["--batch-size", "3"], "smaller than 4 workers"),
         (["--mode", "weak", "--worker-batch-size", "30"], "larger than the 100 training samples"),
         (["--cluster", "nodes=2"], "more than the 2 nodes of the cluster"),

@@ -81,7 +81,7 @@ def test_stale_wants_no_later_update_than_stated() -> None:
     assert not verdict.kept
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.rank == 1
-    assert verdict.first_divergence.tensor == "an update 4 late, of 3 allowed"
+    assert verdict.first_divergence.tensor == "an update with staleness 4 (3 allowed)"
     assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).kept
 
 

@@ -103,7 +103,7 @@ def test_sentences(changes: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_no_gpu() -> None:
-    with pytest.raises(UsageError, match="--device cuda needs a GPU.*use --device cpu"):
+    with pytest.raises(UsageError, match=r"--device cuda needs a GPU.*use --device cpu"):
         preflight(Recipe().replace({**SMALL, "device": "cuda"}))
 
 

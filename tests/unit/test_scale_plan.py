@@ -39,8 +39,8 @@ def test_numbers_of_workers(text: str, numbers: tuple[int, ...]) -> None:
         ("two", "is not a list"),
         ("1.5", "is not a list"),
         ("1-999999", "names 999999 numbers"),
-        ("1", "alone shows no scaling"),
-        ("1,1", "alone shows no scaling"),
+        ("1", "shows no scaling"),
+        ("1,1", "shows no scaling"),
     ],
 )
 def test_numbers_that_are_none(text: str, sentence: str) -> None:
@@ -115,13 +115,13 @@ def test_who_cannot_run_with_a_number_is_refused_there_alone() -> None:
 @pytest.mark.parametrize(
     ("strategies", "workers", "sentence"),
     [
-        ("", "1,2", "names no strategies to scale"),
-        ("one-worker", "1,2", "names no strategies to scale"),
+        ("", "1,2", "has no strategies to scale"),
+        ("one-worker", "1,2", "has no strategies to scale"),
         ("rign", "1,2", "did you mean 'ring'"),
         ("ring:chunk=1", "1,2", "ring"),
         ("ring,ring", "1,2", "named twice"),
-        ("stepwise:exact_every=2", "1,2,4", "can run on none of 2, 4 workers: exact_every=2 shares the factor 2"),
-        ("stepwise+bf16,ring", "1,2", "can run on none of 2 workers"),
+        ("stepwise:exact_every=2", "1,2,4", "cannot run with 2, 4 workers: exact_every=2 shares the factor 2"),
+        ("stepwise+bf16,ring", "1,2", "cannot run with 2 workers"),
     ],
 )
 def test_mistakes_are_found_first(strategies: str, workers: str, sentence: str) -> None:
@@ -141,7 +141,7 @@ def test_every_worker_has_a_node_of_its_own() -> None:
         plan_of("ring", cluster__nodes=3)
     plan = plan_of("parameter-server,ring", cluster__nodes=4)
     assert [(row.point or {})["workers"] for row in plan.refused] == [4]
-    assert str(plan.refused[0].reason) == "4 workers and 1 server need 5 nodes, and the cluster has 4"
+    assert str(plan.refused[0].reason) == "4 workers and 1 server need 5 nodes, but the cluster has 4"
     assert plan.num_processes == 4
     assert plan.points[-1].recipe.cluster.nodes == 4
     assert plan_of("parameter-server").num_processes == 5

@@ -46,9 +46,9 @@ def asked(out: Path, *arguments: str) -> Said:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "a sweep varies something"),
+        ([], "a sweep needs a key to vary"),
         (["--vary", "batch-size=1,2"], "batch size 1 is smaller than 4 workers"),
-        (["--vary", "lr=0.1", "--remedies"], "remedies are for large batches"),
+        (["--vary", "lr=0.1", "--remedies"], "remedies need a varied batch size"),
         (["--vary", "lr=0.1", "--nnodes", "2"], "without --nnodes"),
         (["--resume", "nothing"], "there is no 'nothing'"),
         (["--vary", "batch-size=1000000,2000000"], "no point of the sweep can be run"),

@@ -44,8 +44,8 @@ def test_a_short_run_warms_up_for_half_of_its_epochs() -> None:
 @pytest.mark.parametrize(
     ("words", "remedies", "sentence"),
     [
-        ((), (), "a sweep varies something"),
-        (("lr=0.1",), ("linear",), "remedies are for large batches"),
+        ((), (), "a sweep needs a key to vary"),
+        (("lr=0.1",), ("linear",), "remedies need a varied batch size"),
         (("batch-size=8",), ("lasr",), "did you mean 'lars'"),
         (("batch-size=8",), ("lars:rate=2",), "unknown option of a remedy 'rate'"),
         (("batch-size=8",), ("lars", "lars"), "remedy 'lars' is named twice"),

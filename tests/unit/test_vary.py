@@ -63,7 +63,7 @@ def test_values_are_what_the_key_takes(word: str, values: tuple[Any, ...]) -> No
         (["batchsize=1,2"], "did you mean 'batch_size'"),
         (["batch-size=1,2", "train.batch_size=3"], "names train.batch_size twice"),
         (["batch-size=32,32"], "has '32' twice"),
-        (["strategies=ring,ddp"], "that is what compare compares; vary strategy"),
+        (["strategies=ring,ddp"], "a sweep runs one strategy per point; vary strategy"),
         (["name=a,b"], "it only names a run"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Collectives measured as nccl-tests counts them, every comm side by side in one run."""
+"""The bench command: time collectives on every comm in one run, with the bandwidths of nccl-tests."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from paceline.study.run_results import interval_of
 from paceline.train.context import Event
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-REFERENCE = "torch"  # what others are compared with, where it takes part
+REFERENCE = "torch"  # the baseline, if it is measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """What is measured; every mistake in it is found before anything starts."""
+    """The collectives, comms and sizes to measure, validated at construction."""
 
     ops: tuple[str, ...]
     comms: tuple[str, ...]
@@ -48,7 +48,7 @@ class BenchRequest:
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("warmup", 0), ("iterations", 1), ("threads", 1)):
             if getattr(self, name) < least:
-                raise UsageError(f"--{name} {getattr(self, name)} is too few: at least {least}")
+                raise UsageError(f"--{name} {getattr(self, name)} is too few; use at least {least}")
         if self.dtype not in DTYPES:
             raise unknown("dtype", self.dtype, DTYPES)
         for op in self.ops:
@@ -56,10 +56,10 @@ class BenchRequest:
                 raise unknown("op", op, [*OPS, "all"])
         for kind, names in (("op", self.ops), ("comm", self.comms), ("size", self.sizes)):
             if not names:
-                raise UsageError(f"there is no {kind} to measure")
+                raise UsageError(f"no {kind} to measure; name at least one")
             twice = first_repeated(names)
             if twice is not None:
-                raise UsageError(f"{kind} {twice!r} is named twice")
+                raise UsageError(f"{kind} {twice!r} is named twice; remove one")
         for size in self.sizes:
             if size % self.itemsize or not size:
                 raise UsageError(f"{size} bytes are not a whole number of {self.dtype} ({self.itemsize} bytes each)")
@@ -77,7 +77,7 @@ class BenchRequest:
 
     @property
     def reference(self) -> str:
-        """The comm that others are compared with."""
+        """The comm that the others are compared with."""
         return REFERENCE if REFERENCE in self.comms else self.comms[0]
 
     @property
@@ -85,13 +85,13 @@ class BenchRequest:
         return len(self.sizes) * len(self.ops) * (self.warmup + self.iterations)
 
     def numel(self, op: str, size: int) -> int:
-        """Elements of a tensor of that size; fewer, where it is cut into parts that would not be equal."""
+        """Return the elements of a tensor of `size` bytes, rounded down for operations that need equal parts."""
         numel = size // self.itemsize
         return numel - numel % self.workers if op in IN_PARTS else numel
 
 
 def parse_bytes(text: str) -> int:
-    """A size: 4096, 4K, 37M, 1G. K, M and G are powers of 1024, as nccl-tests has them."""
+    """Parse a size such as 4096, 4K, 37M or 1G. K, M and G are powers of 1024, as in nccl-tests."""
     match = re.fullmatch(r"\s*(\d{1,18})\s*([KMG]?)\s*", text, re.IGNORECASE)
     if not match:
         raise UsageError(f"size {text!r} is not a number of bytes such as 4096, 4K, 37M or 1G")
@@ -99,13 +99,13 @@ def parse_bytes(text: str) -> int:
 
 
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """From the least, each `factor` times the last, up to the most."""
+    """Return sizes from `least` to `most`, each `factor` times the previous one."""
     if least < 1:
         raise UsageError("--min-bytes must be at least 1")
     if least > most:
         raise UsageError(f"--min-bytes {least} is more than --max-bytes {most}")
     if factor < 2:
-        raise UsageError(f"--factor {factor} does not lead from one size to a larger one: at least 2")
+        raise UsageError(f"--factor {factor} is too small; use at least 2")
     sizes = [least]
     while sizes[-1] * factor <= most:
         sizes.append(sizes[-1] * factor)
@@ -117,7 +117,7 @@ def find_ops(text: str) -> tuple[str, ...]:
 
 
 def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The comms to measure, and why others are not among them; one that was asked for must be usable."""
+    """Return the comms to measure, and the reasons against the others; a comm named in `text` must be usable."""
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
         reasons = {name: reason_against(name, num_nodes) for name in between_processes}
@@ -134,10 +134,10 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
 
 
 def bus_factor(op: str, world_size: int) -> float:
-    """What algbw is multiplied by to get busbw: bytes that a worker must move per byte of the tensor.
+    """Return busbw / algbw: the bytes that each worker must move per byte of the tensor.
 
-    gather-scatter gives everybody the sum, as an all-reduce does, and is counted like one: so the two compare, and what
-    rank 0 moves beyond that shows as lost bandwidth.
+    gather-scatter has the same result as an all-reduce and the same factor, so that the two can be compared; the
+    additional bytes of rank 0 appear as lost bandwidth.
     """
     share = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}
@@ -146,7 +146,7 @@ def bus_factor(op: str, world_size: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Bandwidth:
-    """What follows from the slowest worker's times, and from those of the copies beside them."""
+    """Bandwidths from the slowest worker's times, and the limit from the plain copies of the same rounds."""
 
     time_s: TimeSummary
     algbw_bytes_per_s: float
@@ -158,7 +158,7 @@ class Bandwidth:
 def bandwidth(
     op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
 ) -> Bandwidth:
-    """The bandwidth of one operation on tensors of one size."""
+    """Return the bandwidth of one operation on tensors of one size."""
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
@@ -173,7 +173,7 @@ def bandwidth(
 
 
 def rows_of(plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]) -> list[CollectiveResult]:
-    """The rows of one operation at one size, from what every worker measured."""
+    """Return the rows of one operation at one size, from the times of every worker."""
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
         for trials in zip(*workers, strict=True)
@@ -211,7 +211,7 @@ def rows_of(plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Seque
     return rows
 
 
-def _tell(on_progress: Callable[[int, str], None], before: int, event: Event) -> None:
+def _report(on_progress: Callable[[int, str], None], before: int, event: Event) -> None:
     on_progress(before + event["rounds"], event["op"])
 
 
@@ -222,8 +222,8 @@ def bench(
     on_progress: Callable[[int, str], None],
     missing: dict[str, str] | None = None,
 ) -> Bench | None:
-    """Measure everything; None where this process is not the one that reports."""
-    started, surroundings = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
+    """Measure every operation, comm and size; return None if another process reports."""
+    started, facts = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
     rows: dict[str, list[CollectiveResult]] = {op: [] for op in plan.ops}
     rounds_per_size = plan.num_rounds // len(plan.sizes)
     for index, size in enumerate(plan.sizes):
@@ -236,11 +236,11 @@ def bench(
             "iterations": plan.iterations,
             "check": plan.check,
         }
-        # The comm that keeps workers together is the quickest here, and the same for all that are measured.
-        together = choose_comm(num_workers=plan.workers, num_nodes=plan.num_nodes)
-        task = Task(trial_job, arguments, num_workers=plan.workers, comm=together, threads=plan.threads)
+        # The barriers between trials use the fastest comm, the same for all measured comms.
+        barrier_comm = choose_comm(num_workers=plan.workers, num_nodes=plan.num_nodes)
+        task = Task(trial_job, arguments, num_workers=plan.workers, comm=barrier_comm, threads=plan.threads)
         before = index * rounds_per_size
-        workers = launcher.run(task, partial(_tell, on_progress, before))
+        workers = launcher.run(task, partial(_report, on_progress, before))
         on_progress(before + rounds_per_size, cases[-1][0])
         if not launcher.is_main:
             continue
@@ -256,5 +256,5 @@ def bench(
         copy_limit_bytes_per_s=max(results, key=lambda row: row.bytes).copy_limit_bytes_per_s,
         reference=plan.reference,
         unavailable=missing or {},
-        environment=surroundings,
+        environment=facts,
     )

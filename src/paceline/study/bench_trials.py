@@ -1,4 +1,4 @@
-"""What one worker does to measure collectives: every comm open at once, taking turns, beside a plain copy of memory."""
+"""The worker side of bench: time collectives on all comms in turn, with a plain memory copy for comparison."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ DTYPES = {
     "int64": torch.int64,
 }
 COPY = "copy"
-# Numbers repeat after so many: a prime, so that no piece of a tensor looks like one that belongs elsewhere.
+# Period of the test numbers: a prime, so that a misplaced chunk of a tensor differs from the expected one.
 PERIOD = 251
-LARGEST = 2  # of a worker's numbers; sums of them are exact in every number type, in any order
-TELL_EVERY_S = 0.25  # drawing a bar takes a core's time, too
+LARGEST = 2  # test number; sums are exact in every dtype and in any order
+REPORT_EVERY_S = 0.25  # drawing the progress bar takes CPU time
 
 
 class Trial(ABC):
-    """One way to do an operation on one comm. Its input is filled again before every time."""
+    """One implementation of an operation on one comm. Its input is refilled before every repetition."""
 
-    result: ClassVar[str] = "private"  # whose memory the result is in; see docs/commands.md
+    result: ClassVar[str] = "private"  # memory of the result; see docs/commands.md
 
     def __init__(self, comm: Comm, numel: int, dtype: torch.dtype) -> None:
         self.comm = comm
@@ -45,20 +45,20 @@ class Trial(ABC):
         return torch.zeros(self.numel, dtype=self.dtype)
 
     def fill(self) -> None:
-        """For timing: any numbers that do not grow out of range."""
+        """Fill the input for timing, with numbers whose sums do not overflow."""
         self.input.fill_(1)
 
     def fill_to_check(self) -> None:
-        """Numbers that differ from place to place and from worker to worker."""
+        """Fill the input with numbers that differ by position and worker."""
         self.input.copy_(self.numbers_of(self.comm.rank, self.input.numel()))
 
     @abstractmethod
     def do(self) -> None:
-        """What is timed."""
+        """Execute the timed operation."""
 
     @abstractmethod
     def is_right(self) -> bool:
-        """Whether what was done to numbers that were filled in to check came out right on this worker."""
+        """Whether the result of the operation after `fill_to_check` is correct on this worker."""
 
     def numbers_of(self, rank: int, numel: int) -> Tensor:
         return self._tiled(_one_period(rank), numel)
@@ -72,7 +72,7 @@ class Trial(ABC):
 
 
 class CopyTrial(Trial):
-    """What a comm is held against: each worker copies a buffer to another, all at once."""
+    """The upper limit for a comm: every worker copies one buffer to another at the same time."""
 
     def make_input(self) -> Tensor:
         self.output = torch.zeros(self.numel, dtype=self.dtype)
@@ -94,13 +94,13 @@ class AllReduceTrial(Trial):
 
 
 class PlainAllReduce(AllReduceTrial):
-    """On ordinary memory, where the comm has memory that it likes better."""
+    """All-reduce of ordinary memory, on a comm that provides faster memory of its own."""
 
     result: ClassVar[str] = "plain"
 
 
 class ReductionTrial(Trial):
-    """From the comm's own memory, filled beforehand as backward would fill it, to a result of one's own."""
+    """All-reduce from the comm's own memory, filled beforehand as in backward, to a private result."""
 
     is_shared: ClassVar[bool] = False
 
@@ -118,18 +118,18 @@ class ReductionTrial(Trial):
 
 
 class SharedReduction(ReductionTrial):
-    """The same to a result that all workers read in one place."""
+    """All-reduce from the comm's own memory to one result that all workers share."""
 
     result: ClassVar[str] = "shared"
     is_shared: ClassVar[bool] = True
 
     @property
-    def has_its_own_result(self) -> bool:
+    def has_separate_result(self) -> bool:
         return self.reduction.result.data_ptr() != self.reduction.own.data_ptr()
 
 
 class RingTrial(AllReduceTrial):
-    """Our own ring, of messages on the comm."""
+    """Ring all-reduce from point-to-point messages of the comm."""
 
     def make_input(self) -> Tensor:
         self._spare = Spare()
@@ -157,14 +157,14 @@ class ReduceScatter(Trial):
 
 
 class AllGather(Trial):
-    """Everybody's piece to everybody; the size is that of all pieces together."""
+    """All-gather; the size is that of all pieces together."""
 
     def make_input(self) -> Tensor:
         self.pieces: list[Tensor] = []
         return torch.zeros(self.numel // self.comm.world_size, dtype=self.dtype)
 
     def fill(self) -> None:
-        self.pieces = []  # memory goes back before the clock runs
+        self.pieces = []  # free the memory before timing starts
         super().fill()
 
     def do(self) -> None:
@@ -191,15 +191,15 @@ OPS: dict[str, type[Trial]] = {
     "gather-scatter": GatherScatterTrial,
     "ring": RingTrial,
 }
-IN_PARTS = ("reduce_scatter", "all_gather")  # a tensor of theirs is N equal parts
+IN_PARTS = ("reduce_scatter", "all_gather")  # the tensor consists of one equal part per worker
 
 
 def make_trials(op: str, comm: Comm, numel: int, dtype: torch.dtype) -> list[Trial]:
-    """The ways to do an operation on a comm: several for an all-reduce where the comm lends memory for it."""
+    """Return the trials of an operation on a comm: several for an all-reduce if the comm has memory of its own."""
     if op != "all_reduce" or type(comm).reduction is Comm.reduction:
         return [OPS[op](comm, numel, dtype)]
     shared = SharedReduction(comm, numel, dtype)
-    found: list[Trial] = [shared] if shared.has_its_own_result else []
+    found: list[Trial] = [shared] if shared.has_separate_result else []
     return [*found, ReductionTrial(comm, numel, dtype), PlainAllReduce(comm, numel, dtype)]
 
 
@@ -207,15 +207,15 @@ def trial_job(
     context: Context, *, comms: list[str], cases: list[tuple[str, int]], dtype: str, warmup: int, iterations: int,
     check: bool,
 ) -> list[list[Json]]:  # fmt: skip
-    """For each case (an operation and a number of elements): this worker's times on every comm, as plain values.
+    """Return this worker's times on every comm for each case (an operation and a number of elements).
 
-    In every round each comm has one turn, and the copy as well; who is first moves on by one. The context's own comm
-    does no more than keep the workers together: nobody's clock starts before all have filled their input.
+    Every round times each trial and the copy once, and the order rotates by one per round. The context's own comm only
+    does the barriers: timing starts after all workers have filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []
     num_rounds = 0
-    told = 0.0
+    reported = 0.0
     for op, numel in cases:
         trials: list[tuple[str, Trial]] = [("", CopyTrial(context.comm, numel, DTYPES[dtype]))]
         for name, comm in opened.items():
@@ -228,8 +228,8 @@ def trial_job(
                 if round_ >= warmup:
                     times[index].append(elapsed)
             num_rounds += 1
-            if context.rank == 0 and time.monotonic() - told > TELL_EVERY_S:
-                told = time.monotonic()
+            if context.rank == 0 and time.monotonic() - reported > REPORT_EVERY_S:
+                reported = time.monotonic()
                 context.emit({"kind": "progress", "rounds": num_rounds, "op": op})
         found.append(
             [
@@ -243,26 +243,26 @@ def trial_job(
                 for index, (name, trial) in enumerate(trials)
             ]
         )
-    context.comm.barrier()  # nobody closes what a slower peer still uses
+    context.comm.barrier()  # slower workers may still use the comms
     for comm in opened.values():
         comm.close()
     return found
 
 
-def _time(trial: Trial, together: Comm) -> float:
+def _time(trial: Trial, barrier_comm: Comm) -> float:
     trial.fill()
-    together.barrier()
+    barrier_comm.barrier()
     started = time.perf_counter()
     trial.do()
     return time.perf_counter() - started
 
 
-def _is_right(trial: Trial, together: Comm) -> bool:
+def _is_right(trial: Trial, barrier_comm: Comm) -> bool:
     trial.fill_to_check()
-    together.barrier()
+    barrier_comm.barrier()
     trial.do()
     is_right = trial.is_right()
-    together.barrier()  # a shared result stays until all have looked at it
+    barrier_comm.barrier()  # a shared result must not change until all workers have checked it
     return is_right
 
 

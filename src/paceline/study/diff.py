@@ -1,4 +1,4 @@
-"""Two runs or studies side by side: which rows became slower, and whether the measurements can tell."""
+"""The diff command: compare two runs or studies row by row, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from paceline.study.run_results import interval_of
 from paceline.worker_files import worker_files, worker_lines
 
 PARTS = ("step_s", "compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
-# Facts about the moment or the request, not about the machine.
+# Environment facts that do not describe the machine.
 _NOT_THE_MACHINE = {"command", "load_average"}
-# Keys that say what was compared, not how; the rows say what ran.
+# Recipe keys that the rows already show.
 _NOT_THE_WORK = {"description", "strategy", "strategies"}
 CANNOT_TELL, PASSED, FAILED = "cannot tell", "passed", "failed"
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two."""
+    """One of the two compared runs or studies."""
 
     stored: Stored
 
     def __post_init__(self) -> None:
         if self.stored.study == "quantize":
-            raise UsageError(f"{self.name!r} is a quantization: it has stages, and no steps to compare")
+            raise UsageError(
+                f"{self.name!r} is a quantization, which has no steps to compare; name a run or another study"
+            )
         if not self.results:
-            raise UsageError(f"{self.name!r} has nothing to compare: it is {self.stored.status} and measured nothing")
+            raise UsageError(f"{self.name!r} has no results to compare: it is {self.stored.status}")
 
     @property
     def name(self) -> str:
@@ -56,9 +58,9 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Timed steps of every run of a row, each the mean over its workers; empty where no worker's lines are left.
+        """Return the timed steps of every run of a row, as means over workers; empty if the workers' files are gone.
 
-        Rows of one label may differ in their point: a run belongs to the row that counts its mean.
+        Rows with the same label may be different points: a run belongs to the row whose repeats contain its mean.
         """
         found = []
         for folder in run_folders(self.stored.folder):
@@ -86,12 +88,12 @@ def _step_times(folder: Path, result: RunResult) -> list[float]:
         for file in worker_files(folder).values()
     ]
     first = result.warmup_steps
-    together = zip(*workers, strict=False)  # asynchronous workers may have made different numbers of steps
+    together = zip(*workers, strict=False)  # asynchronous workers may have different numbers of steps
     return [statistics.fmean(times) for times in together][first : first + result.timed_steps]
 
 
 def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
-    """B against A. With `most_percent`, every row is judged: is it slower by more than that?"""
+    """Compare B with A. With `most_percent`, the gate fails for rows that are slower by more than that."""
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]
     in_a, in_b = ([name_of(result) for result in side.results] for side in sides)
@@ -111,14 +113,14 @@ def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[RunResult, RunResult]]:
-    """Rows of the same label; where each side has a single row, those two, whatever they are called."""
+    """Pair rows by label; two sides with a single row each are paired regardless of the labels."""
     if len(a.results) == len(b.results) == 1:
         return [(a.results[0], b.results[0])]
     theirs = {name_of(result): result for result in b.results}
     pairs = [(result, theirs[name_of(result)]) for result in a.results if name_of(result) in theirs]
     if not pairs:
         labels = [", ".join(name_of(result) for result in side.results) for side in (a, b)]
-        raise UsageError(f"{a.name!r} and {b.name!r} have no strategy in common: {labels[0]} against {labels[1]}")
+        raise UsageError(f"{a.name!r} and {b.name!r} have no strategy in common: {labels[0]} and {labels[1]}")
     return pairs
 
 
@@ -151,7 +153,7 @@ def _most_sent(result: RunResult) -> int:
 
 
 def _ratio(sides: tuple[Side, Side], pair: tuple[RunResult, RunResult]) -> tuple[Ratio, str]:
-    """B's time over A's with an interval, from repeats where both have some, else from the steps of their runs."""
+    """Return time of B / time of A with an interval, from repeats if both have at least two, else from steps."""
     old, new = (_repeats(result) for result in pair)
     if min(len(old), len(new)) >= 2:
         return unpaired_ratio(new, old), "repeats"
@@ -170,14 +172,14 @@ def _verdict(interval: Interval | None) -> str:
 
 
 def _gate(interval: Interval | None, most: float) -> str:
-    """Failed only where the whole interval is beyond the limit, passed only where it is within."""
+    """Fail if the whole interval is above the limit, pass if the whole interval is within."""
     if interval is None or interval[0] <= most < interval[1]:
         return CANNOT_TELL
     return FAILED if interval[0] > most else PASSED
 
 
 def _split(pair: tuple[RunResult, RunResult]) -> dict[str, tuple[float, float]] | None:
-    """Where the time of a step goes, part by part, if both were measured so."""
+    """Return the split of the step time of both, if both were measured with one."""
     old, new = (result.split.mean if result.split is not None else None for result in pair)
     if old is None or new is None:
         return None
@@ -185,7 +187,7 @@ def _split(pair: tuple[RunResult, RunResult]) -> dict[str, tuple[float, float]] 
 
 
 def _flat_recipe(stored: Stored) -> Json:
-    """Every key of the recipe; keys that it does not have are as this version sets them."""
+    """Return every recipe key with its value; missing keys have this version's defaults."""
     return {**_flat(Recipe().to_dict()), **_flat(stored.recipe_values)}
 
 

@@ -1,4 +1,4 @@
-"""One judge per guarantee: decides from what the workers of a verification saw whether a strategy kept it. Pure."""
+"""One judge per guarantee: decide from the workers' reports whether a strategy meets its guarantee."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from paceline.strategies.capabilities import (
     steps_to_synchronisation,
 )
 
-EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16; a few steps of training amplify that by orders, not by seven
+EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16, and a few training steps amplify that by less than 1e7
 REALLY_DIFFERENT = 1e-6
-# Added to a drift bound that may be zero, in lengths of a step: float64 rounds at 1e-16 of a replica, and a step is not
-# a million times shorter than a replica.
+# Rounding allowance of the drift bound (which may be zero), relative to an update's norm: float64 rounds at 1e-16 of a
+# replica's norm, which is less than 1e6 times an update's.
 DRIFT_ROUNDING = 1e-9
 
-Seen = dict[str, list[ReplicaReport]]  # by optimiser: what each worker saw
+Seen = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge found. `kept` is the promise; a strategy that promises nothing has nothing to pass."""
+    """Result of a judge: `kept` is whether the guarantee holds, `has_promise` whether there is one."""
 
     error: float
     tolerance: float
@@ -38,7 +38,7 @@ class Verdict:
 
 
 def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float = 1.0) -> Verdict:
-    """The verdict of the judge for the strategy's guarantee."""
+    """Return the verdict of the judge for the strategy's guarantee."""
     return JUDGES[strategy.guarantee](strategy, num_workers, seen, spread)
 
 
@@ -48,17 +48,17 @@ def _exact(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
 
 
 def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
-    """The first step is off by no more than the codec's error, relative to what it moved.
+    """The error of the first step, relative to its update, is within the codec's error bound.
 
-    It moves by the mean gradient, and nothing is left over from before, while later gradients are taken at points that
-    differ already. Codecs state their error relative to what workers put in; the step is shorter by the spread.
+    Later steps are not judged, because their gradients are computed at replicas that differ already. Codecs state
+    their error relative to the workers' gradients; `spread` is the mean of their norms over the norm of their mean.
     """
     found = [d for d in _differences(seen, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)]
     return _within(strategy.codec.error_bound(num_workers) * spread, found)
 
 
 def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
-    """Replicas are the same bits wherever the strategy says that they are synchronised; and they have moved."""
+    """Replicas are bitwise equal after every synchronisation, and have changed since the start."""
     found = [
         _divergence(optimizer, worker, row, 0.0 if row.digest == first.digest else math.inf)
         for optimizer, workers in seen.items()
@@ -71,14 +71,14 @@ def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -
 
 
 def _partial(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
-    """No replica is further from the mean than stated; after `finish` all are the same bits, and they have moved."""
+    """Replicas stay within the drift bound, are bitwise equal after `finish`, and have changed since the start."""
     tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
     verdict = _within(tolerance, [*_drifts(seen), *_ends(seen)])
     return Verdict(verdict.error, tolerance, verdict.kept and _moved(seen), verdict.first_divergence)
 
 
 def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
-    """No update came later than stated, and after `finish` all replicas are the same bits; and they have moved."""
+    """Updates stay within the staleness bound; replicas are bitwise equal after `finish` and have changed."""
     bound = staleness_bound_of(strategy, num_workers)
     found = []
     for difference, worker in zip(
@@ -86,7 +86,7 @@ def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
     ):
         latest = worker.metrics[STALENESS]["max"] if bound is not None else 0
         if bound is not None and latest > bound:
-            late = f"an update {latest} late, of {bound} allowed"
+            late = f"an update with staleness {latest} ({bound} allowed)"
             difference = changed(difference, error=math.inf, tensor=late)
         found.append(difference)
     verdict = _within(0.0, found)
@@ -94,7 +94,7 @@ def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> V
 
 
 def _none(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
-    """Replicas really go their own ways, where there are several."""
+    """Several replicas differ from the oracle."""
     verdict = _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > REALLY_DIFFERENT
     return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_promise=False)
@@ -125,7 +125,7 @@ def _differences(seen: Seen, error_of: Callable[[ReplicaStep], float | None]) ->
 
 
 def _drifts(seen: Seen) -> Iterator[Divergence]:
-    """Distances from the mean replica after every step, in lengths of the longest update so far of any worker."""
+    """Distances from the mean replica after every step, relative to the longest update of any worker so far."""
     for optimizer, workers in seen.items():
         longest = 0.0
         for rows in zip(*(worker.steps for worker in workers), strict=True):
@@ -136,7 +136,7 @@ def _drifts(seen: Seen) -> Iterator[Divergence]:
 
 
 def _ends(seen: Seen) -> Iterator[Divergence]:
-    """How each worker's replica stands to rank 0's after `finish`."""
+    """Bitwise comparison of each worker's replica with rank 0's after `finish`."""
     for optimizer, workers in seen.items():
         for worker in workers:
             same = worker.final_digest == workers[0].final_digest
@@ -148,17 +148,17 @@ def _moved(seen: Seen) -> bool:
 
 
 def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: float) -> Divergence:
-    tensor = row.tensor or "all together"  # only a comparison with the oracle names one
+    tensor = row.tensor or "all together"  # only the comparison with the oracle has a tensor name
     return Divergence(optimizer=optimizer, rank=worker.rank, step=row.step, tensor=tensor, error=error)
 
 
 def steps_to_see(strategy: Strategy, num_workers: int) -> int:
-    """Enough steps for every start of a rotation and one more, or for a synchronisation and one step beyond it."""
+    """Return the steps to judge: a full rotation over workers, or one synchronisation, and one step more."""
     if strategy.guarantee is Guarantee.PARTIAL:
         return num_workers + 1
     return steps_to_synchronisation(strategy) + 1
 
 
 def or_infinite(error: float | None) -> float:
-    """A missing error and NaN count as the largest difference: no comparison may overlook them."""
+    """Replace a missing error or NaN by infinity, so that comparisons do not overlook it."""
     return math.inf if error is None or math.isnan(error) else error

@@ -56,8 +56,8 @@ def agreed_stragglers(repeats: Sequence[RunResult]) -> list[Straggler] | None:
     for repeat in measured:
         for one in repeat:
             found.setdefault((one.rank, one.phase), []).append(one)
-    agreed = [_median_straggler(ones) for ones in found.values() if len(ones) > len(measured) / 2]
-    return sorted(agreed, key=lambda one: -one.excess_s)
+    kept = [_median_straggler(ones) for ones in found.values() if len(ones) > len(measured) / 2]
+    return sorted(kept, key=lambda one: -one.excess_s)
 
 
 def _median_straggler(ones: list[Straggler]) -> Straggler:

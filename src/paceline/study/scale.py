@@ -1,4 +1,4 @@
-"""How strategies scale with workers: every point against one worker of the same code."""
+"""The scale study: strategies with increasing numbers of workers, compared with one worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ScalePoint:
     """One strategy with a number of workers in one mode."""
 
     mode: str
-    recipe: Recipe  # as it runs: with the batch that the mode gives to so many workers
+    recipe: Recipe  # with the batch size that the mode sets for this number of workers
     entry: Entry
 
     @property
@@ -39,13 +39,13 @@ class ScalePoint:
 
     @property
     def work(self) -> Work:
-        """What is measured. Points of both modes with the same work are measured once."""
+        """Key of the measurement. Points of both modes with the same work are measured once."""
         return self.entry.label, self.entry.num_workers, self.recipe.batch_size
 
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work, and the points that it is measured for."""
+    """One measurement and the points that share it."""
 
     points: tuple[ScalePoint, ...]
 
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def _shown(self) -> Entry:
-        """The entry under a label that tells it from those with other workers."""
+        """The entry with a label that includes the number of workers and the modes."""
         modes = " and ".join(point.mode for point in self.points)
         where = "" if self.entry.label == ONE_WORKER else f" on {self.entry.num_workers}"
         return replace(self.entry, label=f"{self.entry.label}{where}, {modes}")
@@ -83,7 +83,7 @@ def key_of(work: Work) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Study):
-    """All points; `recipe` is that of the largest, `refused` has the points that cannot run, with the reason."""
+    """Runs all points. `recipe` has the most workers; `refused` lists points that cannot run, with reasons."""
 
     name: ClassVar[str] = "scale"
     result_type: ClassVar[type[StudyResult]] = ScaleResult
@@ -91,7 +91,7 @@ class Scale(Study):
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "workers", "modes")
 
     recipe: Recipe
-    workers: tuple[int, ...]  # those beside the one worker
+    workers: tuple[int, ...]  # without 1, which is always measured
     modes: tuple[str, ...]
     points: tuple[ScalePoint, ...]
     refused: tuple[Failure, ...]
@@ -100,11 +100,11 @@ class Scale(Study):
 
     @classmethod
     def prepare(cls, recipe: Recipe, workers: Sequence[int], modes: Sequence[str], *, repeats: int = 1) -> Scale:
-        """Find every mistake in a request before anything starts; the recipe is the one of most workers."""
-        assert recipe.workers == max(workers), "both modes meet at the largest number of workers"
+        """Validate the request; `recipe` is the one with the most workers."""
+        assert recipe.workers == max(workers), "the recipe has the largest number of workers"
         texts = [text for text in recipe.strategies if text != ONE_WORKER]
         if not texts:
-            raise UsageError(f"recipe {recipe.name!r} names no strategies to scale; give some with --strategies")
+            raise UsageError(f"recipe {recipe.name!r} has no strategies to scale; add --strategies")
         numbers = tuple(number for number in workers if number > 1)
         _check_nodes(recipe, numbers)
         refused: list[Failure] = []
@@ -112,10 +112,10 @@ class Scale(Study):
         labels = [line[0].entry.label for line in lines]
         twice = first_repeated(labels)
         if twice is not None:
-            raise UsageError(f"strategy {twice!r} is named twice")
+            raise UsageError(f"strategy {twice!r} is named twice; remove one")
         references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]
         points = (*references, *(point for line in lines for point in line))
-        # Most workers have the largest batch and the fewest steps: what works there works with fewer.
+        # The most workers have the largest batch and the fewest steps: a recipe valid there is valid with fewer.
         facts = preflight(recipe, [line[-1].entry for line in lines])
         return cls(
             recipe=recipe,
@@ -136,7 +136,7 @@ class Scale(Study):
 
     @property
     def jobs(self) -> list[Job]:
-        """In the order in which they run: few workers before many."""
+        """Measurements in the order in which they run, from few workers to many."""
         by_work: dict[Work, list[ScalePoint]] = {}
         for point in sorted(self.points, key=lambda point: point.entry.num_workers):
             by_work.setdefault(point.work, []).append(point)
@@ -144,7 +144,7 @@ class Scale(Study):
 
     @property
     def ordered(self) -> list[ScalePoint]:
-        """In the order in which they are shown: mode by mode, strategy by strategy."""
+        """Points in the order in which they are shown: by mode, strategy and number of workers."""
         labels = list(dict.fromkeys(point.entry.label for point in self.points))
 
         def place(point: ScalePoint) -> tuple[int, int, int]:
@@ -154,7 +154,7 @@ class Scale(Study):
 
     @property
     def kept(self) -> dict[str, dict[str, int]]:
-        """What every mode keeps, as stored values."""
+        """The batch size that each mode keeps constant, as stored in the result."""
         found = {STRONG: {"batch_size": self.recipe.batch_size}, WEAK: {"worker_batch_size": worker_batch(self.recipe)}}
         return {mode: found[mode] for mode in self.modes}
 
@@ -166,7 +166,7 @@ class Scale(Study):
         return self.repeated([job.cell for job in self.jobs], self.repeats)
 
     def probe(self, progress: Progress) -> OverheadProbe | None:
-        """With most workers, under the strategies that did not fail there."""
+        """Measure the profiling overhead with the most workers, among the strategies that did not fail there."""
         largest = [job for job in self.jobs if job.entry.num_workers == self.recipe.workers]
         able = [job.entry for job in largest if job.cell.key not in progress.failures]
         if not able:
@@ -208,7 +208,7 @@ class Scale(Study):
 
 
 def parse_workers(text: str) -> tuple[int, ...]:
-    """`1,2,3,4` or `1-4` as numbers, each once, from few to many."""
+    """Parse `1,2,3,4` or `1-4` into sorted, distinct numbers."""
     numbers: set[int] = set()
     for word in (word.strip() for word in text.split(",")):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word)
@@ -216,10 +216,12 @@ def parse_workers(text: str) -> tuple[int, ...]:
         if not 1 <= first <= last:
             raise UsageError(f"--workers {text!r} is not a list of numbers of workers such as 1,2,3,4 or 1-4")
         if last - first > 1000:
-            raise UsageError(f"--workers {text!r} names {last - first + 1} numbers of workers; name those to measure")
+            raise UsageError(
+                f"--workers {text!r} names {last - first + 1} numbers of workers; list only those to measure"
+            )
         numbers.update(range(first, last + 1))
     if numbers == {1}:
-        raise UsageError("--workers 1 alone shows no scaling: the one worker is always measured; name larger numbers")
+        raise UsageError("--workers 1 shows no scaling, because one worker is always measured; add larger numbers")
     return tuple(sorted(numbers))
 
 
@@ -230,7 +232,7 @@ def parse_mode(text: str) -> tuple[str, ...]:
 
 
 def worker_batch(recipe: Recipe) -> int:
-    """The batch that every worker keeps in weak scaling: its own, or its part of the global one with most workers."""
+    """Return the batch size per worker in weak scaling: as set, or the global batch size over the most workers."""
     return recipe.train.worker_batch_size or recipe.batch_size // recipe.workers
 
 
@@ -238,15 +240,15 @@ def _check_nodes(recipe: Recipe, numbers: Sequence[int]) -> None:
     nodes = recipe.cluster.nodes
     if nodes > 1 and numbers[-1] > nodes:
         raise UsageError(
-            f"--workers {numbers[-1]} is more than the {nodes} nodes of the cluster: workers would share nodes, and "
-            f"what a further node brings would not be seen; use up to {nodes}, or --cluster nodes={numbers[-1]}"
+            f"--workers {numbers[-1]} is more than the {nodes} nodes of the cluster, so workers would share nodes; "
+            f"use up to {nodes} workers, or --cluster nodes={numbers[-1]}"
         )
 
 
 def _line(
     text: str, recipe: Recipe, numbers: Sequence[int], modes: Sequence[str], refused: list[Failure]
 ) -> list[ScalePoint]:
-    """The points of one strategy. Where its words are wrong, or it can run nowhere, that is an error."""
+    """Return the points of one strategy; raise UsageError if it is malformed or can run with none of the numbers."""
     spec = StrategySpec.parse(text, recipe.codec)
     spec.build()
     found: list[ScalePoint] = []
@@ -264,7 +266,7 @@ def _line(
         found += [_point(entry, recipe, mode) for mode in modes]
     if not found:
         listed = ", ".join(map(str, numbers))
-        raise UsageError(f"strategy {text!r} can run on none of {listed} workers: {reasons[0]}")
+        raise UsageError(f"strategy {text!r} cannot run with {listed} workers: {reasons[0]}")
     return found
 
 
@@ -272,7 +274,7 @@ def _check_servers(entry: Entry, nodes: int) -> None:
     if nodes > 1 and entry.num_processes > nodes:
         servers = "1 server" if entry.num_servers == 1 else f"{entry.num_servers} servers"
         needed = f"{entry.num_workers} workers and {servers} need {entry.num_processes} nodes"
-        raise UsageError(f"{needed}, and the cluster has {nodes}")
+        raise UsageError(f"{needed}, but the cluster has {nodes}")
 
 
 def _point(entry: Entry, recipe: Recipe, mode: str) -> ScalePoint:

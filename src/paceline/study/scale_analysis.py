@@ -1,4 +1,4 @@
-"""Analysis of a scaling study: speed-up, efficiency, gains, and where they end. Pure: values in, values out."""
+"""Analysis of a scaling study: speed-up, efficiency, and the number of workers up to which throughput grows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
-    """The modes that were measured, strong scaling first."""
+    """Return the measured modes, strong scaling first."""
     found = {mode_of(row) for row in rows}
     return [mode for mode in MODES if mode in found]
 
@@ -28,12 +28,12 @@ def mode_of(row: Row) -> str:
 
 
 def reference_of(rows: Sequence[Row], mode: str) -> Row | None:
-    """The one worker that all points of a mode are measured by; None where it has no result."""
+    """Return the one-worker row that all points of a mode are compared with; None if it was not measured."""
     return next((row for row in rows if row.label == ONE_WORKER and mode_of(row) == mode), None)
 
 
 def lines_of(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
-    """The points of every strategy in one mode, by label, from few workers to many; the reference is not among them."""
+    """Group the rows of one mode by strategy, sorted by number of workers, without the reference."""
     found: dict[str, list[Row]] = {}
     for row in sorted(rows, key=_num_workers):
         if mode_of(row) == mode and row.label != ONE_WORKER:
@@ -43,7 +43,7 @@ def lines_of(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
 
 
 def with_scaling(rows: Sequence[Row]) -> list[Row]:
-    """The rows with their `scaling`, and strategies with equally many workers compared with each other."""
+    """Add `scaling` to the rows, and compare strategies with the same number of workers."""
     scaled: dict[tuple[str, str, int], Row] = {}
     for mode in modes_of(rows):
         reference = reference_of(rows, mode)
@@ -64,17 +64,18 @@ def _place(row: Row) -> tuple[str, str, int]:
 
 
 def best_of(rows: Sequence[Row]) -> Row:
-    """The point with the most samples per second, of those whose workers synchronise where there are some."""
+    """Return the point with the highest throughput, preferably one whose workers synchronise."""
     several = [row for row in rows if row.workers > 1]
     rivals = [row for row in several if row.guarantee != "NONE"] or several or rows
     return max(rivals, key=lambda row: row.samples_per_s)
 
 
 def paying(rows: Sequence[Row]) -> list[Paying]:
-    """For every mode and strategy: up to how many workers more of them pay.
+    """Return, for every mode and strategy, the number of workers up to which throughput grows.
 
-    From one worker on, a number pays when its throughput is above that of the last number that did, beyond noise.
-    `pays_until` is the last of them; 1 where none does, None where noise is not known (one repeat, or no reference).
+    A number of workers pays if its throughput is significantly above that of the last number that paid, starting from
+    one worker. `pays_until` is the last such number: 1 if there is none, None without a confidence interval (a single
+    repeat, or no reference).
     """
     found = []
     for mode in modes_of(rows):
@@ -106,7 +107,7 @@ def speedup_of(row: Row) -> float | None:
 
 
 def _climb(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
-    """The last number of workers that pays, its gain over the one before that did, and that of the next over it."""
+    """Return the last number of workers that pays, its gain, and the gain of the first later number that does not."""
     if reference is None:
         return 1, None, None
     last, reached, missed = reference, None, None
@@ -120,13 +121,13 @@ def _climb(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None
 
 
 def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
-    """One point against one worker, and against the point with fewer workers before it."""
+    """Compare a point with one worker, and with the point before it, which has fewer workers."""
     found = changed(_parts(row), gain=_gain(row, before) if before is not None else None)
     if reference is None:
         return found
     num_workers, alone_s = _num_workers(row), reference.iteration_s.mean
     speedup, bounds = _throughput(row, reference)
-    share = _work(row) / num_workers  # of one worker's step that is left to each
+    share = _work(row) / num_workers  # of the reference's step per worker
     pairs = zip(row.iteration_mean_s_repeats, reference.iteration_mean_s_repeats, strict=False)
     differences = interval95([ours - theirs * share for ours, theirs in pairs])
     return changed(
@@ -158,9 +159,9 @@ def _gain(row: Row, before: Row) -> Gain:
 
 
 def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
-    """Samples per second over those of another point, with an interval from repeats taken side by side.
+    """Return the throughput relative to another point, with a confidence interval from paired repeats.
 
-    A point that failed in a later repeat has fewer of them: those that both have are compared.
+    A point that failed in a later repeat has fewer repeats; only those of both points are paired.
     """
     work = _work(row) / _work(other)
     ours, theirs = row.iteration_mean_s_repeats, other.iteration_mean_s_repeats
@@ -173,7 +174,7 @@ def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
 
 
 def _parts(row: Row) -> Scaling:
-    """Where the time of a step goes, in seconds; nothing where that was not measured."""
+    """Return the split of the step time in seconds; empty if it was not measured."""
     if row.split is None:
         return Scaling()
     mean = row.split.mean
@@ -184,7 +185,7 @@ def _parts(row: Row) -> Scaling:
 
 
 def _compared(rows: Sequence[Row]) -> list[Row]:
-    """Strategies with equally many workers in one mode, by the repeats that all of them have."""
+    """Compare strategies with the same number of workers and mode, using the repeats that all of them have."""
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     same = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
     return [
@@ -194,7 +195,7 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
 
 
 def _work(row: Row) -> int:
-    """The samples of a step, in batches of the reference."""
+    """Samples per step, in batches of the reference."""
     return _num_workers(row) if mode_of(row) == WEAK else 1
 
 

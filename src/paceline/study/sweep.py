@@ -1,4 +1,4 @@
-"""One recipe with some keys varied: every point of the grid is a run."""
+"""The sweep study: one recipe with some keys varied, one run per point of the grid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from paceline.train.footprint import Footprint
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Study):
-    """Every point of a grid. Points that cannot run have a reason instead of an entry."""
+    """Runs every point of a grid. Points that cannot run have a reason instead of an entry."""
 
     name: ClassVar[str] = "sweep"
     result_type: ClassVar[type[StudyResult]] = SweepResult
@@ -44,7 +44,7 @@ class Sweep(Study):
     remedies: tuple[Remedy, ...]
     points: tuple[SweepPoint, ...]
     footprints: Mapping[FootprintKey, Footprint]
-    not_predicted: tuple[str, ...] = ()  # why the memory of some points is not known, in sentences
+    not_predicted: tuple[str, ...] = ()  # reasons why the memory of some points is not predicted
     repeats: int = 1
 
     @classmethod
@@ -57,7 +57,7 @@ class Sweep(Study):
         repeats: int = 1,
         num_hosts: int = 1,
     ) -> Sweep:
-        """Find every mistake before anything starts, and predict the memory of every point on this machine."""
+        """Validate the request, and predict the memory of every point on this machine."""
         points = checked_points(recipe, axes, remedies, num_hosts=num_hosts)
         able = [point.recipe for point in points if point.entry is not None]
         # The memory of this machine says nothing about GPUs or other hosts.
@@ -97,7 +97,7 @@ class Sweep(Study):
         return self.repeated(cells, self.repeats)
 
     def refusal(self, cell: Cell) -> str:
-        """Why a point does not fit into the memory that is available now; empty where it does, or is not known."""
+        """Return why a point does not fit into the available memory; empty if it fits or has no prediction."""
         footprint = self.footprints.get(footprint_key(cell.recipe))
         if footprint is None:
             return ""
@@ -121,7 +121,7 @@ class Sweep(Study):
         )
 
     def _rows(self, progress: Progress) -> list[Row]:
-        """The points that were measured; compared where a step of each is the same piece of work."""
+        """Rows of the measured points, compared with each other if a step does the same work at every point."""
         done = [point for point in self.points if progress.of(point.label)]
         rows = [
             changed(
@@ -160,7 +160,7 @@ class Sweep(Study):
         ]
 
     def _not_measured(self, progress: Progress) -> list[tuple[SweepPoint, CellFailure | None]]:
-        """Points that were refused in the plan, which have no failure, and those that failed since."""
+        """Points refused in the plan (without a failure), and points that were refused or failed when they ran."""
         found = [(point, progress.failures.get(point.label)) for point in self.points]
         return [(point, failure) for point, failure in found if point.reason or failure is not None]
 
@@ -168,9 +168,9 @@ class Sweep(Study):
 def checked_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy], *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Every point, with a reason where it cannot run; a sweep of which no point can run is refused."""
+    """Return every point, with a reason if it cannot run; raise UsageError if no point can run."""
     points = []
-    host = functools.cache(examine)  # only if a point asks for nodes
+    host = functools.cache(examine)  # called only if a point has emulated nodes
     for point in make_points(recipe, axes, remedies, num_hosts=num_hosts):
         if point.entry is not None:
             try:

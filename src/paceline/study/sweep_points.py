@@ -1,6 +1,4 @@
-"""What a sweep varies: `KEY=V1,V2,...` as an axis, and one choice from every axis as a recipe.
-
-The points of a sweep: one choice from every axis, with and without remedies, each a recipe that can be run."""
+"""Axes and points of a sweep: parse `KEY=V1,V2,...`, and build one recipe per combination of values and remedy."""
 
 from __future__ import annotations
 
@@ -27,9 +25,9 @@ STRATEGY_OPTION = "strategy."
 NOT_VARIED = {
     "name": "it only names a run",
     "description": "it only describes a run",
-    "strategies": "that is what compare compares; vary strategy, which takes one at a time",
+    "strategies": "a sweep runs one strategy per point; vary strategy, or use paceline compare",
 }
-# What makes an iteration another piece of work, so that its time says nothing about the rest.
+# Iteration times of points that differ in one of these cannot be compared.
 WORK = ("model.name", "data.name", "data.image_size")
 NOTHING = "none"
 
@@ -42,7 +40,7 @@ class SweepAxis:
     values: tuple[Any, ...]
 
     def values_of(self) -> AxisValues:
-        """The axis as it is stored."""
+        """Return the axis as stored in the result."""
         return AxisValues(key=self.key, values=[_plain(value) for value in self.values])
 
     @staticmethod
@@ -53,17 +51,17 @@ class SweepAxis:
 
 
 def parse_vary(words: Sequence[str]) -> list[SweepAxis]:
-    """The axes of a grid from the command line's words."""
+    """Parse the values of --vary."""
     axes = [_axis(word) for word in words]
     keys = [axis.key for axis in axes]
     twice = first_repeated(keys)
     if twice:
-        raise UsageError(f"--vary names {twice} twice; put all its values into one")
+        raise UsageError(f"--vary names {twice} twice; put all its values into one --vary")
     return axes
 
 
 def make_axes(vary: Mapping[str, Sequence[Any]]) -> list[SweepAxis]:
-    """The same from values instead of words."""
+    """Build axes from Python values."""
     return [
         SweepAxis(resolve_key(name), tuple(tuple(value) if isinstance(value, list) else value for value in values))
         for name, values in vary.items()
@@ -75,17 +73,17 @@ def _axis(word: str) -> SweepAxis:
     if not equals or not text:
         raise UsageError(f"--vary {word!r} is not KEY=V1,V2,...; an example: --vary batch-size=32,128,512")
     key = resolve_key(name)
-    # Values that are lists themselves hold commas: those are told apart by semicolons.
+    # Values that are lists contain commas, so semicolons separate them.
     pieces = [piece.strip() for piece in text.split(";" if _is_list(key) else ",")]
     values = tuple(_value(key, piece) for piece in pieces)
     twice = next((piece for piece, value in zip(pieces, values, strict=True) if values.count(value) > 1), None)
     if twice is not None:
-        raise UsageError(f"--vary {name} has {twice!r} twice")
+        raise UsageError(f"--vary {name} has {twice!r} twice; remove one")
     return SweepAxis(key, values)
 
 
 def resolve_key(name: str) -> str:
-    """A recipe key by its own name or by its option's: `train.batch_size`, `batch-size`; or `strategy.OPTION`."""
+    """Return the recipe key for `train.batch_size`, for its option name `batch-size`, or for `strategy.OPTION`."""
     wanted = name.strip().removeprefix("--").replace("-", "_")
     if wanted.startswith(STRATEGY_OPTION):
         return wanted
@@ -99,7 +97,7 @@ def resolve_key(name: str) -> str:
 
 
 def _names() -> dict[str, str]:
-    """Every name of every key; a key's own comes before another's option."""
+    """Map every key and every option name to its key; keys take precedence over option names."""
     found = {}
     for key, field in recipe_keys():
         flag = field.metadata["flag"].partition("/")[0].removeprefix("--").replace("-", "_")
@@ -109,7 +107,7 @@ def _names() -> dict[str, str]:
 
 
 def _type(key: str) -> tuple[Any, bool]:
-    """The type of a key's values, and whether it may be unset."""
+    """Return the type of a key's values, and whether the key may be unset."""
     hint = key_type(key)
     if isinstance(hint, types.UnionType):
         return next(part for part in hint.__args__ if part is not type(None)), True
@@ -121,7 +119,7 @@ def _is_list(key: str) -> bool:
 
 
 def _value(key: str, text: str) -> Any:
-    """A value as the recipe takes it; what is wrong with it is found when a recipe is made of it."""
+    """Parse a value; the recipe validates it later."""
     if not key.startswith(STRATEGY_OPTION):
         hint, may_be_unset = _type(key)
         if _is_list(key):
@@ -135,7 +133,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def varied(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:
-    """The recipe with one value of every axis."""
+    """Return the recipe with one value of every axis."""
     changes = {key: _plain(value) for key, value in choice.items() if not key.startswith(STRATEGY_OPTION)}
     options = {
         key.removeprefix(STRATEGY_OPTION): value_text(value) for key, value in choice.items() if key not in changes
@@ -150,7 +148,7 @@ def varied(recipe: Recipe, choice: Mapping[str, Any]) -> Recipe:
 
 
 def label_of(choice: Mapping[str, Any]) -> str:
-    """A choice in words: `batch_size 128, lr 0.1`."""
+    """Format a choice, for example `batch_size 128, lr 0.1`."""
     return ", ".join(
         value_text(value) if key == "strategy" else f"{short_key(key, choice)} {value_text(value)}"
         for key, value in choice.items()
@@ -158,7 +156,7 @@ def label_of(choice: Mapping[str, Any]) -> str:
 
 
 def short_key(key: str, among: Mapping[str, Any]) -> str:
-    """A key without its section, unless that is what tells it apart or says what it is."""
+    """Return a key without its section, unless the name is ambiguous; `model.name` becomes `model`."""
     section, _, name = key.rpartition(".")
     if name == "name" and section:
         return section
@@ -167,7 +165,7 @@ def short_key(key: str, among: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as a user writes it."""
+    """Format a value as it is written on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
@@ -176,7 +174,7 @@ def value_text(value: Any) -> str:
 
 
 def is_same_work(recipes: Sequence[Recipe]) -> bool:
-    """Whether an iteration of each is the same piece of work, so that their times can be compared."""
+    """Whether an iteration does the same work under every recipe, so that times can be compared."""
     return len({(*(_at(recipe, key) for key in WORK), recipe.batch_size) for recipe in recipes}) == 1
 
 
@@ -195,7 +193,7 @@ LONGEST_NAME = 80  # characters of a folder's name
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One recipe of a sweep. Where it cannot be run, `reason` says why and there is no entry."""
+    """One recipe of a sweep. If it cannot run, `reason` is set and `entry` is None."""
 
     choice: Changes
     remedy: str
@@ -209,29 +207,29 @@ class SweepPoint:
 
     @property
     def folder_name(self) -> str:
-        """The same for the same point, and no other's."""
+        """A stable name, unique to this point."""
         name = file_name_of(self.label.replace(", ", ","))
         digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
         return f"{name[:LONGEST_NAME]}-{digest}"
 
     @property
     def values(self) -> Point:
-        """The choice as stored values."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in self.choice.items()}
+        """The choice as stored in the result."""
+        return {key: _plain(value) for key, value in self.choice.items()}
 
 
 def make_points(
     recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy] = (), *, num_hosts: int = 1
 ) -> list[SweepPoint]:
-    """Every point of the grid, the last axis running fastest.
+    """Return every point of the grid; the last axis varies fastest.
 
-    A value that no point can be made of is a mistake in the request, and raised. What is impossible only together
-    with some values of other keys is a point with a reason.
+    A value that is invalid at every point raises UsageError. A combination that is invalid only with some values of
+    other keys is returned as a point with a reason.
     """
     if not axes:
-        raise UsageError("a sweep varies something: --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")
+        raise UsageError("a sweep needs a key to vary; add --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")
     if remedies and not BATCH_KEYS & {axis.key for axis in axes}:
-        raise UsageError("remedies are for large batches: vary batch-size or worker-batch-size with them")
+        raise UsageError("remedies need a varied batch size; add --vary batch-size=... or --vary worker-batch-size=...")
     choices = [
         dict(zip([axis.key for axis in axes], values, strict=True))
         for values in itertools.product(*(axis.values for axis in axes))

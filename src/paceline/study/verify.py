@@ -1,4 +1,4 @@
-"""The equivalence certificate: every strategy against one process that plays all workers, in float64."""
+"""The verify command: compare every strategy with the oracle, in float64."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Case:
 def cases(
     names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch", num_nodes: int = 1
 ) -> list[Case]:
-    """What is to be judged; without names every strategy that the comm can carry."""
+    """Return the cases to verify; without names, every strategy that the comm supports."""
     reason = reason_against(comm, num_nodes)
     if reason:
         raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
@@ -65,13 +65,13 @@ def cases(
 
 
 def not_carried(comm: str) -> dict[str, str]:
-    """The strategies that a comm cannot carry, with the reasons."""
+    """Return the strategies that a comm does not support, with the reasons."""
     reasons = {name: cls.unsupported(comms.get(comm)) for name, cls in available_strategies().items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def num_processes(todo: Sequence[Case]) -> int:
-    """Workers and servers that the largest case needs."""
+    """Return the number of workers and servers that the largest case needs."""
     return max(
         case.world_size + servers_of(StrategySpec.parse(case.strategy).build(), case.world_size) for case in todo
     )
@@ -80,7 +80,7 @@ def num_processes(todo: Sequence[Case]) -> int:
 def verify(
     todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[Certified], None]
 ) -> list[Certified]:
-    """Judge every case; rows in the order of the cases."""
+    """Verify every case; return rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)
@@ -107,7 +107,7 @@ def _recipe(model: str, world_size: int, optimizer: str) -> Recipe:
 
 
 def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
-    """The oracle's parameters after every step, in files; and its spread in the first step."""
+    """Write the oracle's parameters after every step to files; return its spread in the first step."""
     spreads: list[float] = []
     for optimizer in OPTIMIZERS:
         recipe = _recipe(model_name, world_size, optimizer)
@@ -125,11 +125,11 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
     num_servers = servers_of(strategy, case.world_size)
-    # Where replicas differ between steps, they are compared with their mean instead of with the oracle.
+    # Replicas that differ between synchronisations are compared with their mean instead of with the oracle.
     is_apart = guarantee is Guarantee.PARTIAL or (guarantee is Guarantee.PERIODIC and not num_servers)
     num_steps = max(STEPS, steps_to_see(strategy, case.world_size)) if is_apart else STEPS
     seen: Seen = {}
-    for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam turns rounding into signs
+    for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam amplifies rounding errors
         recipe = _recipe(case.model, case.world_size, optimizer).replace({"train.iterations": num_steps})
         task = Task(
             replica_job,
@@ -137,7 +137,7 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
                 "recipe": recipe,
                 "strategy": case.strategy,
                 "oracle": "" if is_apart else f"{folder}/{optimizer}",
-                # Where the oracle judges, bits need not be compared.
+                # Comparison with the oracle needs no digests.
                 "has_digests": guarantee not in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE),
                 "has_distances": is_apart,
             },
@@ -158,7 +158,7 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
         guarantee=guarantee.value,
         max_relative_error=verdict.error,
         tolerance=verdict.tolerance,
-        # A strategy that promises nothing has nothing to pass.
+        # A strategy without a guarantee cannot pass.
         passed=verdict.kept and bytes_equal and verdict.has_promise,
         meets_guarantee=verdict.kept and bytes_equal,
         bytes_as_predicted=bytes_equal,

@@ -1,4 +1,4 @@
-"""One worker that trains while its replica is inspected after every step: for certificates and proofs."""
+"""Worker job that trains and inspects its replica after every step, for verify and reproduce."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def replica_job(
     has_digests: bool = True,
     has_distances: bool = False,
 ) -> ReplicaReport:
-    """Train, and note for every step the bytes sent and predicted, and what else is asked for.
+    """Train, and record the bytes sent and predicted in every step, with digests and distances if requested.
 
-    `oracle` is a prefix of files: after a step the replica is compared with PREFIX-STEP.safetensors where that exists,
-    and after `finish` with PREFIX-final.safetensors. Digests of a large model take as long as a step of it. A distance
-    is that to the mean of all replicas.
+    `oracle` is a file prefix: after a step, the replica is compared with PREFIX-STEP.safetensors if that exists, and
+    after `finish` with PREFIX-final.safetensors. Digests of a large model take as long as a training step. Distances
+    are those to the mean of all replicas.
     """
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
@@ -77,7 +77,7 @@ def replica_job(
 
 
 class _Expected:
-    """The oracle's parameters, in files."""
+    """The oracle's parameters, read from files."""
 
     def __init__(self, prefix: str, trainer: Trainer) -> None:
         self._prefix = prefix
@@ -85,7 +85,7 @@ class _Expected:
         self._start = self._load("start")
 
     def compare(self, name: str, row: ReplicaStep) -> ReplicaStep:
-        """Add the distance to the oracle over the oracle's length, and over its path, where there is a file."""
+        """Add the distance to the oracle, relative to its norm and to its path from the start, if the file exists."""
         expected = self._load(name)
         if not expected:
             return row
@@ -106,7 +106,7 @@ class _Expected:
 
 
 class _Drift:
-    """How far a replica is from the mean of all, and how long the optimiser's updates are."""
+    """Distance of a replica from the mean of all replicas, and the norm of the longest optimiser update."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._comm, self._parameters = trainer.context.comm, trainer.worker.parameters

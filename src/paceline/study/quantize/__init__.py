@@ -1,4 +1,4 @@
-"""A trained model taken to integers as a study: every stage measured, stored and shown like any other."""
+"""The quantize study: convert a trained model to int8 and measure every stage."""
 
 from paceline.study.quantize.quantize import quantize
 from paceline.study.quantize.source import Loaded, QuantizeOptions, find_source, load_source

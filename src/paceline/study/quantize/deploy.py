@@ -1,4 +1,4 @@
-"""The model in files that ONNX Runtime runs: the same answers, what they weigh, and how long they take."""
+"""ONNX export: write fp32 and int8 files, and measure their accuracy, size and latency in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WARMUP, ROUNDS = 5, 40
 
 
 def deploy(judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path) -> Deployed:
-    """Write both files, judge them, and take times in turn; the graph is that of the float model."""
+    """Write both files, evaluate them, and measure latency; `graph` is that of the float model."""
     from paceline.quantize.onnx_model import write_onnx
 
     shape, threads = tuple(images.shape[1:]), torch.get_num_threads()
@@ -54,7 +54,7 @@ def _batch_of(images: Tensor, size: int) -> Tensor:
 
 @torch.no_grad()
 def take_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
-    """Seconds for one batch, all runners in turn, so that a slow moment of the machine meets all of them."""
+    """Measure seconds per batch, all runners in turn, so that noise affects all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in runners}
     for round_ in range(WARMUP + ROUNDS):
         for name, run in runners.items():
@@ -71,6 +71,6 @@ def _latency(runner: str, batch: int, values: list[float]) -> Latency:
 
 
 def _speedup(batch: int, times: dict[str, list[float]]) -> RunnerSpeedup:
-    """How many times as fast int8 is as fp32: round by round, since both met the same moment of the machine."""
+    """Return fp32 time / int8 time, paired by round, because noise affects both runners of a round alike."""
     ratios = [slow / quick for slow, quick in zip(times[FLOAT_RUNNER], times[INT8_RUNNER], strict=True)]
     return RunnerSpeedup(batch=batch, ratio=statistics.median(ratios), interval95=interval95_of_median(ratios))

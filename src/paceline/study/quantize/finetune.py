@@ -1,4 +1,4 @@
-"""Training on with rounding in the way, so that weights learn to bear it: on any workers, under any strategy."""
+"""Quantization-aware fine-tuning with any number of workers and any strategy."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
 from paceline.train.trainer import Trainer
 
-Plain = dict[str, Json]  # grids by tensor, as workers are sent them
+Plain = dict[str, Json]  # grids by tensor, as plain values for the workers
 
 
 def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
-    """As the model was trained, but for a few steps at a tenth of its learning rate, held where it is."""
+    """Return the training recipe with `steps` steps at a constant rate, by default a tenth of the original."""
     changes: Json = {"train.iterations": steps, "train.log_every": 0, "train.eval_every": 0}
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
     changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
-    changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # there is none left to have a mode
-    changes["train.precision"] = "fp32"  # fewer digits would round otherwise than the integers do
+    changes |= {"train.checkpoint_every": 0, "train.batchnorm": "local"}  # BatchNorm is folded already
+    changes["train.precision"] = "fp32"  # lower precision would round differently from int8
     return recipe.replace({**changes, "optimizer.lr": recipe.optimizer.lr / 10 if lr is None else lr})
 
 
@@ -52,7 +52,7 @@ def finetune(
     per_channel: bool,
     file: Path,
 ) -> tuple[Graph, Finetuned]:
-    """Train the rounded network on; the graph with its new weights, and how training went."""
+    """Fine-tune the fake-quantized network; return the graph with its new weights, and a summary."""
     task = Task(
         finetune_job,
         {
@@ -82,7 +82,7 @@ def finetune(
 
 
 def diverged(reason: str, recipe: Recipe) -> RunError:
-    """What was trained cannot be used."""
+    """Return the error for fine-tuning whose weights cannot be used."""
     return RunError(
         f"fine-tuning diverged after {recipe.train.iterations} steps at learning rate {recipe.optimizer.lr:g}: "
         f"{reason}; try a smaller --lr"
@@ -98,7 +98,7 @@ def finetune_job(
     per_channel: bool,
     checkpoint: str,
 ) -> Json:
-    """One worker: the rounded network through the usual trainer; rank 0 saves the mean of all replicas."""
+    """Train the fake-quantized network on one worker; rank 0 saves the mean of all replicas."""
     data, model = _build(recipe, source, grids, per_channel=per_channel)
     trainer = Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
     history = trainer.run()
@@ -123,14 +123,14 @@ def serve_finetune(
     per_channel: bool,
     checkpoint: str,
 ) -> None:
-    """A server's part: the same network, and no training."""
+    """Serve the parameters of the same network, without training."""
     del checkpoint
     _, model = _build(recipe, source, grids, per_channel=per_channel)
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
 
 
 def _build(recipe: Recipe, source: ModelSource, grids: Plain, *, per_channel: bool) -> tuple[Data, Simulated]:
-    """The rounded network as the parent has it, and the training data as the recipe wants it, augmentation too."""
+    """Build the fake-quantized network, and load the training data with the recipe's augmentation."""
     loaded = load_source(source)
     example, _ = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     known = {name: Grid(**values) for name, values in grids.items()}

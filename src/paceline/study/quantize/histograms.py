@@ -1,4 +1,4 @@
-"""What the report draws: how numbers are spread before and after, where ranges end, and what each layer lost."""
+"""Histograms of weights and activations for the report, with ranges and signal-to-noise ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHT_BINS, ACTIVATION_BINS = 101, 128
 
 
 def weight_pictures(graph: Graph, *, per_channel: bool) -> list[WeightPicture]:
-    """Every layer's weights before and after, in the same bins."""
+    """Return histograms of every layer's weights before and after rounding, with the same bins."""
     found = []
     for op in graph.layers:
         largest = float(op.weight.abs().max()) or 1.0
@@ -39,7 +39,7 @@ def weight_pictures(graph: Graph, *, per_channel: bool) -> list[WeightPicture]:
 
 
 def _counts(values: Tensor, largest: float) -> list[int]:
-    values = values.clamp(-largest, largest)  # a rounded weight may be a hair above the largest
+    values = values.clamp(-largest, largest)  # rounding may slightly exceed the largest weight
     return [int(count) for count in histogram_of(values, -largest, largest, WEIGHT_BINS).tolist()]
 
 
@@ -53,7 +53,7 @@ def activation_pictures(
     *,
     per_channel: bool,
 ) -> list[ActivationPicture]:
-    """Every tensor with the range that each method chose, and the signal over the noise of the chosen one."""
+    """Return a histogram of every tensor, with each method's range and the chosen method's signal-to-noise ratio."""
     rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
     noise = activation_noise(graph, Simulated(graph, rounding), images.split(25))
     kinds = {op.name: op.kind for op in graph.ops}

@@ -1,4 +1,4 @@
-"""A quantization from beginning to end: stages, files, pictures, stored in a folder of its own."""
+"""Run a quantization: evaluate every stage, write the files, and store the study."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from paceline.train.replicas import save_weights
 
 @dataclass(frozen=True, eq=False)
 class FineTuning:
-    """Fine-tuning, where it is asked for: by whom, and how."""
+    """Recipe, strategy and launcher of the fine-tuning."""
 
     recipe: Recipe
     entry: Entry
@@ -58,7 +58,7 @@ class FineTuning:
 
 
 def prepare(loaded: Loaded, request: QuantizeOptions) -> Graph:
-    """Trace the model, and refuse before anything is judged what cannot be had in integers."""
+    """Trace the model; raise UsageError if it cannot be quantized."""
     example, target = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     if not isinstance(example, Tensor):
         raise UsageError(
@@ -73,14 +73,14 @@ def prepare(loaded: Loaded, request: QuantizeOptions) -> Graph:
     if graph.left_in_float and not request.keep_float:
         raise UsageError(
             f"model {loaded.recipe.model.name!r} has operations without an integer form: {named(graph.left_in_float)}; "
-            "--keep-float leaves them in float and runs nothing in integers alone"
+            "use --keep-float to leave them in float (the model is then not evaluated in integers only)"
         )
     return graph
 
 
 @torch.no_grad()
 def _try_once(loaded: Loaded, example: Tensor, target: Any) -> None:
-    """Model, loss and data together: what does not fit is said before anything is judged."""
+    """Evaluate the loss of one small batch; raise UsageError if model, loss and data do not fit."""
     recipe = loaded.recipe
     try:
         build_objective(recipe.train.loss).loss(loaded.model(example), target)
@@ -88,7 +88,7 @@ def _try_once(loaded: Loaded, example: Tensor, target: Any) -> None:
         raise
     except Exception as error:  # whatever a user's model or loss raises
         raise UsageError(
-            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} cannot take data {recipe.data.name!r}: "
+            f"model {recipe.model.name!r} with loss {recipe.train.loss!r} fails on data {recipe.data.name!r}: "
             f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
 
@@ -102,17 +102,17 @@ def quantize(
     output: Path | None = None,
     tuning: FineTuning | None = None,
 ) -> tuple[Quantization, Path]:
-    """Every stage in turn; the study and its folder. Nothing is left of one that fails."""
+    """Run every stage; return the study and its folder. The folder is deleted if a stage fails."""
     graph = prepare(loaded, request)
     if request.onnx and graph.left_in_float:
         left = named(graph.left_in_float)
-        raise UsageError(f"no ONNX file can be written with {left} left in float; leave out --onnx and -o")
+        raise UsageError(f"no ONNX file can be written with {left} left in float; remove --onnx and -o")
     if tuning is not None:
         parameters = Simulated(graph, Rounding()).parameters()
         check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
     folder = Folder(out, stamped(f"quantize-{unstamped(loaded.source.name)}"))
     try:
-        study = _Work(loaded, request, graph, folder, listener).all_of_it(tuning)
+        study = _Work(loaded, request, graph, folder, listener).run(tuning)
     except BaseException:
         folder.discard()
         raise
@@ -123,18 +123,18 @@ def quantize(
 
 
 def _copy(file: Path, output: Path) -> None:
-    """Whole, or not at all."""
-    beside = output.with_name(f".{output.name}.part")
+    """Copy a file atomically."""
+    temporary = output.with_name(f".{output.name}.part")
     try:
         with disk_errors(output):
-            shutil.copyfile(file, beside)
-            beside.replace(output)
+            shutil.copyfile(file, temporary)
+            temporary.replace(output)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 class _Work:
-    """One quantization under way: the judge of its stages, and the images that it calibrates on."""
+    """State of a running quantization: the judge of its stages and the calibration images."""
 
     def __init__(
         self, loaded: Loaded, request: QuantizeOptions, graph: Graph, folder: Folder, listener: StageListener
@@ -143,9 +143,9 @@ class _Work:
         self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
         self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
         self._num_samples = min(request.samples, len(loaded.data.train))
-        self._images = torch.cat(list(self._batches()))[:200]  # for what is only compared, not judged
+        self._images = torch.cat(list(self._batches()))[:200]  # for distances and noise, not for accuracy
 
-    def all_of_it(self, tuning: FineTuning | None) -> Quantization:
+    def run(self, tuning: FineTuning | None) -> Quantization:
         started, stamp, facts = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
         loaded, request, graph, judge = self._loaded, self._request, self._graph, self._judge
         per_channel = request.per_channel
@@ -194,7 +194,7 @@ class _Work:
         )
 
     def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuned]:
-        """Fine-tuned weights on the grids that calibration chose."""
+        """Fine-tune the weights on the grids that calibration chose."""
         per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
         with tuning.launched() as launcher:
             graph, finetuned = finetune(
@@ -209,15 +209,15 @@ class _Work:
             )
         try:
             model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
-        except PacelineError as error:  # finite, and beyond what integers hold on these ranges
+        except PacelineError as error:  # finite weights that overflow the integer ranges
             raise diverged(str(error), tuning.recipe) from error
         return model, finetuned
 
     def _deploy(self, model: Quantized) -> tuple[Deployed | None, str]:
-        """Files for ONNX Runtime, or the reason why there are none."""
+        """Export to ONNX; return None and the reason if that is not possible or not requested."""
         if not self._request.writes_onnx:
             missing = " and ".join(missing_packages())
-            return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not asked for"
+            return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not requested"
         if self._graph.left_in_float:
             return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
         images, _ = floats_of(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))

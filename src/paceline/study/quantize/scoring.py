@@ -1,4 +1,4 @@
-"""How good a model is, whatever it computes in: loss and accuracy on the test set, and its answers."""
+"""Evaluation of a model, float or integer: loss, accuracy and predicted classes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Predict = Callable[[Tensor], Tensor]  # images to scores
 class ModelScore:
     loss: float
     accuracy: float | None
-    answers: Tensor  # the class of every sample, int64; empty where scores are not of classes
+    answers: Tensor  # predicted class of every sample, int64; empty if the model is no classifier
 
     def agreement(self, other: ModelScore) -> float | None:
-        """The share of samples that both give the same answer to."""
+        """Return the share of samples with the same prediction; None if there are none to compare."""
         if not len(self.answers) or len(self.answers) != len(other.answers):
             return None
         return float((self.answers == other.answers).double().mean())
 
 
 def floats_of(data: Dataset, indices: Tensor) -> Batch:
-    """Inputs as the model takes them: whatever floating-point type they are stored in."""
+    """Return a batch with floating-point inputs converted to float32."""
     inputs, target = data.batch(indices, 0)
     is_float = isinstance(inputs, Tensor) and inputs.is_floating_point()
     return (inputs.float() if is_float else inputs), target
@@ -38,7 +38,7 @@ def floats_of(data: Dataset, indices: Tensor) -> Batch:
 
 @torch.no_grad()
 def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> ModelScore:
-    """Judge a model on all of a data set; `on_batch` hears how many samples are done."""
+    """Evaluate a model on a data set; call `on_batch` with the number of samples done."""
     loss, right, answers, samples = 0.0, 0, 0, 0
     classes: list[Tensor] = []
     for indices in torch.arange(len(data)).split(BATCH):
@@ -57,7 +57,7 @@ def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Calla
 
 
 def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[[], Iterator[Tensor]]:
-    """The same random training images every time it is called, in batches."""
+    """Return a function that yields the same random training images in batches on every call."""
     generator = torch.Generator().manual_seed(seed)
     indices = torch.randperm(len(data), generator=generator)[:num_samples]
 
@@ -69,9 +69,9 @@ def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[
 
 
 def confusion(first: ModelScore, second: ModelScore, num_classes: int) -> list[list[int]]:
-    """How often the second answers each class where the first answers each: rows are the first's.
+    """Return the confusion matrix of two models' predictions; rows are those of the first.
 
-    A model may have more outputs than the data has classes. Of very many classes nobody could read a table.
+    A model may have more outputs than the data has classes. Empty above MOST_CLASSES, or if a model is no classifier.
     """
     if not len(first.answers):
         return []

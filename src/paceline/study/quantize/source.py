@@ -1,6 +1,4 @@
-"""What is asked of a quantization, checked before anything starts.
-
-What is quantized: the model of a run, or of a checkpoint, with its weights and its data, all checked to fit."""
+"""Input of a quantization: the validated options, and the model, weights and data of a run or checkpoint."""
 
 from __future__ import annotations
 
@@ -30,38 +28,35 @@ PERCENTILE = 99.99
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    calibration: str = AUTO  # methods separated by commas; auto: all of them, and the best goes on
+    calibration: str = AUTO  # methods separated by commas; auto tries all and keeps the best
     symmetric: bool = False
     percentile: float = PERCENTILE
     per_channel: bool = True
-    samples: int = 512  # of the training data, for calibration
-    keep_float: bool = False  # what has no integer form stays in float, and nothing is run in integers alone
-    onnx: bool | None = None  # None: where the packages are there
+    samples: int = 512  # training samples for calibration
+    keep_float: bool = False  # leave unsupported operations in float and skip the integer-only stage
+    onnx: bool | None = None  # None: if the packages are installed
     finetune: int = 0  # steps
 
     def __post_init__(self) -> None:
         if self.samples < 1:
-            raise UsageError(
-                f"--samples {self.samples}: the calibration set is empty; activations have no range without at least "
-                "one sample"
-            )
+            raise UsageError(f"--samples {self.samples}: the calibration set is empty; use at least one sample")
         if self.finetune < 0:
             raise UsageError(f"--finetune must be a number of steps, not {self.finetune}")
-        methods = {calibration.method for calibration in self.calibrations()}  # finds words that mean nothing
+        methods = {calibration.method for calibration in self.calibrations()}  # raises UsageError for unknown methods
         if self.percentile != PERCENTILE and "percentile" not in methods:
-            raise UsageError("--percentile is for the percentile method, which --calibration leaves out")
+            raise UsageError("--percentile needs the percentile method; add it to --calibration or remove --percentile")
         if self.onnx and missing_packages():
             raise UsageError(
-                f"ONNX files need {' and '.join(missing_packages())}, not installed here: pip install 'paceline[int8]'"
+                f"ONNX files need {' and '.join(missing_packages())}, not installed here; run pip install 'paceline[int8]'"
             )
 
     def calibrations(self) -> list[Calibration]:
-        """The methods that are tried, in their order."""
+        """Return the calibration methods in the order in which they are tried."""
         words = list(words_in(self.calibration))
         if words == [AUTO]:
             words = list(METHODS)
         if not words:
-            raise UsageError(f"--calibration names none of {', '.join(METHODS)}")
+            raise UsageError(f"--calibration is empty; use auto or some of {', '.join(METHODS)}")
         return [
             Calibration(method=word, symmetric=self.symmetric, percentile=self.percentile)
             for word in dict.fromkeys(words)
@@ -72,7 +67,7 @@ class QuantizeOptions:
         return not missing_packages() if self.onnx is None else self.onnx
 
     def stored(self) -> QuantizeRequest:
-        """The request as it stands in the result."""
+        """Return the request as stored in the result."""
         return QuantizeRequest(
             calibrations=[calibration.method for calibration in self.calibrations()],
             symmetric=self.symmetric,
@@ -89,7 +84,7 @@ FINAL = Path("checkpoints") / f"final{SUFFIX}"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where weights are, and the recipe that says what they are of."""
+    """A checkpoint and the recipe of its model and data."""
 
     name: str
     recipe: Recipe
@@ -108,7 +103,7 @@ class Loaded:
 
 
 def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
-    """A run by name, folder or `last`, or a file of weights; `changes` are to the run's recipe."""
+    """Find a run by name, folder or `last`, or a checkpoint file; apply `changes` to its recipe."""
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
         return _of_file(path, changes)
@@ -125,7 +120,7 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
-    """The run that was quantized: `last` after a quantization is that run again."""
+    """Return the run that a stored quantization started from, so that `last` works after a quantization."""
     try:
         return find(source, runs)
     except UsageError:
@@ -145,9 +140,7 @@ def _of_file(path: Path, changes: Mapping[str, Any]) -> ModelSource:
         missing = " and ".join(
             word for word, known in (("--model", model), ("--data", "data.name" in changes)) if not known
         )
-        raise UsageError(
-            f"checkpoint {path.name!r} lies outside a run, so that nothing says what it is of: add {missing}"
-        )
+        raise UsageError(f"checkpoint {path.name!r} is outside a run folder, so its recipe is unknown; add {missing}")
     return ModelSource(path.stem, Recipe().replace({**changes, "model.name": model}), path)
 
 
@@ -167,10 +160,12 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def load_source(source: ModelSource) -> Loaded:
-    """The model with its weights; weights of another model, or that are no numbers, are refused."""
+    """Load model, weights and data; raise UsageError if the weights do not fit or are not finite."""
     recipe = source.recipe
     if recipe.train.batchnorm == "off":
-        raise UsageError("the model was trained with --batchnorm off: without running statistics it cannot be folded")
+        raise UsageError(
+            "the model was trained with --batchnorm off, so BatchNorm has no statistics to fold; train with another mode"
+        )
     metadata = _metadata(source.checkpoint)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
     if len(data.train) == 0:
@@ -195,7 +190,7 @@ def load_source(source: ModelSource) -> Loaded:
 
 
 def _misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
-    """The first thing that does not fit; empty where all does."""
+    """Return the first mismatch between model and weights; empty if they fit."""
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in state:

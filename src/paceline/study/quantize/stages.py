@@ -1,4 +1,4 @@
-"""The way from floats to integers, one stage after the other, each judged on the test set."""
+"""Stages of a quantization, from float to integers only, each evaluated on the test set."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _ignore(*said: Any) -> None:
 class StageListener:
     """Progress callbacks of stages."""
 
-    stage_moves: Callable[[str, int, int], None] = _ignore  # a stage's name, samples done, samples in all
+    stage_moves: Callable[[str, int, int], None] = _ignore  # name of the stage, samples done, total samples
     stage_ends: Callable[[Stage], None] = _ignore
 
 
 @dataclass(eq=False)
 class Judge:
-    """Scores models on the test set, and keeps the table."""
+    """Evaluates stages on the test set and collects their rows."""
 
     data: Dataset
     objective: Objective
@@ -45,7 +45,7 @@ class Judge:
     scores: dict[str, ModelScore] = field(default_factory=dict)
 
     def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> ModelScore:
-        """Judge a stage; everything is compared with the first one, the float model."""
+        """Evaluate a stage and compare it with the first one, the float model."""
         started = time.perf_counter()
         found = score(
             predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))
@@ -70,7 +70,7 @@ class Judge:
 
 
 def weight_stages(judge: Judge, graph: Graph) -> None:
-    """Weights alone, in one scale for each layer and in one for each of its channels."""
+    """Evaluate int8 weights, with one scale per layer and with one per channel."""
     for key, per_channel in ((PER_TENSOR, False), (PER_CHANNEL, True)):
         model = Simulated(graph, Rounding(per_channel=per_channel))
         judge.stage(key, f"weights int8, {key.removeprefix('weights-').replace('-', ' ')}", model)
@@ -78,7 +78,7 @@ def weight_stages(judge: Judge, graph: Graph) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """A method with the grids that it chose, and how far scores on the calibration images moved."""
+    """A calibration method with its grids, and the distance of its outputs from the float model's."""
 
     calibration: Calibration
     grids: Mapping[str, Grid]
@@ -94,7 +94,7 @@ def activation_stages(
     per_channel: bool,
     images: Tensor,
 ) -> list[Calibrated]:
-    """Activations too, by every method of calibration."""
+    """Evaluate int8 weights and activations with every calibration method."""
     found = []
     for calibration in calibrations:
         grids = grids_for(histograms, calibration)
@@ -107,18 +107,18 @@ def activation_stages(
 
 @torch.no_grad()
 def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
-    """How far scores are from the float model's, as a mean square over images of the training data."""
+    """Return the mean squared difference from the float model's outputs on training images."""
     parts = [(model(part) - graph.run(part)).double().square().flatten() for part in images.split(50)]
     return float(torch.cat(parts).mean())
 
 
 def best_of(calibrated: list[Calibrated]) -> Calibrated:
-    """The one whose scores moved least on training images: the test set judges, and never chooses."""
+    """Return the method with the smallest distance on training images; the test set is not used to choose."""
     return min(calibrated, key=lambda one: one.distance)
 
 
 def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
-    """Biases too, then nothing but integers."""
+    """Evaluate int32 biases, then the integer-only network."""
     method = chosen.calibration.method
     model = quantized(graph, chosen.grids, per_channel=per_channel)
     simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
@@ -129,7 +129,7 @@ def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channe
 
 
 def tuned_stage(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
-    """The weights that fine-tuning left, in integers alone where that can be."""
+    """Evaluate the fine-tuned weights, in integers only if every operation has an integer form."""
     method = chosen.calibration.method
     model = quantized(graph, chosen.grids, per_channel=per_channel)
     if graph.left_in_float:

@@ -1,4 +1,4 @@
-"""Published experiments as studies: each runs here, with the published figures beside ours as a labelled reference."""
+"""The reproduce study: run published experiments and compare the results with the published figures."""
 
 from paceline.study.reproduce.experiment import Experiment, Length, experiment_names, load_experiment
 from paceline.study.reproduce.experiment_plan import ExperimentPlan

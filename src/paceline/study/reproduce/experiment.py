@@ -1,4 +1,4 @@
-"""What an experiment is: a recipe, how much of it runs, and what others published. Read from files of the package."""
+"""Experiments from TOML files of the package: a recipe, its short and full form, and the published tables."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from paceline.errors import unknown
 from paceline.recipe import Changes
 from paceline.results.value import Json
 
-Point = Changes  # `strategies` may name its own
+Point = Changes  # may contain its own `strategies`
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One row of somebody else's table; `ours` is the strategy that does the same here."""
+    """One row of a published table; `ours` is the corresponding strategy."""
 
     name: str
     ours: str
     point: Point = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)  # numbers, lists of them by rank, or words
+    figures: Mapping[str, Any] = field(default_factory=dict)  # numbers, lists of numbers by rank, or text
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedTable:
-    """Somebody else's table: where it is from, and on what it was measured."""
+    """A published table with its source and experimental setting."""
 
     source: str
     setting: str
@@ -37,15 +37,15 @@ class PublishedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How much of an experiment runs: the short form, or all of it."""
+    """The short or the full form of an experiment."""
 
-    is_whole: bool  # whether as many samples are seen as in the published experiment
-    data: tuple[str, ...]  # the first of them that is there
+    is_whole: bool  # whether training sees as many samples as the published experiment
+    data: tuple[str, ...]  # data sets in order of preference; the first available one is used
     strategies: tuple[str, ...]
     repeats: int
-    changes: Mapping[str, Any] = field(default_factory=dict)  # of the recipe
-    stand_in: Mapping[str, Any] = field(default_factory=dict)  # more changes where data is made up
-    unset: tuple[str, ...] = ()  # keys of the recipe that take their defaults
+    changes: Mapping[str, Any] = field(default_factory=dict)  # to the recipe
+    stand_in: Mapping[str, Any] = field(default_factory=dict)  # further changes for synthetic data
+    unset: tuple[str, ...] = ()  # recipe keys reset to their defaults
     points: tuple[Point, ...] = ({},)
 
 
@@ -55,29 +55,29 @@ class Experiment:
     title: str
     recipe: str
     epoch_samples: int  # of the published experiment
-    quantities: tuple[str, ...]  # what is compared; see figures.py
+    quantities: tuple[str, ...]  # compared quantities; see figures.py
     short: Length
     full: Length
     published: tuple[PublishedTable, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
-    cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, where they can be had
-    cluster_note: str = ""  # what the nodes are for
-    proof: tuple[str, ...] = ()  # strategies whose replicas are looked at after every synchronisation
-    target_accuracy: float | None = None  # when training counts as converged
-    shows_load: bool = False  # whether each worker's resources are part of the study
-    quantizes: bool = False  # whether the model of the first run is taken to integers, each stage a row
+    cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, if this machine supports them
+    cluster_note: str = ""  # purpose of the nodes
+    proof: tuple[str, ...] = ()  # strategies whose replicas are compared after every synchronisation
+    target_accuracy: float | None = None  # accuracy at which training counts as converged
+    shows_load: bool = False  # whether to report each worker's resources
+    quantizes: bool = False  # whether to quantize the model of the first run, with one row per stage
 
     def length(self, *, full: bool) -> Length:
         return self.full if full else self.short
 
 
 def experiment_names() -> dict[str, str]:
-    """Every experiment with its title."""
+    """Return the title of every experiment by name."""
     return {name: load_experiment(name).title for name in _files()}
 
 
 def load_experiment(name: str) -> Experiment:
-    """An experiment by name."""
+    """Load an experiment by name."""
     files = _files()
     if name not in files:
         raise unknown("experiment", name, files)

@@ -1,4 +1,4 @@
-"""What will be run of an experiment, on which data and where, and what a reader has to know of it; before it starts."""
+"""Plan of an experiment: the recipes to run, the data, emulated nodes or plain processes, and notes for the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYNTHETIC = "synthetic:"
 
 @dataclass(frozen=True)
 class Part:
-    """One point of the experiment: a recipe and what it is run under."""
+    """One point of the experiment: a recipe and its strategies."""
 
     point: Point
     recipe: Recipe
@@ -33,7 +33,7 @@ class ExperimentPlan:
     length: Length
     parts: list[Part]
     compares_accuracy: bool
-    notes: list[str]  # sentences that belong to every figure
+    notes: list[str]  # sentences that qualify all figures
 
     @property
     def recipe(self) -> Recipe:
@@ -47,7 +47,7 @@ class ExperimentPlan:
 def prepare(
     experiment: Experiment, *, full: bool = False, data_dir: str = "", device: str = "cpu", on_cluster: bool = True
 ) -> ExperimentPlan:
-    """Choose data and place by what is there, and find every mistake before anything starts."""
+    """Choose data and nodes by what is available, and validate the plan."""
     length = experiment.length(full=full)
     data, data_notes = _choose_data(length, data_dir)
     recipe = _base(experiment, length, data, data_dir, device)
@@ -80,7 +80,7 @@ def _base(experiment: Experiment, length: Length, data: str, data_dir: str, devi
 
 
 def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
-    """The first data set that is there; what stands in for another is said."""
+    """Return the first available data set, with a note if it is not the published one."""
     wanted = length.data[0]
     directory = data_directory(data_dir)
     for name in length.data:
@@ -88,7 +88,7 @@ def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
         if published is None or _is_there(published, directory):
             break
     else:
-        raise UsageError(f"none of {', '.join(length.data)} is in {directory}; name their folder with --data-dir")
+        raise UsageError(f"none of {', '.join(length.data)} is in {directory}; set the data folder with --data-dir")
     if name == wanted:
         return name, []
     if name.startswith(SYNTHETIC):
@@ -99,13 +99,13 @@ def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
 
 
 def _is_there(published: PublishedDataset, directory: Path) -> bool:
-    """All its files, or the archive that they come in."""
+    """Whether all files of a data set, or one of its archives, are in a directory."""
     whole = any((directory / archive).is_file() for archive in published.archive)
     return whole or len(published.find(directory)) == len(published.files)
 
 
 def _choose_place(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -> tuple[Recipe, list[str]]:
-    """Emulated nodes where the experiment wants them and this machine has them; what is used instead is said."""
+    """Use emulated nodes if the experiment has them and this machine supports them, with a note."""
     if not experiment.cluster:
         return settle_comm(recipe), []
     wanted = recipe.replace({f"cluster.{key}": value for key, value in experiment.cluster.items()})
@@ -121,19 +121,19 @@ def _choose_place(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -
 
 
 def _possible(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
-    """On GPUs every worker has one of its own."""
+    """Drop points with more workers than GPUs, since every worker needs a GPU of its own."""
     if device != "cuda":
         return list(points), []
     num_gpus = torch.cuda.device_count()
     found = [point for point in points if point.get("workers", 1) <= num_gpus]
     if not found:
-        raise UsageError(f"there are {num_gpus} GPUs here, and no part of the experiment does with so few")
+        raise UsageError(f"every point of the experiment needs more than the {num_gpus} GPUs here; use --device cpu")
     left = len(points) - len(found)
     return found, [f"{left} points need more than the {num_gpus} GPUs here and were left out."] if left else []
 
 
 def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
-    """Model and data are the same at every point and are tried together once."""
+    """Build the parts. Model and data are the same at every point, so one preflight covers all."""
     recipes = [_at(recipe, length, point) for point in points]
     entries = [make_entries(one.strategies, one) for one in recipes]
     largest = max(recipes, key=lambda one: one.batch_size)
@@ -145,12 +145,11 @@ def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
 
 
 def _at(recipe: Recipe, length: Length, point: Point) -> Recipe:
-    """The recipe of one point."""
     return recipe.replace({**_changes(point), "strategies": list(point.get("strategies", length.strategies))})
 
 
 def _changes(point: Point) -> Point:
-    """What a point changes in the recipe."""
+    """Return the recipe changes of a point."""
     return {key: value for key, value in point.items() if key != "strategies"}
 
 

@@ -1,6 +1,4 @@
-"""Our figures in the terms of a published table. Pure: values in, values out.
-
-What each worker took from its machine over a run: processor, memory, network, disk. Pure: values in, values out."""
+"""Figures of our runs in the quantities of a published table, and the resources that each worker used."""
 
 from __future__ import annotations
 
@@ -18,23 +16,23 @@ Repeats = Sequence[RunResult]
 
 @dataclass(frozen=True)
 class Scope:
-    """What a figure may depend on besides its own runs."""
+    """Context of a figure: the experiment and the runs of the other rows."""
 
     experiment: Experiment
-    others: Mapping[str, Repeats]  # repeats of every row of the study, by its key
-    batch_sizes: Mapping[str, int]  # samples of a step over all workers, by the same
+    others: Mapping[str, Repeats]  # repeats of every row, by key
+    batch_sizes: Mapping[str, int]  # global batch size of every row, by key
     compares_accuracy: bool
 
 
 @dataclass(frozen=True)
 class FigureColumn:
-    """One column: what it is, in what unit, and how it is had from runs."""
+    """One column: its name, its unit, and the function that computes it from runs."""
 
     name: str
     unit: str  # s, %, bytes, x (a ratio), or nothing
     ours: Callable[[str, Repeats, Scope], FigureValue]
-    is_accuracy: bool = False  # left out where accuracies cannot be compared
-    is_per_epoch: bool = False  # extrapolated unless a whole epoch was run
+    is_accuracy: bool = False  # omitted if accuracies cannot be compared
+    is_per_epoch: bool = False  # extrapolated if the run was shorter than an epoch
 
 
 def _iteration(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
@@ -46,7 +44,7 @@ def _train(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: A
 
 
 def steps_per_epoch(key: str, scope: Scope) -> int:
-    """Of the published experiment, with the batch of this row."""
+    """Return the steps in an epoch of the published experiment with the batch size of this row."""
     return -(-scope.experiment.epoch_samples // scope.batch_sizes[key])
 
 
@@ -56,7 +54,7 @@ def _epoch(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 
 def _alone(key: str, repeats: Repeats, scope: Scope) -> str | None:
-    """The row of one worker that this row is measured by: of the same batch per worker, where the batch is varied."""
+    """Return the key of the one-worker baseline: the same batch per worker if batch sizes vary, else the same batch."""
     single = [other for other, runs in scope.others.items() if runs and runs[0].workers == 1]
     size = repeats[0].workers
     weak = [other for other in single if scope.batch_sizes[other] * size == scope.batch_sizes[key]]
@@ -77,7 +75,7 @@ def _speedup(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 
 def _estimated(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    """As the published figure was had: what an epoch takes beyond the single worker's epoch over the workers."""
+    """Estimate communication per epoch as the published figure does: t_N - t_1 / N."""
     alone, size = _alone(key, repeats, scope), repeats[0].workers
     if alone is None or size == 1:
         return None
@@ -86,7 +84,7 @@ def _estimated(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 
 def _part(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
-    """Parts of a step, over an epoch."""
+    """Return a function for the seconds per epoch of some parts of the step."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:
         found = of_all(statistics.median, [_in_split(repeat, names) for repeat in repeats])
@@ -96,7 +94,7 @@ def _part(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
 
 
 def _share(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
-    """Parts of a step, of the step."""
+    """Return a function for the share of some parts in the step."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
         return of_all(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
@@ -120,7 +118,7 @@ def _final(name: str) -> Callable[[str, Repeats, Scope], float | None]:
 
 
 def _spread(key: str, repeats: Repeats, scope: Scope) -> str | None:  # noqa: ARG001
-    """Lowest and highest over seeds."""
+    """Lowest and highest test accuracy over seeds."""
     found = [score for repeat in repeats if (score := repeat.final.test_accuracy) is not None]
     if len(found) < max(len(repeats), 2):
         return None
@@ -144,7 +142,7 @@ def _replicas(key: str, repeats: Repeats, scope: Scope) -> str:  # noqa: ARG001
 
 
 def _sent(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
-    """Bytes of a step, mean over workers and steps."""
+    """Bytes sent per step, mean over workers and steps."""
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.sent_bytes for row in rows) / repeats[0].steps
 
@@ -155,7 +153,7 @@ def _share_of_ring(key: str, repeats: Repeats, scope: Scope) -> float | None:
 
 
 def _messages(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
-    """Messages that a worker sends in a step: every one is sent once and received once."""
+    """Messages sent per worker and step. Each counts as two operations: one send and one receive."""
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.num_operations for row in rows) / repeats[0].steps / 2
 
@@ -172,7 +170,7 @@ def _converged(name: str) -> Callable[[str, Repeats, Scope], FigureValue]:
 
 
 def convergence(result: RunResult, target: float | None) -> Evaluation | None:
-    """The first evaluation that reached the target; None where none did."""
+    """Return the first evaluation that reached the target; None if there is none."""
     if target is None:
         return None
     return next((row for row in result.evaluations if row.accuracy is not None and row.accuracy >= target), None)
@@ -207,7 +205,7 @@ QUANTITIES: dict[str, FigureColumn] = {
 
 
 def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, MeasuredFigure]:
-    """Every quantity of the experiment for one row of ours."""
+    """Return every quantity of the experiment for one of our rows."""
     figures = {}
     for name in scope.experiment.quantities:
         quantity = QUANTITIES[name]
@@ -221,7 +219,7 @@ def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, MeasuredF
 
 
 def load_of(result: RunResult) -> list[WorkerLoad]:
-    """A row per worker; None where something was not measured."""
+    """Return one row per worker, with None for values that were not measured."""
     samples = [] if result.resources is None else result.resources.per_worker
     counted = {} if result.network is None else {row.rank: row for row in result.network.per_worker}
     return [_load(row, counted.get(row.rank)) for row in sorted(samples, key=lambda row: row.rank)]
@@ -241,6 +239,6 @@ def _load(samples: WorkerResources, counted: WorkerNetwork | None) -> WorkerLoad
 
 
 def _last(values: Sequence[int | None] | None) -> int | None:
-    """A counter's value at the end."""
+    """Return the last known value of a counter."""
     found = [value for value in values or [] if value is not None]
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Whether an average is one: every rank's replica after every synchronisation, and the last one against the oracle."""
+"""Proof of exactness: compare all replicas after every synchronisation, and the final one with the oracle."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from paceline.train.oracle import oracle_steps
 
 
 def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> Iterator[Proof]:
-    """Yield a row per strategy: how often all ranks held the same bits after a synchronisation, and the final error.
+    """Yield a row per strategy: the synchronisations with bitwise equal replicas, and the final error.
 
-    In float64, so that the distance to the oracle is that of the algorithm and not of rounding.
+    Training runs in float64, so that rounding does not hide an error of the algorithm.
     """
     recipe = recipe.replace({"train.precision": "fp64", "train.eval_every": 0, "train.log_every": 0})
     with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
@@ -37,12 +37,12 @@ def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> It
 
 
 def _write_oracle(recipe: Recipe, file: Path) -> None:
-    """The parameters of one process that plays all workers, after the last step."""
+    """Write the oracle's parameters after the last step."""
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
     last: dict[str, Tensor] = {}
     num_threads = torch.get_num_threads()
-    torch.set_num_threads(recipe.threads)  # on a busy machine more of them wait for one another
+    torch.set_num_threads(recipe.threads)  # more threads contend on a busy machine
     try:
         for parameters in oracle_steps(recipe, data, build_model(recipe.model.name, data), recipe.workers):
             last = parameters
@@ -58,7 +58,7 @@ def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> 
 
 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
-    """The digests of all ranks against each other, step by step."""
+    """Compare the digests of all ranks step by step."""
     steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
     moved = len({digests[0] for digests in steps}) == len(steps)

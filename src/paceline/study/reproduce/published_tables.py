@@ -1,4 +1,4 @@
-"""Published rows beside ours: two tables that keep apart what others stated and what was measured here."""
+"""Published tables with the matching rows of our study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.study.reproduce.figures import QUANTITIES
 
 
 def side_by_side(experiment: Experiment, ours: Sequence[OurRow]) -> list[PublishedTable]:
-    """Every published table, each row with the key of the same row of ours, where it was run."""
+    """Return every published table; each row has the key of our matching row, if that ran."""
     return [
         PublishedTable(
             source=table.source,
@@ -31,7 +31,7 @@ def side_by_side(experiment: Experiment, ours: Sequence[OurRow]) -> list[Publish
 
 
 def is_same(row: ExperimentRow, ours: OurRow) -> bool:
-    """The same strategy at the same point; a row that names no point means the experiment's usual one."""
+    """Whether two rows have the same strategy and point; a published row without a point means the first point."""
     if row.ours != ours.label:
         return False
     if row.point:
@@ -40,7 +40,7 @@ def is_same(row: ExperimentRow, ours: OurRow) -> bool:
 
 
 def columns(experiment: Experiment) -> dict[str, PublishedColumn]:
-    """The compared quantities by name."""
+    """Return the compared quantities by name."""
     return {
         name: PublishedColumn(name=QUANTITIES[name].name, unit=QUANTITIES[name].unit) for name in experiment.quantities
     }

@@ -1,6 +1,4 @@
-"""Running an experiment: its points one after the other, then ours beside what was published.
-
-The model of an experiment in integers: every stage of its quantization as a row of ours."""
+"""The reproduce study: run the points of an experiment in turn, and optionally quantize its model."""
 
 from __future__ import annotations
 
@@ -31,11 +29,11 @@ from paceline.text import file_name_of
 
 @dataclass(kw_only=True)
 class Reproduce(Study):
-    """The points of an experiment as stages: each is complete before the next begins."""
+    """Runs the points of an experiment; each is complete before the next begins."""
 
     name: ClassVar[str] = "reproduce"
     result_type: ClassVar[type[StudyResult]] = Reproduction
-    varies_seed: ClassVar[bool] = True  # published accuracies are compared with ours over seeds
+    varies_seed: ClassVar[bool] = True  # accuracies are compared over seeds
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "name", "request")
 
     recipe: Recipe
@@ -56,7 +54,7 @@ class Reproduce(Study):
         on_cluster: bool = True,
         repeats: int | None = None,
     ) -> Reproduce:
-        """Choose data and place by what is there, and find every mistake before anything starts."""
+        """Choose data and nodes by what is available, and validate the plan."""
         request = {"full": full, "data_dir": data_dir, "device": device, "on_cluster": on_cluster}
         plan = prepare_plan(load_experiment(name), full=full, data_dir=data_dir, device=device, on_cluster=on_cluster)
         return cls(recipe=plan.recipe, plan=plan, request=request, repeats=repeats or plan.length.repeats)
@@ -66,7 +64,9 @@ class Reproduce(Study):
         del num_hosts  # experiments run on this host
         assert isinstance(stored, Reproduction)
         if stored.request is None:
-            raise UsageError("an experiment of an older version cannot be resumed: it does not say what was asked for")
+            raise UsageError(
+                "this experiment of an older version cannot be resumed: its request was not stored; start it again"
+            )
         return cls.prepare(stored.name, **stored.request, repeats=stored.repeats)
 
     @property
@@ -78,7 +78,7 @@ class Reproduce(Study):
         return self.plan.num_processes
 
     def begin(self, launcher: WorkerPool | None, stored: StudyResult | None) -> None:
-        """Prove that averages are averages, unless that was done before."""
+        """Run the proofs that are not stored yet."""
         if isinstance(stored, Reproduction):
             self._proof = list(stored.proof)
         known = [proof.strategy for proof in self._proof]
@@ -135,14 +135,14 @@ class Reproduce(Study):
 
 
 def results_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
-    """Rows of the study, and our rows of the comparison with the published ones, in the same order."""
+    """Return the rows of the study, and our rows for the comparison with the published tables."""
     sizes = {key_of(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
     runs: dict[str, list[RunResult]] = {}
     rows: list[Row] = []
     for part in plan.parts:
         found = {key_of(part, entry): progress.of(key_of(part, entry)) for entry in part.entries}
         found = {key: results for key, results in found.items() if results}
-        # Repeats are compared in pairs: as many of each as all of a point have.
+        # Repeats are paired: use as many as all rows of the point have.
         common = min((len(results) for results in found.values()), default=0)
         runs |= {key: results[:common] for key, results in found.items()}
         rows += [changed(row, point=part.point) if part.point else row for row in fair_rows(found.values())]
@@ -162,24 +162,24 @@ def results_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row
         for entry in part.entries
         if (repeats := runs.get(key_of(part, entry)))
     ]
-    # With several batch sizes an iteration is another piece of work in every row.
+    # Iteration times with different batch sizes cannot be compared.
     return (compared(rows) if len(set(sizes.values())) == 1 else rows), ours
 
 
 def key_of(part: Part, entry: Entry) -> str:
-    """A row's name within the study."""
+    """Return the name of a row within the study."""
     words = [f"{key.rpartition('.')[2]} {value}" for key, value in part.point.items()]
     return ", ".join([entry.label, *words])
 
 
 def _prefix(part: Part) -> str:
-    """Tells the runs of one point from those of another."""
+    """Return the folder prefix of the runs of one point."""
     words = [f"{key.rpartition('.')[2]}={value}" for key, value in part.point.items()]
     return file_name_of("-".join([*words, ""])) if words else ""
 
 
 def integer_rows(plan: ExperimentPlan, folder: Path, run: Path) -> list[OurRow]:
-    """Quantize the model of a run, in a study of its own inside the folder; a row for every stage."""
+    """Quantize the model of a run in a study inside the folder; return a row for every stage."""
     loaded = load_source(find_source(str(run), folder, {}))
     study, _ = quantize(loaded, QuantizeOptions(), out=folder / "quantize", listener=StageListener())
     return [_row(plan, stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
@@ -200,7 +200,7 @@ def _row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
 
 
 def stage_key(stage: Stage, chosen: str) -> str:
-    """The chosen calibration stands for all of them; the others say which they are."""
+    """Return the key of a stage; activation stages other than the chosen one include their calibration."""
     if stage.stage != ACTIVATIONS or stage.calibration == chosen:
         return stage.stage
     return f"{stage.stage}:{stage.calibration}"
