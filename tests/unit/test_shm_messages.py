@@ -247,9 +247,9 @@ def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(expired) < rounds // 200
 
 
-def test_without_bells_every_round_takes_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_wake_ups_every_round_takes_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     never_spin(monkeypatch)
-    monkeypatch.setattr(shm_wait.ShmWaiter, "ring", lambda self, peer: None)  # noqa: ARG005
+    monkeypatch.setattr(shm_wait.ShmWaiter, "wake", lambda self, peer: None)  # noqa: ARG005
     assert sum(on_shm_threads(2, ping_pong, rounds=5)) >= 5
 
 
