@@ -179,7 +179,7 @@ def average_parameters(worker: Worker) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient. If backward did not reach the parameter, set zeros, so that all workers send the same sizes."""
+    """Return the gradient; set zeros if there is none, so that all workers send the same sizes."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

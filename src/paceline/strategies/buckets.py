@@ -159,7 +159,7 @@ class GradientBuckets:
 
     @property
     def early(self) -> list[nn.Parameter]:
-        """Return the parameters that need a hook: all but those of the last bucket, which is complete after backward."""
+        """Return the parameters that need a hook: all but those of the last bucket, which `finish` starts."""
         return [self.parameters[index] for bucket in self.buckets[:-1] for index in bucket.members]
 
     def _reset(self) -> None:
@@ -231,7 +231,7 @@ class GradientBuckets:
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
     def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
-        """Return a function that copies a bucket's weighted gradients into the comm's memory, on any thread; None if in place."""
+        """Return a function, callable on any thread, that copies weighted gradients to the comm; None if in place."""
         weight = 1.0 if self.is_live else self._worker.weight  # the loss was weighted already
         if self.is_live and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
             return None

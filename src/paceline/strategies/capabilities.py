@@ -234,8 +234,8 @@ def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
     """Return the drift bound of a PARTIAL strategy."""
     if not isinstance(strategy, Drifting):
         raise UsageError(
-            f"strategy {strategy.name or type(strategy).__name__} has the guarantee PARTIAL but no drift bound"
-            "; add Drifting of paceline.strategies to its base classes"
+            f"strategy {strategy.name or type(strategy).__name__} has the guarantee PARTIAL but no "
+            "drift bound; add Drifting of paceline.strategies to its base classes"
         )
     return strategy.drift_bound(num_workers)
 
