@@ -1,36 +1,15 @@
-"""Strategies in a user's own file: one derived from `GradientAveraging`, one from `Strategy` alone."""
+"""Strategies in a user's own file: the example of CONTRIBUTING.md, and one derived from `Strategy` alone."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import jobs
 from certified import assert_exact, assert_traffic_as_predicted
-from helpers import on_threads
-
-STAR = '''
-from dataclasses import dataclass
-
-from paceline import GradientAveraging, Operation
-
-
-@dataclass(kw_only=True)
-class Star(GradientAveraging):
-    """Each worker sends its gradients to rank 0, which adds them and broadcasts the sum."""
-
-    name = "star"
-
-    def sum(self, tensor):
-        comm = self.worker.comm
-        for piece in comm.gather(tensor)[1:]:
-            comm.add(tensor, piece)
-        comm.broadcast(tensor)
-
-    def sum_traffic(self, spec, rank, world_size):
-        return [Operation("gather", spec.nbytes, 0), Operation("broadcast", spec.nbytes, 0)]
-'''
+from helpers import REPOSITORY, on_threads
 
 OWN_TRAFFIC = '''
 from dataclasses import dataclass
@@ -56,11 +35,18 @@ class OwnTraffic(Strategy):
 '''
 
 
+def star() -> str:
+    """Return the example strategy of CONTRIBUTING.md."""
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    [code] = [block for block in blocks if "class Star(" in block]
+    return code
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("name", ["Star", "Star:accumulate=2", "OwnTraffic"])
 def test_a_strategy_of_a_user_is_exact(tmp_path: Path, name: str, world_size: int) -> None:
     file = tmp_path / "my_strategy.py"
-    file.write_text(STAR if name.startswith("Star") else OWN_TRAFFIC)
+    file.write_text(star() if name.startswith("Star") else OWN_TRAFFIC)
     workers = on_threads(world_size, jobs.certify, strategy=f"{file}:{name}", changes={})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)

@@ -81,8 +81,8 @@ class Codec(ABC):
         """Restore a state returned by `state_dict`."""
         if state:
             raise UsageError(
-                f"codec {self.name} has no state, but the checkpoint contains {', '.join(sorted(state))}; resume with the "
-                "codec of the checkpoint"
+                f"codec {self.name} has no state, but the checkpoint contains {', '.join(sorted(state))}; "
+                "resume with the codec of the checkpoint"
             )
 
     @classmethod

@@ -18,7 +18,7 @@ from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, n
 
 @dataclass(kw_only=True)
 class Gossip(WeightAveraging, Drifting):
-    """Each step sends all weights to one peer, at distance 1, 2, 4, ... in turn; a worker averages its own with the received.
+    """All weights go to one peer per step, at distance 1, 2, 4, ... in turn; each worker averages two replicas.
 
     The pairs of a step form a permutation, so every replica has the same total weight after any number of steps. If N
     is a power of two, log2 N steps without updates between them give the exact mean; otherwise they approach it.

@@ -39,8 +39,8 @@ class Sharded(Bucketed, ShardedOptimizer):
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         if num_workers > 1 and not is_elementwise(optimizer):
             raise UsageError(
-                f"strategy sharded needs an element-wise optimizer, and {optimizer.__name__.lower()} is not known to be one; "
-                "use overlap, or sgd, adam or adamw"
+                f"strategy sharded needs an element-wise optimizer, and {optimizer.__name__.lower()} is not known "
+                "to be one; use overlap, or sgd, adam or adamw"
             )
         if self.codec.relative_error and self.codec.cast is None:
             raise UsageError(f"strategy sharded cannot use codec {self.codec.name}; use fp32, fp16 or bf16")

@@ -35,7 +35,7 @@ class _Leg(NamedTuple):
 
 @dataclass(kw_only=True)
 class Stepwise(WeightAveraging, Drifting, Tunable):
-    """Weights travel round the ring once, in N chunks with N different starts; each worker continues from a partial mean.
+    """Weights travel round the ring once, in N chunks with N starts; each worker continues from a partial mean.
 
     Ring all-reduce needs a second round to spread the result. Here a worker starts its next iteration as soon as its
     part has arrived. At ring position k it holds the mean of k + 1 replicas, equally weighted. The start moves back by
@@ -69,8 +69,8 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         if every and shared > 1:
             near = next(h for d in range(1, every + 2) for h in (every + d, every - d) if _is_good(h, num_workers))
             raise UsageError(
-                f"exact_every={every} shares the factor {shared} with {num_workers} workers, so that some workers would "
-                f"have more influence than others; use exact_every={near}"
+                f"exact_every={every} shares the factor {shared} with {num_workers} workers, so that some workers "
+                f"would have more influence than others; use exact_every={near}"
             )
 
     def drift_bound(self, num_workers: int) -> float:
@@ -183,7 +183,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return sorted(legs)
 
     def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Replace every chunk with the mean up to this worker and send it to the right, without waiting for the sends."""
+        """Replace every chunk with the mean up to this worker and start to send it to the right."""
         comm = self.worker.comm
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
         tag = FIRST_TRIP + step % TAGS

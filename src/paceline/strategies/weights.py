@@ -43,8 +43,8 @@ class WeightAveraging(BufferEstimate, Strategy):
         super().check(num_workers, optimizer)
         if self.codec.relative_error:
             raise UsageError(
-                f"strategy {self.name} sends weights, which codec {self.codec.name} would round in every step; remove the "
-                "codec, or use a strategy that sends gradients"
+                f"strategy {self.name} sends weights, which codec {self.codec.name} would round in every step; "
+                "remove the codec, or use a strategy that sends gradients"
             )
 
     def setup(self, worker: Worker) -> None:
