@@ -162,7 +162,7 @@ def test_a_missing_method_is_named(tmp_path: Path) -> None:
 
 
 def test_a_bound_that_is_promised_must_be_stated() -> None:
-    with pytest.raises(UsageError, match=r"strategy Plain promises .* add Drifting of paceline.strategies"):
+    with pytest.raises(UsageError, match=r"strategy Plain .* no drift bound; add Drifting of paceline.strategies"):
         drift_bound_of(Plain(codec=build_codec("fp32")), 4)
 
 

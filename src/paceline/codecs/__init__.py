@@ -1,4 +1,4 @@
-"""What a tensor looks like on the wire."""
+"""Codecs: encodings of tensors on the wire, one class each, found by walking this package."""
 
 from paceline.codecs.base import Codec, Key, TensorSpec
 from paceline.plugins import Registry, convert_options, split_words
@@ -7,7 +7,7 @@ codecs: Registry[Codec] = Registry("codec", "paceline.codecs", Codec)
 
 
 def build_codec(text: str) -> Codec:
-    """A fresh codec from `NAME[:option=value...]`; every mistake in the words is found here."""
+    """Create a codec from `NAME[:option=value...]`; raise UsageError for unknown names and invalid options."""
     name, pairs = split_words("codec", text)
     codec = codecs.get(name)
     return codec(**convert_options("codec", name, codec, codec.option_fields(), pairs))

@@ -1,6 +1,6 @@
-"""What a tensor looks like on the wire.
+"""The interface of codecs.
 
-A codec gets the strategy's own way to sum, and the comm, because not every encoding can be summed while encoded.
+A codec receives the strategy's sum function and the comm, because not every encoding can be summed while encoded.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
 from paceline.plugins import Options
 
-Key = int | str  # which of a strategy's tensors this is, the same in every step and on every worker
+Key = int | str  # identifies a strategy's tensor, the same in every step and on every worker
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Size of a tensor, for predicting traffic without having it."""
+    """Size of a tensor, for predicting traffic."""
 
     numel: int
     itemsize: int
-    shape: tuple[int, ...] = ()  # where it matters to a codec; left out, a vector
+    shape: tuple[int, ...] = ()  # empty: a vector
 
     @property
     def nbytes(self) -> int:
@@ -39,23 +39,23 @@ class TensorSpec:
 
 @dataclass(kw_only=True)
 class Codec(ABC):
-    """One encoding. Lossless ones keep a strategy's guarantee; others say how large their error may be.
+    """Base class of encodings. A lossless codec keeps a strategy's guarantee; a lossy one states its error bound.
 
-    Dataclass fields are its options. A codec belongs to one worker, because it may remember what it could not send.
+    Dataclass fields are its options. Each worker has its own codec object, which may keep errors from step to step.
     """
 
     name: ClassVar[str] = ""
-    relative_error: ClassVar[float] = 0.0  # of one encoded number, relative to the largest near it; 0 is lossless
-    cast: ClassVar[torch.dtype | None] = None  # for encodings that are only another number type: that type
+    relative_error: ClassVar[float] = 0.0  # of one element, relative to the largest that shares its scale; 0: lossless
+    cast: ClassVar[torch.dtype | None] = None  # the data type, if the encoding is a cast
 
     @abstractmethod
     def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm, key: Key = 0) -> None:
-        """Sum a contiguous tensor over workers in place, encoded on the way."""
+        """Sum a contiguous tensor over workers in place, encoded on the wire."""
 
     def sum_together(
         self, tensors: Sequence[Tensor], sum_over_workers: Callable[[Tensor], None], comm: Comm, keys: Sequence[Key]
     ) -> None:
-        """As `sum` for each, in as many bytes; a codec may put them in fewer messages."""
+        """Sum several tensors. The bytes are those of separate sums; a codec may send fewer messages."""
         for tensor, key in zip(tensors, keys, strict=True):
             self.sum(tensor, sum_over_workers, comm, key)
 
@@ -63,34 +63,34 @@ class Codec(ABC):
     def traffic(
         self, spec: TensorSpec, sum_traffic: Callable[[TensorSpec], list[Operation]], world_size: int
     ) -> list[Operation]:
-        """The operations that `sum` causes on one worker."""
+        """Predict the operations of `sum` on one worker."""
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        """The largest error of one sum while nothing is left over from earlier ones.
+        """Return the largest error of one sum when no error of earlier steps is kept.
 
-        As a length, relative to the sum of the lengths of what the workers put in. Rounding of the tensor's own
-        number type is not counted.
+        It is the norm of the error divided by the sum of the norms of the workers' tensors, without the rounding of
+        the tensor's own data type.
         """
         return self.relative_error
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must survive a restart of this worker."""
+        """Return the state that a resumed worker needs."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore a state returned by `state_dict`."""
         if state:
             raise UsageError(
-                f"codec {self.name} keeps nothing from step to step, but was given {', '.join(sorted(state))}; "
-                "continue with the codec that it was saved with"
+                f"codec {self.name} has no state, but the checkpoint contains {', '.join(sorted(state))}; "
+                "resume with the codec of the checkpoint"
             )
 
     @classmethod
     def option_fields(cls) -> dict[str, Field[Any]]:
-        """The codec's options by name."""
+        """Return the fields of the codec's options by name."""
         return {item.name: item for item in fields(cls)}
 
     @property
     def options(self) -> Options:
-        """The values of the codec's options."""
+        """Return the values of the codec's options."""
         return {name: getattr(self, name) for name in self.option_fields()}

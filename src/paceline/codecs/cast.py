@@ -1,4 +1,4 @@
-"""Encodings that are only another number type: what they encode can be summed as it is."""
+"""Codecs `fp16` and `bf16`: casts to another data type, summed while encoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.comm import Comm, Operation
 
 @dataclass(kw_only=True)
 class Cast(Codec):
-    """Tensors travel, and are summed, in another number type."""
+    """Tensors are sent and summed in another data type."""
 
     cast: ClassVar[torch.dtype]
 
@@ -39,8 +39,7 @@ class Cast(Codec):
         return sum_traffic(TensorSpec(spec.numel, self.cast.itemsize))
 
     def error_bound(self, world_size: int) -> float:
-        # Every number is rounded once, and every one of W - 1 partial sums; twice that leaves room for numbers that
-        # are so small that their type has fewer bits for them.
+        # Each element is rounded once, and so is each of W - 1 partial sums; the factor 2 covers subnormal numbers.
         return 2 * world_size * self.relative_error
 
 

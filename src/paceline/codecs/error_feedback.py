@@ -1,4 +1,7 @@
-"""What a codec could not send, kept until the next step (Seide et al. 2014; Karimireddy et al. 2019)."""
+"""Error feedback: the part of a tensor that was not sent is kept for the next step.
+
+Seide et al. 2014; Karimireddy et al. 2019.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from paceline.codecs.base import Key
 
 
 class Residuals:
-    """Tensors that a codec keeps from step to step, by kind and by the strategy's tensor."""
+    """Tensors that a codec keeps from step to step, by kind and key."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
 
     def get(self, kind: str, key: Key, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
-        """What was kept, if it still fits: a strategy that cuts its tensors anew starts from nothing."""
+        """Return the kept tensor; None if there is none or its shape has changed."""
         kept = self._tensors.get(f"{kind}.{key}")
         return kept.to(like) if kept is not None and tuple(kept.shape) == tuple(shape) else None
 
     def put(self, kind: str, key: Key, tensor: Tensor) -> None:
-        """Keep a tensor; what is not finite is forgotten, or every later step would inherit it."""
+        """Keep a tensor. Non-finite elements become 0, or they would stay in every later step."""
         self._tensors[f"{kind}.{key}"] = tensor.nan_to_num_(0.0, posinf=0.0, neginf=0.0)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -30,11 +33,10 @@ class Residuals:
 
 
 class ErrorFeedback(Residuals):
-    """The error of each tensor: what was put in and not sent.
+    """The error of each tensor: its input minus the part that was sent.
 
-    A strategy multiplies by the worker's weight before it sums, so what is kept is weighted already: it is added to
-    the next weighted tensor as it is, whatever the worker's weight is then. Over any number of steps the sums that
-    everybody got and the errors that workers keep add up to what was put in.
+    Errors are kept after multiplication by the worker's weight, so they are added to the next weighted tensor without
+    scaling. Over any number of steps the sums plus the kept errors equal the sum of the inputs.
     """
 
     def add_to(self, tensor: Tensor, key: Key) -> None:

@@ -1,3 +1,5 @@
+"""Codec `fp32`: tensors are sent without encoding."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from paceline.comm import Comm, Operation
 
 @dataclass(kw_only=True)
 class Fp32(Codec):
-    """Tensors travel as they are: float32, or float64 where the model is in float64."""
+    """Tensors are sent unchanged: float32, or float64 for a float64 model."""
 
     name: ClassVar[str] = "fp32"
 

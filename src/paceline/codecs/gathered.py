@@ -1,4 +1,4 @@
-"""Encodings that cannot be added up: workers gather everybody's, and each decodes and adds them."""
+"""Base class of codecs whose encodings cannot be added: workers gather all messages, decode and add them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from paceline.comm import Comm, Operation
 
 @dataclass(kw_only=True)
 class Gathered(Codec):
-    """A tensor becomes one message of bytes. Whichever way the strategy sums, messages are gathered by everybody.
+    """Encode a tensor as one message of bytes and all-gather it, whatever sum function the strategy passes.
 
-    Added in order of rank, number by number, the sum is the same bits on every worker, on any kind of machine.
+    Messages are added in order of rank, so the sum is bit-identical on all workers, on any hardware.
     """
 
     @abstractmethod
     def encode(self, tensor: Tensor, key: Key) -> Tensor:
-        """A vector as a message of `message_bytes`."""
+        """Return a vector encoded as a message of `message_bytes`."""
 
     @abstractmethod
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
-        """Add what a message holds to a vector."""
+        """Decode a message and add it to a vector."""
 
     @abstractmethod
     def message_bytes(self, spec: TensorSpec) -> int:
-        """The length of a tensor's message."""
+        """Return the length of a tensor's message."""
 
     def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm, key: Key = 0) -> None:
         self.sum_together([tensor], sum_over_workers, comm, [key])
@@ -49,7 +49,7 @@ class Gathered(Codec):
             tensor.zero_()
         for together in gathered:
             for tensor, message in zip(tensors, together.split(lengths), strict=True):
-                # A copy, because numbers cannot be read where a longer type than theirs would be out of step.
+                # A copy, because view(dtype) needs aligned memory.
                 self.add_decoded(tensor.view(-1), message.clone() if len(lengths) > 1 else message, comm)
 
     def traffic(
@@ -62,5 +62,5 @@ class Gathered(Codec):
 
 
 def pack(parts: Sequence[Tensor]) -> Tensor:
-    """The bytes of several vectors, one after the other."""
+    """Return the bytes of several vectors, concatenated."""
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts])

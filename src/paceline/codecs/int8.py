@@ -1,3 +1,5 @@
+"""Codec `int8`: one byte per element and a scale per chunk."""
+
 from __future__ import annotations
 
 import math
@@ -19,16 +21,16 @@ SCALE = torch.float32
 
 @dataclass(kw_only=True)
 class Int8(Gathered):
-    """One byte per number and a float32 scale per chunk; workers gather everybody's and add them up.
+    """One byte per element and a float32 scale per chunk; workers gather all messages and add them.
 
-    A chunk's largest number becomes 127. A chunk that holds an infinity or no number at all arrives as NaN
-    throughout: who looks for overflow in the sum finds it on every worker.
+    The largest element of a chunk becomes 127. A chunk that contains an infinity or NaN is decoded as NaN, so that
+    overflow checks on the sum detect it on every worker.
     """
 
     name: ClassVar[str] = "int8"
-    relative_error: ClassVar[float] = 1 / (2 * LARGEST)  # relative to the largest number of the chunk
+    relative_error: ClassVar[float] = 1 / (2 * LARGEST)  # relative to the largest element of the chunk
 
-    chunk: int = 1024  # numbers that share a scale
+    chunk: int = 1024  # elements that share a scale
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -36,7 +38,7 @@ class Int8(Gathered):
 
     def encode(self, tensor: Tensor, key: Key) -> Tensor:  # noqa: ARG002
         chunks = self._chunks(tensor.to(_arithmetic(tensor.dtype)))
-        # What is not finite makes its scale so, and the scale travels.
+        # A non-finite element makes the scale of its chunk non-finite.
         scales = symmetric_scale(chunks.abs().amax(1, keepdim=True)).to(SCALE)
         whole = as_int8(chunks, scales)
         return pack([scales.view(-1), whole.view(-1)[: tensor.numel()]])
@@ -52,8 +54,8 @@ class Int8(Gathered):
         return -(-spec.numel // self.chunk) * SCALE.itemsize + spec.numel
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        # Off by half a scale at most, each of a chunk's numbers; its length is at least its largest number. And
-        # rounding to the nearest moves no number by more than itself.
+        # Each element is off by at most half a scale, and the norm of a chunk is at least its largest element. Rounding
+        # to nearest never changes an element by more than its own size.
         return min(1.0, math.sqrt(self.chunk) * self.relative_error)
 
     def _chunks(self, vector: Tensor) -> Tensor:

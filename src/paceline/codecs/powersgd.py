@@ -1,3 +1,5 @@
+"""Codec `powersgd`: low-rank factors with error feedback."""
+
 from __future__ import annotations
 
 import math
@@ -18,24 +20,24 @@ from paceline.errors import UsageError
 
 @dataclass(kw_only=True)
 class PowerSgd(Codec):
-    """A matrix travels as two thin factors, each summed as the strategy sums; what they miss is kept for the next step.
+    """A matrix is sent as two low-rank factors, each summed by the strategy; the error is kept for the next step.
 
-    Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix and its error, P = M Q is summed and made
-    orthonormal, Q = M' P is summed, and everybody takes P Q': the sum of all M projected on P. A worker keeps its own
-    M - P (M' P)', the error of the paper's algorithm 2. (Less an equal share of P Q' instead, as in the authors' code
-    and in torch's hook, adds up to the same, but each worker keeps its difference from the others for ever.)
-    Q is where the next step begins; at first it is random, the same everywhere.
+    Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix plus its error, P = M Q is summed and
+    orthonormalised, Q = M' P is summed, and the result is P Q', the sum of all M projected on P. A worker keeps
+    M - P (M' P)', the error of algorithm 2 in the paper. (The authors' code and torch's hook subtract an equal share of
+    P Q' instead. The total is the same, but each worker then keeps its difference from the others forever.)
+    Q is reused in the next step; the first Q is random, the same on all workers.
 
-    P is made orthonormal, and multiplied, by each worker for itself, as torch's own hook does. On machines of one kind
-    that gives the same bits; on mixed ones replicas may part by rounding, and sending P once more would not mend it,
-    because products of matrices are rounded differently there too.
+    Each worker orthonormalises and multiplies P itself, as torch's hook does. On equal hardware the results are
+    bit-identical. On mixed hardware replicas may differ by rounding; sending P again would not help, because matrix
+    products are rounded differently too.
     """
 
     name: ClassVar[str] = "powersgd"
-    relative_error: ClassVar[float] = 1.0  # a number may be lost in the projection
+    relative_error: ClassVar[float] = 1.0  # an element may be lost in the projection
 
     rank: int = 4  # columns of P and Q: the paper and torch's hook suggest 1 to 4
-    min_vector: int = 16384  # shorter vectors travel whole: biases and norms have no rank to speak of
+    min_vector: int = 16384  # shorter vectors (biases, norms) are sent unchanged
 
     def __post_init__(self) -> None:
         for option in ("rank", "min_vector"):
@@ -54,13 +56,13 @@ class PowerSgd(Codec):
         keys: Sequence[Key],
     ) -> None:
         pairs = list(zip(tensors, keys, strict=True))
-        _joined([t.view(-1) for t in tensors if self._sides(TensorSpec.of(t)) is None], sum_over_workers)
+        _sum_as_one([t.view(-1) for t in tensors if self._sides(TensorSpec.of(t)) is None], sum_over_workers)
         with torch.no_grad():
             parts = [self._begin(t, key) for t, key in pairs if self._sides(TensorSpec.of(t)) is not None]
-            _joined([part.p for part in parts], sum_over_workers)
+            _sum_as_one([part.p for part in parts], sum_over_workers)
             for part in parts:
                 part.project()
-            _joined([part.q for part in parts], sum_over_workers)
+            _sum_as_one([part.q for part in parts], sum_over_workers)
             for part in parts:
                 self._memory.keep(part.error(), part.key)
                 part.finish()
@@ -86,7 +88,7 @@ class PowerSgd(Codec):
         self._memory.load_state_dict(state)
 
     def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
-        """Rows and columns of a tensor as a matrix; None where factors would not save half of its bytes."""
+        """Return rows and columns of a tensor as a matrix; None if factors would not save half of its bytes."""
         if len(spec.shape) > 1:
             rows = spec.shape[0]
             columns = spec.numel // max(rows, 1)
@@ -113,14 +115,14 @@ class PowerSgd(Codec):
 
 
 class _Factors:
-    """One matrix on its way."""
+    """The factors of one matrix during a sum."""
 
     def __init__(self, key: Key, tensor: Tensor, matrix: Tensor, q: Tensor) -> None:
         self.key, self.tensor, self.matrix = key, tensor, matrix
         self.p, self.q = matrix @ q, q
 
     def project(self) -> None:
-        # Orthonormal whatever P is: columns that are zero or alike are replaced by others.
+        # QR gives orthonormal columns even if P has zero or dependent ones.
         self.p = torch.linalg.qr(self.p).Q.contiguous()
         self.own_q = self.matrix.T @ self.p
         self.q = self.own_q.clone()
@@ -135,7 +137,7 @@ class _Factors:
         return matrix.reshape(-1)[: self.tensor.numel()]
 
 
-def _joined(tensors: Sequence[Tensor], sum_over_workers: Callable[[Tensor], None]) -> None:
+def _sum_as_one(tensors: Sequence[Tensor], sum_over_workers: Callable[[Tensor], None]) -> None:
     """Sum several tensors as one vector, in place."""
     if len(tensors) == 1:
         sum_over_workers(tensors[0])

@@ -1,36 +1,35 @@
-"""Numbers as small integers: the one scale and the one rounding, for what travels and for models."""
+"""Rounding to 8-bit integers, shared by the codec int8 and by model quantisation."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-LARGEST = 127  # -128 is left out where 0 is in the middle, so that a number and its opposite are encoded alike
+LARGEST = 127  # -128 is unused, so that x and -x have opposite codes
 
 
 def symmetric_scale(largest: Tensor) -> Tensor:
-    """What one integer step is worth where numbers of up to that size become -127 to 127."""
+    """Return the scale that maps values up to `largest` to -127 to 127."""
     return largest / LARGEST
 
 
 def to_integers(
     values: Tensor, scale: Tensor | float, zero_point: int = 0, low: int = -LARGEST, high: int = LARGEST
 ) -> Tensor:
-    """Numbers as integer steps away from `zero_point`, halves to the even neighbour, clipped to low and high.
+    """Return values / scale + zero_point, rounded half to even and clipped, in the data type of the values.
 
-    The integers are still in the number type of the values, so that whoever asks chooses theirs. What is no number,
-    such as 0 / 0 where all numbers and their scale are 0, becomes 0.
+    NaN, such as 0 / 0 if all values and their scale are 0, is encoded as 0.
     """
     return (values / scale).nan_to_num_(0.0).round_().add_(zero_point).clamp_(low, high)
 
 
 def to_numbers(integers: Tensor, scale: Tensor | float, zero_point: int = 0) -> Tensor:
-    """What integers stand for; they are given in a floating-point type."""
+    """Return the values of integers, which have a floating-point type."""
     return (integers - zero_point) * scale if zero_point else integers * scale
 
 
 def as_int8(
     values: Tensor, scale: Tensor | float, zero_point: int = 0, low: int = -LARGEST, high: int = LARGEST
 ) -> Tensor:
-    """As `to_integers`, in one byte each."""
+    """Return `to_integers` as int8."""
     return to_integers(values, scale, zero_point, low, high).to(torch.int8)

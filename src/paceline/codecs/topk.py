@@ -1,3 +1,5 @@
+"""Codec `topk`: the largest elements only, with error feedback."""
+
 from __future__ import annotations
 
 import math
@@ -16,16 +18,16 @@ from paceline.errors import UsageError
 
 @dataclass(kw_only=True)
 class TopK(Gathered):
-    """Only a tensor's largest numbers and where they stand; the rest is kept and added to the next step's.
+    """Only the largest elements of a tensor and their indices are sent; the rest is added to the next step's tensor.
 
-    Workers gather everybody's and add them up. Infinities and NaN count as largest, so they are sent.
-    (Stich et al. 2018, arXiv:1809.07599.)
+    Workers gather all messages and add them. Infinities and NaN count as largest, so they are sent. Stich et al. 2018,
+    arXiv:1809.07599.
     """
 
     name: ClassVar[str] = "topk"
-    relative_error: ClassVar[float] = 1.0  # a number may not be sent at all
+    relative_error: ClassVar[float] = 1.0  # an element may not be sent at all
 
-    ratio: float = 0.01  # of a tensor's numbers that are sent; at least one is
+    ratio: float = 0.01  # fraction of a tensor's elements that is sent; at least one element is
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
@@ -34,7 +36,7 @@ class TopK(Gathered):
 
     def encode(self, tensor: Tensor, key: Key) -> Tensor:
         self._feedback.add_to(tensor, key)
-        # Which of equal numbers are taken is nobody else's business: their places travel with them.
+        # Workers may choose differently between equal elements, because indices are sent.
         places = tensor.abs().topk(self._count(tensor.numel()), sorted=False).indices
         message = pack([tensor[places], places.to(_place_type(tensor.numel()))])
         self._feedback.keep(tensor.index_fill(0, places, 0.0), key)
@@ -53,7 +55,7 @@ class TopK(Gathered):
         return self._count(spec.numel) * (spec.itemsize + _place_type(spec.numel).itemsize)
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        # The share of the squared length that is not sent is smallest for the largest numbers, so at most 1 - ratio.
+        # The largest elements hold at least `ratio` of the squared norm.
         return math.sqrt(1 - self.ratio)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -63,7 +65,7 @@ class TopK(Gathered):
         self._feedback.load_state_dict(state)
 
     def _count(self, numel: int) -> int:
-        # Less a rounding, so that 0.07 of 100 is 7.
+        # The factor cancels rounding, so that 0.07 of 100 is 7.
         return min(numel, max(1, math.ceil(numel * self.ratio * (1 - 1e-12))))
 
 

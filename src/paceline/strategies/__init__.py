@@ -1,4 +1,4 @@
-"""How workers synchronise: one file per strategy, found by walking this package."""
+"""Synchronisation strategies: one file each, found by walking this package."""
 
 from paceline.strategies.base import GradientPolicy, Guarantee, Strategy, Worker
 from paceline.strategies.capabilities import (

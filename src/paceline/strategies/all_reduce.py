@@ -1,3 +1,5 @@
+"""Strategy `all-reduce`: one all-reduce per gradient tensor."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from paceline.strategies.gradients import GradientAveraging
 
 @dataclass(kw_only=True)
 class AllReduce(GradientAveraging):
-    """Each gradient tensor is summed by the library's own all-reduce, one after the other."""
+    """Each gradient tensor is summed by the comm's own all-reduce, one tensor after the other."""
 
     name: ClassVar[str] = "all-reduce"
 

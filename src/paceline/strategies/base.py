@@ -1,7 +1,4 @@
-"""The contract of a strategy: what workers exchange, when, and with whom.
-
-Servers, asynchrony, bounds and memory estimates are optional: see `capabilities.py`.
-"""
+"""The interface of a strategy. Servers, asynchrony, bounds and memory estimates are optional: see `capabilities.py`."""
 
 from __future__ import annotations
 
@@ -21,36 +18,36 @@ from paceline.results.value import Json
 
 
 class Guarantee(enum.Enum):
-    """What a strategy promises about the replicas; it picks the test that the strategy must pass."""
+    """The promise of a strategy about its replicas. It selects the conformance test that the strategy must pass."""
 
     EXACT = "EXACT"  # after every step all replicas equal the oracle, to rounding
-    LOSSY = "LOSSY"  # as exact, but for the codec's error
-    PERIODIC = "PERIODIC"  # replicas are the same bits after every synchronisation, on a way of their own between
-    PARTIAL = "PARTIAL"  # replicas stay within a stated distance of their mean, and no worker counts more over time
-    STALE = "STALE"  # gradients may be taken at older parameters, by no more than a stated number of updates
-    NONE = "NONE"  # replicas go their own ways
+    LOSSY = "LOSSY"  # as EXACT, plus the error of the codec
+    PERIODIC = "PERIODIC"  # replicas are bit-identical after every synchronisation and differ between
+    PARTIAL = "PARTIAL"  # replicas stay within a bound of their mean; over time all workers have the same influence
+    STALE = "STALE"  # gradients may be computed at parameters that are older by a bounded number of updates
+    NONE = "NONE"  # replicas are not synchronised
 
     @staticmethod
     def of_codec(codec: Codec) -> Guarantee:
-        """The guarantee of a strategy that averages everything in every step."""
+        """Return the guarantee of a strategy that averages all gradients in every step."""
         return Guarantee.EXACT if codec.relative_error == 0 else Guarantee.LOSSY
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
-    """What a strategy may assume about gradients between the end of backward and the step; the driver decides.
+    """What a strategy may do with gradients between the end of backward and the step.
 
-    The defaults describe our own loop, where only the optimiser reads gradients.
+    The defaults describe Paceline's own loop, where only the optimiser reads gradients.
     """
 
-    in_place_allowed: bool = True  # gradients may lie in memory that peers read; False: in this worker's own memory
-    partial_allowed: bool = True  # a worker may hold only its slice of the sums; False: all sums, which may be changed
-    none_where_unreached: bool = False  # a parameter that no worker's batch reached has no gradient, instead of zeros
-    knows_last_backward: bool = True  # the driver says before each forward whether its backward is the step's last
+    in_place_allowed: bool = True  # gradients may be stored in memory that peers read; False: in private memory
+    partial_allowed: bool = True  # a worker may hold only its slice of the sums; False: all sums, writable
+    none_where_unreached: bool = False  # a parameter unused on every worker gets grad None instead of zeros
+    knows_last_backward: bool = True  # before each forward it is known whether its backward is the last of the step
 
 
 OWN_LOOP = GradientPolicy()
-# The user's code may clip, unscale or replace gradients, and decides alone when to call backward and step.
+# The user's code may clip, unscale or replace gradients, and calls backward and step when it likes.
 USER_LOOP = GradientPolicy(
     in_place_allowed=False, partial_allowed=False, none_where_unreached=True, knows_last_backward=False
 )
@@ -64,10 +61,10 @@ class Worker:
     codec: Codec
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    replica: nn.Module = field(init=False)  # what forward calls: the model, or what a strategy wraps around it
+    replica: nn.Module = field(init=False)  # the module that forward calls: the model or a strategy's wrapper
     weight: float = 0.0  # this worker's share of the global batch of the current step
     gradient_policy: GradientPolicy = OWN_LOOP
-    servers: Comm | None = None  # workers and, behind them, servers: for strategies that have servers
+    servers: Comm | None = None  # ranks of the workers, then of the servers; for strategies with servers
     parameters: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,22 +73,22 @@ class Worker:
 
     @property
     def specs(self) -> list[TensorSpec]:
-        """Sizes of the trained parameters, for predicting traffic."""
+        """Return the sizes of the trained parameters, for predicting traffic."""
         return [TensorSpec.of(parameter) for parameter in self.parameters]
 
 
 @dataclass(kw_only=True)
 class Strategy(ABC):
-    """One way for workers to synchronise. The first line says what happens on the wire.
+    """Base class of strategies. The first docstring line of a subclass says what it sends.
 
-    A strategy is its own configuration: dataclass fields are its options. `setup` to `finish` are called in the order
-    in which they stand here; each does nothing unless a strategy needs it.
+    Dataclass fields are the strategy's options. The methods from `setup` to `finish` are called in the order of their
+    definition; by default they do nothing, except that `step` calls the optimiser.
     """
 
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
 
-    codec: Codec  # chosen by the user beside the strategy; not an option of it
+    codec: Codec  # given by the user after a plus; not an option
 
     @property
     @abstractmethod
@@ -99,23 +96,23 @@ class Strategy(ABC):
 
     @classmethod
     def unavailable(cls) -> str:
-        """Why this strategy cannot be used on this machine, with any comm; empty when it can."""
+        """Return why this strategy cannot be used on this machine, or an empty string."""
         return ""
 
     @classmethod
     def unsupported(cls, comm: type[Comm]) -> str:  # noqa: ARG003
-        """Why this strategy cannot run on a comm; empty when it can."""
+        """Return why this strategy cannot run on a comm, or an empty string."""
         return ""
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
-        """Raise UsageError for a number of workers or an optimiser that cannot work; before anything starts."""
+        """Raise UsageError for an unsupported number of workers or optimiser; called before anything starts."""
 
     def setup(self, worker: Worker) -> None:
-        """Before the first step. Replicas are equal already."""
+        """Prepare for the first step. Replicas are already equal."""
         self.worker = worker
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        """During the last backward of a step, as soon as a gradient is complete."""
+        """Called as soon as a gradient is complete, during the last backward of a step."""
 
     def after_backward(self) -> None: ...
 
@@ -125,38 +122,38 @@ class Strategy(ABC):
     def after_step(self) -> None: ...
 
     def finish(self) -> None:
-        """After the last step: make replicas that may differ equal."""
+        """Called after the last step: make all replicas equal."""
 
     @abstractmethod
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
-        """The operations of one worker in one step, predicted from sizes alone."""
+        """Predict the operations of one worker in one step from tensor sizes."""
 
     def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
-        """After how many steps `traffic` repeats; override it where `traffic` depends on the step."""
+        """Return after how many steps `traffic` repeats; override it if `traffic` depends on the step."""
         return 1
 
     def metrics(self) -> Json:
-        """What the strategy measured about itself, as plain values: shown with the run."""
+        """Return the strategy's own measurements as JSON values; they are stored and shown with the run."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What must survive a restart of this worker. This is the codec's state; a strategy adds its own."""
+        """Return the state that a resumed worker needs: the codec's, to which a strategy adds its own."""
         return {f"{_CODEC}{name}": tensor for name, tensor in self.codec.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore a state returned by `state_dict`."""
         self.codec.load_state_dict(
             {name.removeprefix(_CODEC): tensor for name, tensor in state.items() if name.startswith(_CODEC)}
         )
 
     @classmethod
     def option_fields(cls) -> dict[str, Field[Any]]:
-        """The strategy's own options by name."""
+        """Return the fields of the strategy's options by name."""
         return {item.name: item for item in fields(cls) if item.name != "codec"}
 
     @property
     def options(self) -> Options:
-        """The values of the strategy's own options."""
+        """Return the values of the strategy's options."""
         return {name: getattr(self, name) for name in self.option_fields()}
 
 
@@ -164,12 +161,12 @@ _CODEC = "codec."  # prefix of the codec's state in a strategy's state
 
 
 def joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
-    """All tensors as one vector, in the widest of their number types."""
+    """Return the size of all tensors as one vector, in the widest of their data types."""
     return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
 
 
 def average_parameters(worker: Worker) -> None:
-    """Every worker's parameters become their exact mean, each worker counting alike; the same bits everywhere."""
+    """Replace the parameters of every worker with their unweighted mean, bit-identical on all workers."""
     comm = worker.comm
     if comm.world_size == 1:
         return
@@ -182,7 +179,7 @@ def average_parameters(worker: Worker) -> None:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The gradient; zeros where this worker's batch did not reach the parameter, so that everybody sends alike."""
+    """Return the gradient; set zeros if there is none, so that all workers send the same sizes."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

@@ -1,4 +1,4 @@
-"""Gradients in buckets, last layer first: each is exchanged as soon as backward has completed it."""
+"""Gradient buckets, last layer first; each is exchanged as soon as backward has completed it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from paceline.strategies.capabilities import (
 
 MB = 1_000_000
 FIRST_MB = 1.0
-LARGE = 1 << 14  # numbers: from here a pass over memory costs more than a call
-LIVE_BYTES = 2 << 20  # as much stays in a core's cache from backward to the sum
-ALIGN = 16  # numbers: a bucket begins on a cache line
+LARGE = 1 << 14  # elements: for larger tensors a pass over memory costs more than a call
+LIVE_BYTES = 2 << 20  # gradients up to this size stay in a core's cache from backward to the sum
+ALIGN = 16  # elements: a bucket begins on a cache line
 
 
 @dataclass
 class Bucket:
-    """A range of one vector that is exchanged at once."""
+    """A range of a vector that is exchanged in one operation."""
 
-    kind: Any  # what its tensors have in common: they lie in one vector
+    kind: Any  # selects the vector; all tensors of a bucket have the same kind
     members: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)  # where each member begins in the vector
+    offsets: list[int] = field(default_factory=list)  # start of each member in the vector
     begin: int = 0
     end: int = 0
-    flags: int = 0  # where the members' reach begins, when that travels along; else the end
+    flags: int = 0  # start of the members' reach flags if they are sent too, else the end
 
 
 class Limits(TypedDict):
-    """How much goes into the first bucket, and into every other."""
+    """Size limits of the first bucket and of all others."""
 
     first_bytes: float
     bucket_bytes: float
@@ -58,10 +58,11 @@ def plan_buckets(
     divisor: int = 1,
     with_reach: bool = False,
 ) -> list[Bucket]:
-    """Put tensors, given as numel, itemsize and kind, into buckets, the last tensor first.
+    """Assign tensors, described by (numel, itemsize, kind), to buckets, the last tensor first.
 
-    A bucket is closed by the tensor that fills it. The first one is small, so that something travels early. Lengths
-    are multiples of `divisor`; with reach, each tensor has one number more, which says whether anybody reached it.
+    A bucket is closed by the tensor that reaches its limit. The first bucket is small, so that communication starts
+    early. Lengths are multiples of `divisor`. With `with_reach` each tensor has one extra element: a flag that tells
+    whether backward reached it on any worker.
     """
     closed: list[Bucket] = []
     opened: dict[Any, Bucket] = {}
@@ -93,7 +94,7 @@ def plan_buckets(
 
 
 class GradientBuckets:
-    """The gradients of one worker in vectors of the comm, and the exchange of their buckets in order."""
+    """The gradients of one worker, stored in vectors of the comm and exchanged bucket by bucket in order."""
 
     def __init__(
         self,
@@ -108,11 +109,11 @@ class GradientBuckets:
         self._worker = worker
         cast, policy = worker.codec.cast, worker.gradient_policy
         self._carries_reach = policy.none_where_unreached
-        # What cannot be summed as it is encoded is summed by the codec, at once, in this worker's own memory.
+        # Encodings that cannot be added are summed by the codec, synchronously, in private memory.
         self._is_encoded = bool(worker.codec.relative_error) and cast is None
         self._is_scattered = is_scattered
         self.parameters = worker.parameters
-        # Tensors of one vector travel in one type, lie on one device, and are of one type themselves.
+        # Tensors of one vector share the data type on the wire, the device and their own data type.
         sizes = [(p.numel(), p.element_size(), (cast or p.dtype, p.device, p.dtype)) for p in self.parameters]
         self.buckets = plan_buckets(
             sizes,
@@ -136,15 +137,15 @@ class GradientBuckets:
                 self.results[index] = like(parameter, reduction.result, offset)
                 self._home[parameter] = (index, number)
         num_bytes = sum(reduction.own.nbytes for reduction in self.reductions.values())
-        # Small gradients are best accumulated where they will be summed. Large ones are not: backward would add to
-        # zeros that it fetches from memory, while a gradient of its own is moved once, perhaps by another thread.
+        # Backward accumulates small gradients directly into the vectors. For large ones that is slower: backward would
+        # read zeros from memory first, while a separate gradient is copied once, perhaps by another thread.
         is_allowed = policy.in_place_allowed and not policy.none_where_unreached
         self.is_live = is_allowed and num_bytes <= LIVE_BYTES and cast is None and not self._is_encoded
         self.replaced: list[Tensor | None] = []
         self._reset()
 
     def attach(self) -> None:
-        """Zeros in the comm's memory become the gradients that backward adds to."""
+        """Set zeroed memory of the comm as the gradients that backward adds to."""
         for reduction in self.reductions.values():
             reduction.own.zero_()
         for parameter, own in zip(self.parameters, self.own, strict=True):
@@ -158,7 +159,7 @@ class GradientBuckets:
 
     @property
     def early(self) -> list[nn.Parameter]:
-        """Parameters worth watching during backward: not those of the last bucket, which backward's end completes."""
+        """Return the parameters that need a hook: all but those of the last bucket, which `finish` starts."""
         return [self.parameters[index] for bucket in self.buckets[:-1] for index in bucket.members]
 
     def _reset(self) -> None:
@@ -167,7 +168,7 @@ class GradientBuckets:
         self._works: list[Work] = []
 
     def arrived(self, parameter: nn.Parameter) -> None:
-        """A gradient is complete on this worker: start what it completes."""
+        """Record that a gradient is complete on this worker; start the bucket that it completes."""
         index, number = self._home[parameter]
         self._arrived[index] = True
         self._missing[number] -= 1
@@ -176,9 +177,9 @@ class GradientBuckets:
             self._worker.comm.progress()
 
     def finish(self) -> None:
-        """After backward: what this worker's batch did not reach counts as zeros; wait for every sum."""
+        """Start the remaining buckets after backward, with zeros for missing gradients, and wait for all sums."""
         for index, parameter in enumerate(self.parameters):
-            self._arrived[index] |= parameter.grad is not None  # it may stem from a backward that was held back
+            self._arrived[index] |= parameter.grad is not None  # it may come from a backward under no_sync
         self._missing = [0] * len(self.buckets)
         self._start()
         for work in self._works:
@@ -187,12 +188,12 @@ class GradientBuckets:
         self._reset()
 
     def give_back(self) -> None:
-        """Sums become the parameters' gradients; None where nobody's batch reached a parameter."""
+        """Set the sums as the parameters' gradients; None for parameters that no worker's backward reached."""
         if self.is_live:
             for parameter, result in zip(self.parameters, self.results, strict=True):
                 parameter.grad = result
             return
-        # Freed here, their memory would go back to the system, and come again page by page in the next backward.
+        # Freed here, their memory would return to the system and be paged in again by the next backward.
         self.replaced = [parameter.grad for parameter in self.parameters]
         for parameter, result, is_reached in zip(self.parameters, self.results, self.is_reached, strict=True):
             if not is_reached:
@@ -203,7 +204,7 @@ class GradientBuckets:
                 gradient_of(parameter).copy_(result)
 
     def _start(self) -> None:
-        """Start complete buckets in order: everybody starts the same ones, in whatever order gradients come."""
+        """Start complete buckets in order, which is the same on every worker whatever the order of gradients."""
         while len(self._works) < len(self.buckets) and self._missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]
@@ -230,8 +231,8 @@ class GradientBuckets:
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
     def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
-        """What puts a bucket's gradients, weighted, into the comm's memory; perhaps later, in another thread."""
-        weight = 1.0 if self.is_live else self._worker.weight  # a loss that was weighted has weighted gradients
+        """Return a function, callable on any thread, that copies weighted gradients to the comm; None if in place."""
+        weight = 1.0 if self.is_live else self._worker.weight  # the loss was weighted already
         if self.is_live and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
             return None
         gradients = [self.parameters[i].grad if self._arrived[i] else None for i in bucket.members]
@@ -243,7 +244,7 @@ class GradientBuckets:
             for own, gradient in zip(owns, gradients, strict=True):
                 if gradient is None:
                     own.zero_()
-                elif own.data_ptr() == gradient.data_ptr():  # it lies in the comm's memory already
+                elif own.data_ptr() == gradient.data_ptr():  # already in the comm's memory
                     own.mul_(weight)
                 elif own.numel() >= LARGE:
                     torch.mul(gradient, weight, out=own)
@@ -272,12 +273,12 @@ class GradientBuckets:
 
 @dataclass(kw_only=True)
 class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tunable, Strategy):
-    """Gradients are exchanged in buckets while backward runs; a subclass says how."""
+    """Base class of strategies that exchange gradients in buckets while backward runs."""
 
     tuned_options: ClassVar[Mapping[str, Varied]] = {"bucket_mb": Varied.BUCKET_MB}
 
     bucket_mb: float = 4.0
-    first_bucket_mb: float | None = None  # FIRST_MB unless given, or less where all buckets are smaller
+    first_bucket_mb: float | None = None  # default: FIRST_MB, or bucket_mb if that is smaller
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -292,12 +293,12 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
 
     @property
     def limits(self) -> Limits:
-        """How much goes into a bucket."""
+        """Return the size limits of the buckets."""
         first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
         return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """The vectors that buckets lie in; a codec that sums for itself keeps about as much again."""
+        """Estimate the vectors of the buckets; a codec that sums by itself needs about as much again."""
         if world_size == 1:
             return 0
         cast = self.codec.cast
@@ -336,7 +337,7 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
 
 
 def like(parameter: Tensor, vector: Tensor, offset: int) -> Tensor:
-    """A stretch of a vector that lies in memory as the parameter does, channels last or not."""
+    """Return a view of a vector with the memory layout of the parameter (contiguous or channels-last)."""
     stretch = vector[offset : offset + parameter.numel()]
     dense = parameter.is_contiguous() or (
         parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)

@@ -1,7 +1,7 @@
 """Optional capabilities of a strategy: mix one in to have servers, run asynchronously, wrap the model, and so on.
 
-Each class names what a strategy must provide beside the lifecycle of `Strategy`. The functions ask any strategy, with
-or without the capability, so that their callers need not know which capabilities it has or which its options disable.
+Each class declares the methods that a strategy with this capability must define. The functions accept any strategy and
+return a default if it lacks the capability or its options disable it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Servers(ABC):
 
     @abstractmethod
     def serve(self, server: Worker) -> None:
-        """Run one server to its end. Its model and optimiser are built as the workers'; `server.comm` reaches all."""
+        """Run one server to its end. `server` has its own model and optimiser; `server.comm` reaches all processes."""
 
 
 class Asynchronous(ABC):
@@ -49,12 +49,12 @@ class Asynchronous(ABC):
 
     @abstractmethod
     def staleness_bound(self, num_workers: int) -> int | None:
-        """By how many updates a gradient may be late at most; None means that there is no bound."""
+        """Return the largest possible staleness of a gradient in updates; None if there is no bound."""
 
     @property
     @abstractmethod
     def staleness_updates(self) -> Sequence[int]:
-        """By how many updates each of this worker's gradients was late, in the order in which they were sent."""
+        """Return the staleness of each of this worker's gradients in updates, in the order of sending."""
 
     @abstractmethod
     def ask_all_to_stop(self) -> None:
@@ -75,7 +75,7 @@ class Heartbeat(ABC):
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Called between two batches of an evaluation during the run: tell whoever waits that this worker is alive."""
+        """Called between two batches of an evaluation during the run: send a sign of life to the waiting processes."""
 
 
 class Drifting(ABC):
@@ -83,11 +83,11 @@ class Drifting(ABC):
 
     @abstractmethod
     def drift_bound(self, num_workers: int) -> float:
-        """The largest distance of a replica from the mean of all, in lengths of the longest update of any worker."""
+        """Return the largest distance of a replica from the mean, as a multiple of the longest update of any worker."""
 
 
 class Periodic(ABC):
-    """Replicas are equal after some steps only. A PERIODIC strategy without this is synchronised after every step."""
+    """Replicas are equal after some steps only. A PERIODIC strategy without it synchronises after every step."""
 
     @abstractmethod
     def is_synchronised(self, step: int) -> bool:
@@ -96,10 +96,9 @@ class Periodic(ABC):
 
 @dataclass(kw_only=True)
 class Accumulating:
-    """Has the option `accumulate`: each worker's batch is cut into so many micro-batches, and sent after the last.
+    """Has the option `accumulate`: a worker's batch is split into micro-batches and gradients are sent after the last.
 
-    The global batch stays the same. Micro-batches need less memory, and the sum of their gradients is the gradient of
-    the whole batch.
+    The global batch stays the same, and so does the gradient; micro-batches need less memory.
     """
 
     name: ClassVar[str]
@@ -112,7 +111,7 @@ class Accumulating:
 
 
 class ScaledLoss(ABC):
-    """The loss of our own loop is multiplied before backward."""
+    """The loss is multiplied by `loss_scale` before backward (in Paceline's own loop)."""
 
     @property
     @abstractmethod
@@ -128,7 +127,7 @@ class WrappedModel(ScaledLoss):
 
 
 class GradientBuffers(ScaledLoss):
-    """Backward writes gradients into memory of the strategy, in our own loop."""
+    """Backward writes gradients into memory of the strategy (in Paceline's own loop)."""
 
     @abstractmethod
     def zero_grad(self) -> None:
@@ -141,16 +140,16 @@ class GradientBuffers(ScaledLoss):
 
 
 class CarriesReach:
-    """Honours `GradientPolicy.none_where_unreached` by itself; for other strategies the driver asks all workers."""
+    """Implements `GradientPolicy.none_where_unreached` itself; for other strategies the driver asks all workers."""
 
 
 class ShardedOptimizer(ABC):
-    """Each worker takes the step for a part of the model, with an optimiser of the strategy."""
+    """Each worker updates a part of the model, with an optimiser that the strategy owns."""
 
     @property
     @abstractmethod
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimiser that takes this worker's steps and holds their state."""
+        """Return the optimiser that updates this worker's part and holds its state."""
 
     @abstractmethod
     def optimizer_share(self, num_workers: int) -> float:
@@ -158,14 +157,14 @@ class ShardedOptimizer(ABC):
 
 
 class BufferEstimate(ABC):
-    """Predicts the memory that synchronising takes beside parameters, gradients and optimiser state."""
+    """Estimates the memory for synchronisation, in addition to parameters, gradients and optimiser state."""
 
     @abstractmethod
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int: ...
 
 
 class ModelCheck(ABC):
-    """Cannot train every model."""
+    """Supports only some models."""
 
     @abstractmethod
     def check_model(self, tensors: Sequence[TensorSpec]) -> None:
@@ -217,32 +216,32 @@ def check_contract(cls: type[Strategy]) -> None:
 
 
 def servers_of(strategy: Strategy, num_workers: int) -> int:
-    """How many servers a strategy needs beside so many workers."""
+    """Return how many servers a strategy needs for this number of workers."""
     return strategy.num_servers(num_workers) if isinstance(strategy, Servers) else 0
 
 
 def as_asynchronous(strategy: Strategy) -> Asynchronous | None:
-    """The strategy where its workers run at their own pace; None where they run in step."""
+    """Return the strategy if it is asynchronous, else None."""
     return strategy if isinstance(strategy, Asynchronous) and strategy.is_asynchronous else None
 
 
 def keep_alive_of(strategy: Strategy) -> Callable[[], None]:
-    """What to call between two batches of an evaluation during the run."""
+    """Return the function to call between two batches of an evaluation during the run."""
     return strategy.keep_alive if isinstance(strategy, Heartbeat) else _do_nothing
 
 
 def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
-    """The bound of a PARTIAL strategy."""
+    """Return the drift bound of a PARTIAL strategy."""
     if not isinstance(strategy, Drifting):
         raise UsageError(
-            f"strategy {strategy.name or type(strategy).__name__} promises that replicas differ within a bound but "
-            "states none; add Drifting of paceline.strategies to its base classes"
+            f"strategy {strategy.name or type(strategy).__name__} has the guarantee PARTIAL but no "
+            "drift bound; add Drifting of paceline.strategies to its base classes"
         )
     return strategy.drift_bound(num_workers)
 
 
 def staleness_bound_of(strategy: Strategy, num_workers: int) -> int | None:
-    """The bound of a STALE strategy; None where it states none."""
+    """Return the staleness bound of a STALE strategy; None if it has none."""
     return strategy.staleness_bound(num_workers) if isinstance(strategy, Asynchronous) else None
 
 
@@ -252,27 +251,27 @@ def is_synchronised(strategy: Strategy, step: int) -> bool:
 
 
 def steps_to_synchronisation(strategy: Strategy) -> int:
-    """How many steps it takes until replicas are synchronised for the first time."""
+    """Return the number of steps until the first synchronisation."""
     return next(step for step in range(1 << 20) if is_synchronised(strategy, step)) + 1
 
 
 def micro_batches_of(strategy: Strategy) -> int:
-    """Into how many micro-batches the strategy cuts a worker's batch."""
+    """Return the number of micro-batches that the strategy splits a worker's batch into."""
     return strategy.accumulate if isinstance(strategy, Accumulating) else 1
 
 
 def loss_scale_of(strategy: Strategy) -> float:
-    """What a step's loss is multiplied by before backward, in our own loop."""
+    """Return the factor of the loss before backward (in Paceline's own loop)."""
     return strategy.loss_scale if isinstance(strategy, ScaledLoss) else 1.0
 
 
 def no_sync_of(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Context for every micro-batch of a step but the last."""
+    """Return the context for every micro-batch of a step but the last."""
     return strategy.no_sync() if isinstance(strategy, WrappedModel) else nullcontext()
 
 
 def zero_grad(strategy: Strategy) -> None:
-    """Clear gradients before a step's first backward, in our own loop."""
+    """Clear gradients before a step's first backward (in Paceline's own loop)."""
     if isinstance(strategy, GradientBuffers):
         strategy.zero_grad()
     else:
@@ -280,14 +279,14 @@ def zero_grad(strategy: Strategy) -> None:
 
 
 def watched_by(strategy: Strategy) -> list[nn.Parameter]:
-    """The parameters for which our own loop calls `on_gradient`."""
+    """Return the parameters for which Paceline's own loop calls `on_gradient`."""
     if isinstance(strategy, GradientBuffers):
         return strategy.watched
     return [] if type(strategy).on_gradient is Strategy.on_gradient else strategy.worker.parameters
 
 
 def optimizer_of(strategy: Strategy) -> torch.optim.Optimizer:
-    """The optimiser that takes this worker's steps."""
+    """Return the optimiser that takes this worker's steps."""
     return strategy.optimizer if isinstance(strategy, ShardedOptimizer) else strategy.worker.optimizer
 
 
@@ -297,7 +296,7 @@ def optimizer_share_of(strategy: Strategy, num_workers: int) -> float:
 
 
 def buffer_bytes_of(strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int) -> int:
-    """Estimated memory of the strategy on one worker; 0 where it states none."""
+    """Return the strategy's estimate of its memory on one worker; 0 if it has none."""
     return strategy.buffer_bytes(tensors, rank, world_size) if isinstance(strategy, BufferEstimate) else 0
 
 
@@ -308,7 +307,7 @@ def check_model_of(strategy: Strategy, tensors: Sequence[TensorSpec]) -> None:
 
 
 def tuned_options_of(strategy: type[Strategy]) -> Mapping[str, Varied]:
-    """The options that `tune` varies in a strategy."""
+    """Return the options of a strategy that `tune` varies."""
     return strategy.tuned_options if issubclass(strategy, Tunable) else {}
 
 
@@ -318,14 +317,14 @@ def is_tried_by_tune(strategy: type[Strategy]) -> bool:
 
 
 def metrics_of(strategy: Strategy) -> Json:
-    """What a strategy measured about itself; of an asynchronous one also its staleness."""
+    """Return a strategy's own measurements, with the staleness if it is asynchronous."""
     asynchronous = as_asynchronous(strategy)
     late = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
     return {**late, **strategy.metrics()}
 
 
 def distribution(values: Sequence[int]) -> Json:
-    """How often each value occurs, the largest and the mean, as plain values."""
+    """Return the count of each value, the maximum and the mean, as JSON values."""
     counts = {str(value): count for value, count in sorted(Counter(values).items())}
     return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}
 

@@ -1,3 +1,5 @@
+"""Strategy `ddp`: DistributedDataParallel of torch."""
+
 from __future__ import annotations
 
 import inspect
@@ -17,8 +19,7 @@ from paceline.errors import RunError, UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker
 from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable, Varied, WrappedModel
 
-# What happens to BatchNorm's buffers is the user's choice, made elsewhere. The option has two names:
-# torch 2.13 deprecates the one that 2.11 knows.
+# DDP leaves BatchNorm's buffers to --batchnorm. torch 2.13 deprecates the option's name in torch 2.11.
 _PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
 _LEAVE_BUFFERS_ALONE: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _PARAMETERS else "broadcast_buffers": False
@@ -26,7 +27,7 @@ _LEAVE_BUFFERS_ALONE: dict[str, Any] = {
 
 
 class _Replica(DistributedDataParallel):
-    """DDP that says in our words what it lacks."""
+    """DDP that reports unused parameters with Paceline's remedy."""
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
         try:
@@ -35,14 +36,14 @@ class _Replica(DistributedDataParallel):
             if "find_unused_parameters" not in str(error):
                 raise
             raise RunError(
-                "a step left some parameters without a gradient, which ddp does not expect; "
+                "a step left some parameters without a gradient, which ddp does not support by default; "
                 "use --strategy ddp:find_unused=true"
             ) from error
 
 
 @dataclass(kw_only=True)
 class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
-    """torch's DistributedDataParallel: buckets of gradients are all-reduced while backward still runs."""
+    """torch's DistributedDataParallel: buckets of gradients are all-reduced while backward runs."""
 
     name: ClassVar[str] = "ddp"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
@@ -52,7 +53,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
     bucket_mb: float = 25.0
     static_graph: bool = False
     gradient_as_view: bool = True
-    find_unused: bool = False  # for models of which a batch may not reach every parameter; costs a walk per step
+    find_unused: bool = False  # for models where a batch may leave parameters unused; traverses the graph in every step
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +73,10 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
         if self.accumulate > 1 and not worker.gradient_policy.knows_last_backward:
-            # DistributedDataParallel decides in forward whether the backward after it will send.
+            # DistributedDataParallel decides in forward whether the following backward sends.
             raise UsageError(
-                "strategy ddp cannot accumulate in a loop of your own: leave accumulate out, and put "
-                "every backward but a step's last into paceline.no_sync()"
+                "strategy ddp cannot accumulate in your own loop; remove accumulate and run every backward of a step "
+                "but the last under paceline.no_sync()"
             )
         if worker.comm.world_size == 1:
             return
@@ -86,14 +87,14 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
             static_graph=self.static_graph,
             gradient_as_bucket_view=self.gradient_as_view,
             find_unused_parameters=self.find_unused,
-            init_sync=False,  # replicas are equal already
+            init_sync=False,  # replicas are already equal
             **_LEAVE_BUFFERS_ALONE,
         )
         if self.codec.relative_error:
             # A lambda, because DDP checks a hook's annotations and ours are strings.
             self._replica.register_comm_hook(None, lambda _, bucket: self._average_encoded(bucket))
-            # After the first step DDP cuts other buckets; a parameter keeps its place in the model. (torch's own hook
-            # for PowerSGD keeps errors by bucket, and on gloo it does not survive several: docs/negative-results.md.)
+            # Keyed by parameter, because DDP changes its buckets after the first step. (torch's PowerSGD hook keeps
+            # errors by bucket and fails with several buckets on gloo: docs/negative-results.md.)
             self._keys = {id(parameter): key for key, parameter in enumerate(worker.parameters)}
         worker.replica = self._replica
 
@@ -108,13 +109,13 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
         return self._replica.no_sync()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Its buckets; after the first step it cuts new ones while the old are still there."""
+        """Estimate the buckets; after the first step DDP builds new ones while the old ones still exist."""
         return sum(tensor.nbytes for tensor in tensors) if world_size > 1 else 0
 
     def _average_encoded(self, bucket: Any) -> torch.futures.Future[Tensor]:
         comm, buffer = self.worker.comm, bucket.buffer()
         buffer.div_(comm.world_size)
-        if self.codec.cast is not None:  # numbers alone matter, not whose they are
+        if self.codec.cast is not None:  # a cast needs no per-parameter state
             self.codec.sum(buffer, comm.all_reduce, comm, bucket.index())
         else:
             gradients = bucket.gradients()
@@ -129,7 +130,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
         return future
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
-        # Where one bucket ends and the next begins changes the number of calls, never the number of bytes.
+        # Bucket boundaries change the number of calls, not the number of bytes.
         if world_size == 1:
             return []
 

@@ -1,3 +1,5 @@
+"""Strategy `gather-scatter`: rank 0 averages the gradients of all workers."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,16 +14,16 @@ from paceline.strategies.gradients import GradientAveraging
 
 @dataclass(kw_only=True)
 class GatherScatter(GradientAveraging):
-    """Rank 0 gathers each gradient tensor, averages, and scatters the mean: all traffic meets at one worker."""
+    """Rank 0 gathers each gradient tensor, averages and scatters the mean; all traffic passes one worker."""
 
     name: ClassVar[str] = "gather-scatter"
-    is_tried: ClassVar[bool] = False  # by `tune`: a baseline whose traffic meets at one worker
+    is_tried: ClassVar[bool] = False  # by `tune`: a baseline
 
     def sum(self, tensor: Tensor) -> None:
         gather_scatter(tensor, self.worker.comm)
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:
-        """Rank 0 holds every worker's tensor, and their sum."""
+        """Estimate the memory of `sum`: rank 0 holds the tensors of all workers and their sum."""
         return (world_size + 1) * spec.nbytes if rank == 0 else 0
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:  # noqa: ARG002

@@ -1,3 +1,5 @@
+"""Strategy `gossip`: each step averages weights with one peer."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,11 +18,10 @@ from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, n
 
 @dataclass(kw_only=True)
 class Gossip(WeightAveraging, Drifting):
-    """All weights as one vector go to one peer, 1, 2, 4, ... places away in turn; each averages its own with one.
+    """All weights go to one peer per step, at distance 1, 2, 4, ... in turn; each worker averages two replicas.
 
-    A step's mean of two is a permutation's, so every worker gives and takes one half: all count alike after any number
-    of steps. Where N is a power of two, log2 N steps without updates between them give the exact mean; for other N
-    replicas only draw nearer.
+    The pairs of a step form a permutation, so every replica has the same total weight after any number of steps. If N
+    is a power of two, log2 N steps without updates between them give the exact mean; otherwise they approach it.
     """
 
     name: ClassVar[str] = "gossip"
@@ -56,7 +57,7 @@ class Gossip(WeightAveraging, Drifting):
         sends += [comm.isend(part, target) for part in own]
         for receive, received, part in zip(receives, arriving, own, strict=True):
             receive.wait()
-            comm.mix(received, part, 0.5)  # not into the own vector: that is still under way
+            comm.mix(received, part, 0.5)  # not into the own vector, which is still being sent
         unpack(self._received, parameters)
 
     def finish(self) -> None:
@@ -75,6 +76,6 @@ class Gossip(WeightAveraging, Drifting):
 
 
 def shift(num_workers: int, step: int) -> int:
-    """How far away the peer of a step is: 1, 2, 4, ... and again, as long as that is less than the whole ring."""
+    """Return the distance to the peer of a step: 1, 2, 4, ... below the number of workers, repeated."""
     num_shifts = (num_workers - 1).bit_length()
     return 1 << step % num_shifts if num_shifts else 0

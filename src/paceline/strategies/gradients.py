@@ -19,7 +19,7 @@ from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunab
 
 @dataclass(kw_only=True)
 class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
-    """Gradients are averaged after backward, weighted by samples; a subclass says how a tensor is summed."""
+    """Average gradients after backward, weighted by samples; a subclass implements `sum`."""
 
     fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
 
@@ -33,10 +33,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 
     @abstractmethod
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
-        """The operations of `sum` on one worker."""
+        """Return the operations of `sum` on one worker."""
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Memory that `sum` takes on one worker beside the tensor: an estimate."""
+        """Estimate the memory that `sum` needs on one worker in addition to the tensor."""
         return 0
 
     def after_backward(self) -> None:
@@ -52,18 +52,18 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
                 tensor.copy_(part.view(tensor.shape))
         else:
             for key, tensor in enumerate(tensors):
-                whole = tensor.contiguous()  # the tensor itself, unless it lies channels-last in memory
+                whole = tensor.contiguous()  # the tensor itself unless it is channels-last
                 self._average(whole, key)
                 if whole is not tensor:
                     tensor.copy_(whole)
 
     def _average(self, tensor: Tensor, key: Key) -> None:
-        # Scaling before the sum keeps 16-bit sums in range, and makes a mean of what is summed.
+        # Weights add up to 1, so the sum is the mean. Scaling first keeps 16-bit sums in range.
         tensor.mul_(self.worker.weight)
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        """One vector of everything, or one tensor at a time; a lossy codec keeps about as much again."""
+        """Estimate one vector of all gradients, or the largest tensor; a lossy codec needs about as much again."""
         if world_size == 1:
             return 0
         total = sum(tensor.nbytes for tensor in tensors)
@@ -85,10 +85,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 
 @dataclass(kw_only=True)
 class GradientsOrWeights(GradientAveraging):
-    """As above, or the other way round: every worker steps on its own gradient, then weights are averaged.
+    """Average gradients, or with average=weights the weights after each worker's own step.
 
-    Averaged weights are weighted by samples too. They equal averaged gradients only where a step is linear in the
-    gradient: plain SGD is, one with momentum of its own or Adam is not.
+    Weights are averaged in proportion to samples too. The result equals that of averaged gradients only if a step is
+    linear in the gradient, as in plain SGD; SGD with momentum and Adam are not.
     """
 
     average: Literal["gradients", "weights"] = "gradients"
@@ -113,9 +113,9 @@ class GradientsOrWeights(GradientAveraging):
 
 
 def refuse_lossy_weights(strategy: Strategy, average: str) -> None:
-    """A step is small beside the weights that it changes: rounded weights would lose it."""
+    """Raise UsageError for a lossy codec with average=weights: rounding would exceed the change of a step."""
     if average == "weights" and strategy.codec.relative_error:
         raise UsageError(
-            f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}: rounding the "
-            "weights themselves would lose the steps; use fp32, or average=gradients"
+            f"strategy {strategy.name} with average=weights cannot use codec {strategy.codec.name}, because "
+            "rounded weights lose small updates; use fp32, or average=gradients"
         )

@@ -1,3 +1,5 @@
+"""Strategy `horovod`: the all-reduce of Horovod."""
+
 from __future__ import annotations
 
 import importlib
@@ -16,7 +18,7 @@ HOW_TO_START = "start workers with `horovodrun -np N`, or set HOROVOD_RANK, HORO
 
 @dataclass(kw_only=True)
 class Horovod(Accumulating, BufferEstimate, Strategy):
-    """All gradients are summed by one grouped all-reduce of Horovod, on connections that it makes itself."""
+    """All gradients are summed by one grouped all-reduce of Horovod, over its own connections."""
 
     name: ClassVar[str] = "horovod"
     paper: ClassVar[str] = "Sergeev and Del Balso 2018, arXiv:1802.05799"
@@ -29,7 +31,7 @@ class Horovod(Accumulating, BufferEstimate, Strategy):
     def unavailable(cls) -> str:
         try:
             importlib.import_module("horovod.torch")
-        except Exception as error:  # a build for another torch fails to load in ways of its own
+        except Exception as error:  # a build for another torch may raise anything
             return f"the package horovod cannot be imported ({error}); it must be built against the torch in use"
         return ""
 
@@ -42,7 +44,7 @@ class Horovod(Accumulating, BufferEstimate, Strategy):
     def check(self, num_workers: int, optimizer: type[Any]) -> None:
         super().check(num_workers, optimizer)
         if self.codec.relative_error:
-            raise UsageError(f"strategy horovod sends gradients as they are; leave codec {self.codec.name} out")
+            raise UsageError(f"strategy horovod cannot use codec {self.codec.name}; remove the codec")
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
@@ -55,7 +57,7 @@ class Horovod(Accumulating, BufferEstimate, Strategy):
         theirs, ours = (library.rank(), library.size()), (comm.rank, comm.world_size)
         if theirs != ours:
             raise RunError(
-                f"Horovod says worker {theirs[0]} of {theirs[1]}, but this is worker {ours[0]} of {ours[1]}; "
+                f"Horovod reports worker {theirs[0]} of {theirs[1]}, but this is worker {ours[0]} of {ours[1]}; "
                 f"{HOW_TO_START}"
             )
         self._library = library
@@ -68,7 +70,7 @@ class Horovod(Accumulating, BufferEstimate, Strategy):
         for gradient in gradients:
             gradient.mul_(worker.weight)
         self._library.grouped_allreduce_(gradients, op=self._library.Sum, name="paceline")
-        # Horovod's bytes do not pass through our comm, so they are counted here as what they are.
+        # Horovod does not send through the comm, so its bytes are counted here.
         for operation in self.traffic(worker.specs, worker.comm.rank, worker.comm.world_size, 0):
             worker.comm.counter.add(operation)
 

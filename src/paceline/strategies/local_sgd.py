@@ -1,3 +1,5 @@
+"""Strategy `local-sgd`: weights are averaged every few steps; with an outer optimiser, DiLoCo."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +18,10 @@ from paceline.strategies.weights import WeightAveraging, new_vector, pack, unpac
 
 @dataclass(kw_only=True)
 class LocalSgd(WeightAveraging, Periodic, Tunable):
-    """Every so many steps all weights are averaged by one all-reduce of one vector; between them nothing is sent.
+    """Every `sync_every` steps one all-reduce averages all weights; nothing is sent between.
 
-    With an outer optimiser the way to the mean is a gradient: SGD with Nesterov's momentum moves the weights of the
-    last synchronisation along it. DiLoCo's is outer_lr 0.7, outer_momentum 0.9; 1 and 0 are the plain mean.
+    An outer optimiser (SGD with Nesterov momentum) treats the difference to the mean as the gradient of the weights of
+    the last synchronisation. DiLoCo uses outer_lr 0.7, outer_momentum 0.9; 1 and 0 give the plain mean.
     """
 
     name: ClassVar[str] = "local-sgd"
@@ -33,7 +35,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
 
     def __post_init__(self) -> None:
         if self.sync_every < 1:
-            raise UsageError(f"option sync_every of strategy local-sgd must be 1 or more, not {self.sync_every}")
+            raise UsageError(f"option sync_every of strategy local-sgd must be at least 1, not {self.sync_every}")
         if not 0 < self.outer_lr < float("inf"):
             raise UsageError(f"option outer_lr of strategy local-sgd must be above 0 and finite, not {self.outer_lr:g}")
         if not 0 <= self.outer_momentum < 1:
@@ -75,7 +77,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
         unpack(self._vector, parameters)
 
     def _outer_step(self, mean: Tensor) -> None:
-        """From the mean to where the outer optimiser goes; one worker has one too."""
+        """Replace the mean with the result of the outer optimiser."""
         gradient = self._anchor - mean
         self._momentum.mul_(self.outer_momentum).add_(gradient)
         gradient.add_(self._momentum, alpha=self.outer_momentum)
@@ -87,7 +89,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
             super().finish()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        outer = 3 * joined(tensors).nbytes if self.has_outer else 0  # where it was, momentum, the way to the mean
+        outer = 3 * joined(tensors).nbytes if self.has_outer else 0  # anchor, momentum, gradient
         return outer + super().buffer_bytes(tensors, rank, world_size)
 
     def traffic_period(self, world_size: int) -> int:  # noqa: ARG002

@@ -1,3 +1,5 @@
+"""Strategy `none`: no synchronisation, the baseline for synchronisation cost."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,11 +13,11 @@ from paceline.strategies.base import Guarantee, Strategy
 
 @dataclass(kw_only=True)
 class NoSynchronisation(Strategy):
-    """Nothing is sent: every worker trains on its own shard alone. The limit that no agreement can beat."""
+    """Nothing is sent: every worker trains on its own shard. The upper bound of throughput."""
 
     name: ClassVar[str] = "none"
 
-    meet: bool = False  # workers wait for each other in every step: the least that agreeing on time can cost
+    meet: bool = False  # a barrier in every step: the least cost of synchronous training
 
     def after_step(self) -> None:
         if self.meet:

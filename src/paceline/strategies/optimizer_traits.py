@@ -1,4 +1,4 @@
-"""What is known of optimisers: which can be given parts of a tensor, which leave gradients alone."""
+"""Properties of optimisers: element-wise updates, and steps that do not write to gradients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch.optim import Optimizer
 
 
 def is_elementwise(optimizer: type[Optimizer]) -> bool:
-    """Whether each element's update depends on that element alone, so that parts of a tensor can be updated apart.
+    """Whether an element's update depends on that element alone, so that slices of a tensor can be updated separately.
 
-    True only for optimisers known to be so; a subclass may differ from its base, so it counts as unknown.
+    True only for listed classes: a subclass may differ from its base.
     """
     return optimizer in _ELEMENTWISE
 
@@ -28,7 +28,7 @@ _ELEMENTWISE = (
 
 
 def only_reads_gradients(optimizer: Optimizer) -> bool:
-    """Whether a step is known to leave gradients as they are, so that they may lie in memory that peers read too."""
+    """Whether a step is known not to write to gradients, so that they may be in memory that peers read."""
     if type(optimizer) is torch.optim.SGD:
         return not any(group["nesterov"] or group["maximize"] for group in optimizer.param_groups)
     if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):

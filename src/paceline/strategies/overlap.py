@@ -1,3 +1,5 @@
+"""Strategy `overlap`: bucketed all-reduce during backward."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,14 +14,14 @@ from paceline.strategies.optimizer_traits import only_reads_gradients
 
 @dataclass(kw_only=True)
 class Overlap(Bucketed):
-    """Buckets of gradients, the last layer's first, are summed while backward still computes the others."""
+    """Buckets of gradients, last layer first, are all-reduced while backward computes the others."""
 
     name: ClassVar[str] = "overlap"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
 
     def make_buckets(self) -> GradientBuckets:
         worker = self.worker
-        # A sum may be read where it appears only if nothing will write to it.
+        # Sums can stay in shared memory only if nothing writes to them.
         is_shared = worker.gradient_policy.in_place_allowed and only_reads_gradients(worker.optimizer)
         return GradientBuckets(worker, **self.limits, is_shared=is_shared)
 

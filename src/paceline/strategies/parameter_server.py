@@ -1,3 +1,5 @@
+"""Strategy `parameter-server`: the workers' side. `serving.py` is the server's."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -43,23 +45,23 @@ from paceline.strategies.serving import (
     split_tensors,
 )
 
-NUMBER_BYTES = 8  # of a note
+NUMBER_BYTES = 8  # size of one float64 field of a note
 DEFAULT_STALENESS = 2
 
 
 @dataclass(kw_only=True)
 class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck, BufferEstimate, Strategy):
-    """Every worker sends its gradients to servers, which hold the parameters, step, and send the parameters back.
+    """Every worker sends its gradients to servers, which update the parameters and send them back.
 
-    Servers are processes that do not train. Each holds whole tensors with their optimiser's state, so that any
-    optimiser works; learning rates come with every gradient.
+    Servers are extra processes that do not train. Each holds whole tensors and their optimiser state, so any optimiser
+    works; workers send the learning rates with every gradient.
 
-    `mode=sync`: gradients of all workers, weighted by samples and added in order of rank, make one update: exact.
-    `mode=async`: a gradient is an update as soon as it arrives, with the learning rate times the worker's share of
-    the global batch. So N workers' updates together are as long as one global step, under SGD as under optimisers
-    that take no notice of a gradient's length, and weight decay counts once. Staleness is how many updates others
-    made between the parameters that a gradient was taken at and its own update; it is measured.
-    `mode=bounded`: as async, but a worker that is more than `max_staleness` steps ahead of the slowest waits.
+    `mode=sync`: the gradients of all workers, weighted by samples and added in order of rank, make one exact update.
+    `mode=async`: each gradient is applied on arrival, with the learning rate times the worker's share of the global
+    batch. So the updates of N workers add up to one global step for SGD and for optimisers that normalise gradients,
+    and weight decay is applied once. The staleness of a gradient (updates by other workers since its parameters were
+    sent) is measured.
+    `mode=bounded`: as async, but a worker more than `max_staleness` steps ahead of the slowest one waits.
     """
 
     name: ClassVar[str] = "parameter-server"
@@ -67,7 +69,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
 
     servers: int = 1
     mode: Literal["sync", "async", "bounded"] = "sync"
-    max_staleness: int | None = None  # steps, for mode=bounded alone: 2 unless given
+    max_staleness: int | None = None  # steps, for mode=bounded only; default 2
     average: Literal["gradients", "weights"] = "gradients"
 
     def __post_init__(self) -> None:
@@ -80,21 +82,21 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
             )
         if self.max_staleness is not None and self.mode != "bounded":
             raise UsageError(
-                f"option max_staleness of strategy {self.name} bounds nothing with mode={self.mode}; leave it "
-                "out, or use mode=bounded"
+                f"option max_staleness of strategy {self.name} has no effect with mode={self.mode}; remove "
+                "it, or use mode=bounded"
             )
         if self.mode == "bounded" and self.max_staleness is None:
             self.max_staleness = DEFAULT_STALENESS
         if self.average == "weights" and self.mode != "sync":
             raise UsageError(
-                f"strategy {self.name} cannot average weights with mode={self.mode}: one worker's weights would "
-                "replace what the others have done; use mode=sync, or average=gradients"
+                f"strategy {self.name} cannot average weights with mode={self.mode}, because one worker's weights "
+                "would overwrite the others' updates; use mode=sync, or average=gradients"
             )
         refuse_lossy_weights(self, self.average)
         if self.codec.relative_error and not isinstance(self.codec, Cast):
             raise UsageError(
-                f"strategy {self.name} cannot use codec {self.codec.name}: gradients go to one server, not round all "
-                "workers; use fp32, fp16 or bf16"
+                f"strategy {self.name} cannot use codec {self.codec.name}, which needs a collective over all workers; "
+                "use fp32, fp16 or bf16"
             )
 
     @property
@@ -112,15 +114,15 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
     def check_model(self, tensors: Sequence[TensorSpec]) -> None:
         if self.servers > len(tensors):
             raise UsageError(
-                f"{self.servers} servers cannot share a model of {len(tensors)} trained tensors, because tensors stay "
-                f"whole; use at most servers={len(tensors)}"
+                f"{self.servers} servers cannot share a model of {len(tensors)} trained tensors, because tensors are "
+                f"not split; use at most servers={len(tensors)}"
             )
 
     def num_servers(self, num_workers: int) -> int:  # noqa: ARG002
         return self.servers
 
     def staleness_bound(self, num_workers: int) -> int | None:
-        """While a worker computes, each other one may come from s steps behind it to s + 1 steps ahead."""
+        """Return the bound: during one step, each other worker can go from s steps behind to s + 1 steps ahead."""
         return None if self.max_staleness is None else (num_workers - 1) * (2 * self.max_staleness + 1)
 
     @property
@@ -155,7 +157,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         if self.average == "weights":
             self.worker.optimizer.step()
             return
-        # Where updates are made on arrival, the learning rate carries the weight.
+        # In other modes the server multiplies the learning rate by the weight.
         scale = self.worker.weight if self.mode == "sync" else 1.0
         self._exchange([[gradient_of(p) for p in share.parameters] for _, share in self._links], scale)
 
@@ -195,21 +197,21 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
                 self._leads.append(lead)
 
     def keep_alive(self) -> None:
-        # In step, a server listens to rank 0 first: the others' words would wait for it, and they with them.
+        # A synchronous server receives from rank 0 first; notes of other ranks would block their senders until then.
         if self.is_asynchronous or self._comm.rank == 0:
             with self._comm.uncounted():
-                self._tell(ALIVE)
+                self._send_note(ALIVE)
 
     def ask_all_to_stop(self) -> None:
         with self._comm.uncounted():
-            self._tell(ENOUGH)
+            self._send_note(ENOUGH)
 
     @property
     def is_asked_to_stop(self) -> bool:
         return self._is_asked_to_stop
 
     def wait_for_others(self) -> None:
-        # One server is enough: every update comes to all of them.
+        # One server is enough, because every update goes to all servers.
         peer, share = self._links[0]
         answer = torch.zeros(ANSWER_FIELDS, dtype=torch.float64)
         num_running = 1
@@ -220,12 +222,12 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
                 num_running = int(answer[-1])
 
     def finish(self) -> None:
-        self._tell(STOP)
+        self._send_note(STOP)
         self._take_answers()
         for peer, _ in self._links:
             self._comm.send(torch.zeros(1), peer, START)
 
-    def _tell(self, kind: int) -> None:
+    def _send_note(self, kind: int) -> None:
         for peer, share in self._links:
             self._comm.send(Note(kind, 0.0, 0, share.rates).written(), peer, NOTE)
 
@@ -244,11 +246,11 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return operations
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """What is sent as one vector, and room for what comes back."""
+        """Estimate one vector to send and one to receive."""
         return 2 * sum(tensor.nbytes for tensor in tensors)
 
     def metrics(self) -> Json:
-        """By how many steps this worker led the slowest, at each of its updates."""
+        """Return this worker's lead over the slowest, in steps, at each of its updates."""
         return {"lead_steps": distribution(self._leads)} if self.is_asynchronous else {}
 
     def _shares(self, worker: Worker) -> list[Share]:

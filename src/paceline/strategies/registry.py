@@ -1,4 +1,4 @@
-"""From words to a strategy: `NAME[:option=value...][+codec[:option=value...]]`."""
+"""Strategy registry, and the parser of `NAME[:option=value...][+codec[:option=value...]]`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from paceline.strategies.capabilities import check_contract
 
 strategies: Registry[Strategy] = Registry("strategy", "paceline.strategies", Strategy)
 
-# What follows the last plus is a codec if it looks like one: a plus may also stand in a file's path.
+# The text after the last plus is a codec if it matches this; a file's path may also contain a plus.
 _CODEC = re.compile(r"[A-Za-z0-9-]*(:[^/]*)?")
 
 
 def available_strategies() -> dict[str, type[Strategy]]:
-    """Those of our strategies that can be used on this machine."""
+    """Return the built-in strategies that can be used on this machine."""
     return {name: strategy for name, strategy in strategies.classes.items() if not strategy.unavailable()}
 
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """A strategy as the user writes it."""
+    """A strategy as text: name, options and codec."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
@@ -41,7 +41,7 @@ class StrategySpec:
         return StrategySpec(name, options, codec)
 
     def build(self) -> Strategy:
-        """A fresh strategy; every mistake in the words is found here."""
+        """Create the strategy; raise UsageError for unknown names and invalid options."""
         strategy = strategies.get(self.name)
         check_contract(strategy)
         codec = build_codec(self.codec)

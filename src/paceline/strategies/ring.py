@@ -1,3 +1,5 @@
+"""Strategy `ring`: ring all-reduce, written with point-to-point messages."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -11,13 +13,13 @@ from paceline.comm import Comm, Operation, Work
 from paceline.strategies.base import Worker
 from paceline.strategies.gradients import GradientsOrWeights
 
-PIECE_BYTES = 4 << 20  # a chunk travels in even pieces of at most this: one is added while the next is on its way
-AHEAD = 8  # receives that wait for data before it comes
+PIECE_BYTES = 4 << 20  # chunks are sent in equal pieces of at most this size: one is added while the next arrives
+AHEAD = 8  # receives that are posted before their data arrives
 
 
 @dataclass(kw_only=True)
 class Ring(GradientsOrWeights):
-    """All gradients as one vector of N chunks travel twice round the ring: once to add up, once to spread the sum."""
+    """All gradients as one vector of N chunks travel round the ring twice: a reduce-scatter, then an all-gather."""
 
     name: ClassVar[str] = "ring"
     paper: ClassVar[str] = "Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002"
@@ -45,7 +47,7 @@ class Ring(GradientsOrWeights):
 
 
 class Spare:
-    """Memory to receive into, kept from call to call: new memory would have to be paged in every time."""
+    """Receive buffers, reused by every call: new memory would be paged in each time."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -58,41 +60,41 @@ class Spare:
 
 
 def spare_bytes(nbytes: int) -> int:
-    """What `Spare` holds while a stretch of so many bytes arrives."""
+    """Return the size of the buffers of `Spare` for receiving `nbytes`."""
     return AHEAD * min(nbytes, PIECE_BYTES)
 
 
 def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES) -> None:
-    """Sum a vector over workers in place, with messages to the right-hand neighbour alone.
+    """Sum a vector over workers in place, sending to the right-hand neighbour only.
 
-    In the first N-1 steps what arrives is added to the own chunk; then worker r owns the sum of chunk r + 1, and in
-    the next N-1 steps sums replace what the others have. What arrives in one step is what leaves in the next, so a
-    piece goes on as soon as it is complete, and nobody waits for the rest of its chunk.
+    In the first N-1 steps a worker adds each received chunk to its own; then worker r has the sum of chunk r + 1. In
+    the next N-1 steps received sums replace chunks. The chunk received in one step is sent in the next, so each piece
+    is forwarded as soon as it is complete, without waiting for the rest of its chunk.
     """
     world_size, rank = comm.world_size, comm.rank
     if world_size == 1:
         return
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = vector.split(chunk_sizes(vector.numel(), world_size))
-    # Even pieces: a small last one would cost as many wake-ups as a large one.
+    # Equal pieces: a small last one would cost as many wake-ups as a large one.
     counts = [-(-chunk.numel() * chunk.element_size() // piece_bytes) for chunk in chunks]
     pieces = [list(chunk.tensor_split(count)) if count else [] for chunk, count in zip(chunks, counts, strict=True)]
     num_steps = 2 * (world_size - 1)
     arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
     num_added = sum(step < world_size - 1 for step, _ in arriving)
-    # Pieces that are added land in a few buffers that stay in the cache; sums land where they belong.
+    # Pieces to add are received into a few buffers that stay in the cache, sums directly into the vector.
     longest = max((part.numel() for _, part in arriving), default=0)
     buffers = (spare or Spare()).buffers(vector, longest, AHEAD)
     receives: list[tuple[Work, Tensor]] = []
 
     def expect(count: int) -> None:
-        """Have receives waiting for so many pieces; for all sums as soon as the last buffer is in use."""
+        """Post receives for `count` pieces, and for all sums once no more buffers are needed."""
         for index in range(len(receives), count if count < num_added else len(arriving)):
             part = arriving[index][1]
             target = buffers[index % AHEAD][: part.numel()] if index < num_added else part
             receives.append((comm.irecv(target, left), target))
 
-    # A message that finds its receive waiting is written by the sender at once: receives come before sends.
+    # Receives are posted before sends: the sender writes directly into a posted receive.
     expect(AHEAD)
     sends = [comm.isend(part, right) for part in pieces[rank]]
     for index, (step, part) in enumerate(arriving):
@@ -108,6 +110,6 @@ def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, p
 
 
 def chunk_sizes(numel: int, world_size: int) -> list[int]:
-    """Lengths of N chunks that differ by at most one element; some are empty when there are few elements."""
+    """Return the lengths of N chunks, which differ by at most one element; some may be empty."""
     each, extra = divmod(numel, world_size)
     return [each + (index < extra) for index in range(world_size)]

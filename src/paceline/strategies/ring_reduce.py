@@ -1,3 +1,5 @@
+"""Strategy `ring-reduce`: a chain reduction to the last worker and back."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,10 +16,10 @@ from paceline.strategies.ring import AHEAD, PIECE_BYTES, Spare, spare_bytes
 
 @dataclass(kw_only=True)
 class RingReduce(GradientsOrWeights):
-    """The sum travels once along the ring to the last worker, and the mean comes back the way that the sum went.
+    """The sum travels along the chain of workers to the last one, and the mean travels back.
 
-    Nobody sends more than the whole vector to either neighbour, and sums and means meet on the way in opposite
-    directions; but the vector is not cut into chunks with a home each, so its whole length passes every link.
+    Sums and means use the links in opposite directions at the same time. Unlike in `ring`, the whole vector passes
+    every link in both directions.
     """
 
     name: ClassVar[str] = "ring-reduce"
@@ -42,10 +44,10 @@ class RingReduce(GradientsOrWeights):
 def sum_there_and_back(
     vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES
 ) -> None:
-    """Sum a vector over workers in place: added up from the first worker to the last, handed back from last to first.
+    """Sum a vector over workers in place: reduce from the first worker to the last, then send the sum back.
 
-    The vector travels in even pieces. A piece goes on as soon as it is complete, and a worker takes the first piece
-    of the result about when it can be there, so that both directions are busy at once.
+    The vector is sent in equal pieces, each forwarded as soon as it is complete. A worker starts to receive results
+    when the first one can have arrived, so that both directions are busy at once.
     """
     rank, last = comm.rank, comm.world_size - 1
     count = -(-vector.numel() * vector.element_size() // piece_bytes)
@@ -58,7 +60,7 @@ def sum_there_and_back(
     sends: list[Work] = []
 
     def expect(index: int) -> None:
-        """Have receives waiting for the pieces up to this one: sums beside the own piece, results in its place."""
+        """Post receives for the pieces up to `index`: sums into buffers, results into the vector."""
         for piece in pieces[len(sums) : index + 1] if rank > 0 else []:
             target = buffers[len(sums) % AHEAD][: piece.numel()]
             sums.append((comm.irecv(target, rank - 1), target))

@@ -1,3 +1,5 @@
+"""Strategy `root-average`: rank 0 averages with point-to-point messages."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -13,10 +15,10 @@ from paceline.strategies.gradients import GradientAveraging
 
 @dataclass(kw_only=True)
 class RootAverage(GradientAveraging):
-    """Each gradient goes to rank 0 in a message, and the mean comes back in one: what courses call all-reduce."""
+    """Each gradient is sent to rank 0, which sends the mean back: the all-reduce of many tutorials."""
 
     name: ClassVar[str] = "root-average"
-    is_tried: ClassVar[bool] = False  # by `tune`: a baseline whose traffic meets at one worker
+    is_tried: ClassVar[bool] = False  # by `tune`: a baseline
 
     def sum(self, tensor: Tensor) -> None:
         comm = self.worker.comm

@@ -1,7 +1,7 @@
-"""A parameter server: it holds some of a model's tensors with their optimiser's state, and knows nothing of data.
+"""A parameter server, which holds some tensors of the model with their optimiser state, and its messages.
 
-A worker sends a note and a vector (its gradients, or its weights); it receives the tensors as one vector, and a note
-on how late it was. Notes are float64 on the CPU, so that they can be received from anybody over any comm.
+A worker sends a note and a vector (its gradients or weights); it receives the updated tensors as one vector, and an
+answer with its staleness. Notes are float64 tensors on the CPU, so that `recv_any` works on every comm.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from paceline.comm import Comm
 from paceline.strategies.base import Worker
 
 NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags
-STEP, ALIVE, DONE, STOP, ENOUGH = 0, 1, 2, 3, 4  # kinds of notes; after ENOUGH everybody's next step is the last
+STEP, ALIVE, DONE, STOP, ENOUGH = (
+    0,
+    1,
+    2,
+    3,
+    4,
+)  # kinds of notes; after ENOUGH the next step of every worker is its last
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
-# Version, staleness, whether it is enough, lead; to a worker that is done: how many are not, instead of the lead.
+# Version, staleness, stop request, lead (for a worker that is done: the number of workers still running).
 ANSWER_FIELDS = 4
-NOT_COUNTED = -1  # staleness of an update that was none: the worker had no samples
+NOT_COUNTED = -1  # staleness of a step that made no update, because the worker had no samples
 
 
 def split_tensors(tensors: Sequence[TensorSpec], num_servers: int) -> list[list[int]]:
-    """Which tensors each server holds: whole ones, the largest first, each to the server that holds least."""
+    """Assign whole tensors to servers, the largest first, each to the server that holds the fewest bytes."""
     heap = [(0, server) for server in range(num_servers)]
     shares: list[list[int]] = [[] for _ in range(num_servers)]
     for index in sorted(range(len(tensors)), key=lambda i: (-tensors[i].nbytes, i)):
@@ -39,12 +45,12 @@ def split_tensors(tensors: Sequence[TensorSpec], num_servers: int) -> list[list[
 
 
 class Share:
-    """The tensors of one server, as its workers and it see them."""
+    """The tensors of one server; used by the server and by its workers."""
 
     def __init__(self, worker: Worker, indices: list[int], wire_dtype: torch.dtype | None) -> None:
         self.parameters = [worker.parameters[index] for index in indices]
         self.dtype = reduce(torch.promote_types, (parameter.dtype for parameter in self.parameters))
-        self.wire_dtype = wire_dtype or self.dtype  # of gradients on their way; tensors travel as they are
+        self.wire_dtype = wire_dtype or self.dtype  # of gradients; parameters are sent in their own type
         self.numel = sum(parameter.numel() for parameter in self.parameters)
         self.device = self.parameters[0].device
         groups = {id(parameter): group for group in worker.optimizer.param_groups for parameter in group["params"]}
@@ -52,7 +58,7 @@ class Share:
 
     @property
     def rates(self) -> list[float]:
-        """The learning rate of every tensor: schedules act on the worker's optimiser, which does not step."""
+        """Return the learning rate of every tensor. Schedules act on the worker's optimiser, which does not step."""
         return [float(group["lr"]) for group in self._groups]
 
     def set_rates(self, rates: list[float], scale: float) -> None:
@@ -80,7 +86,7 @@ class Share:
 
 @dataclass
 class Note:
-    """What a worker says before its vector."""
+    """The message of a worker that precedes its vector."""
 
     kind: int
     weight: float
@@ -97,22 +103,22 @@ class Note:
 
 
 class Server:
-    """Receives, updates, answers, until every worker has said stop."""
+    """Receives gradients, updates parameters and answers, until every worker has sent STOP."""
 
     def __init__(self, server: Worker, share: Share, num_workers: int, *, steps: bool) -> None:
         self.comm: Comm = server.comm
         self.share = share
         self.num_workers = num_workers
-        self.steps = steps  # on gradients; else what arrives are weights, to be averaged
+        self.steps = steps  # True: vectors are gradients; False: weights to average
         self.version = 0  # updates made so far
-        self.is_enough = False  # whether workers are to stop
+        self.is_enough = False  # whether workers are asked to stop
         self._optimizer = server.optimizer
         start = share.room()
         self.comm.recv(start, 0, START)
         share.store(start)
 
     def serve_in_step(self) -> None:
-        """All workers' vectors make one update; vectors come weighted, and are added in order of rank."""
+        """Add the weighted vectors of all workers in order of rank and make one update, until STOP."""
         share, comm, workers = self.share, self.comm, range(self.num_workers)
         rooms = [share.room(share.wire_dtype) for _ in workers]
         while True:
@@ -126,10 +132,10 @@ class Server:
                 comm.add(total, room)
             self._update(total, notes[0].rates, scale=1.0)
             self._answer(dict.fromkeys(workers, (0, 0)))
-        self._part_from_all()
+        self._finish()
 
     def serve_on_arrival(self, max_lead: float = math.inf) -> None:
-        """Every worker's gradient is an update by itself; one that leads by too many steps waits for its answer."""
+        """Apply each gradient on arrival; delay the answer to a worker that leads by more than `max_lead` steps."""
         share, room = self.share, self.share.room(self.share.wire_dtype)
         steps_done = dict.fromkeys(range(self.num_workers), 0)  # of workers that have not stopped
         waiting: dict[int, int] = {}  # worker to staleness
@@ -151,16 +157,16 @@ class Server:
                 if note.weight:
                     self._update(room.to(share.dtype), note.rates, scale=note.weight)
             if done:
-                # Whoever is done learns that the others still come on, whatever the time limit of one wait.
+                # Sent after every note, so that a worker that is done does not reach its time limit.
                 num_running = self.num_workers - len(done)
-                self._tell(dict.fromkeys(done, (NOT_COUNTED, num_running)))
+                self._send_answers(dict.fromkeys(done, (NOT_COUNTED, num_running)))
                 done = done if num_running else set()
             slowest = min(steps_done.values(), default=0)
             leads = {peer: steps_done[peer] - slowest for peer in waiting}
-            # Nobody catches up with whom nobody may lead any more.
+            # After a stop request no worker waits for slower ones.
             ready = [peer for peer in waiting if leads[peer] <= max_lead or self.is_enough]
             self._answer({peer: (waiting.pop(peer), leads[peer]) for peer in ready})
-        self._part_from_all()
+        self._finish()
 
     def _note_from(self, worker: int) -> Note:
         values = self.share.note_room()
@@ -178,20 +184,20 @@ class Server:
             return
         share.set_rates(rates, scale)
         for parameter, gradient in zip(share.parameters, share.parts(vector), strict=True):
-            parameter.grad = torch.empty_like(parameter).copy_(gradient)  # laid out as the parameter is
-        # Other servers' tensors have no gradient here, so the optimiser leaves them alone.
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)  # with the parameter's memory layout
+        # Tensors of other servers have no gradient here, so the optimiser skips them.
         self._optimizer.step()
 
     def _answer(self, late: dict[int, tuple[int, int]]) -> None:
-        """The tensors as they are now, to each worker with its staleness and its lead."""
+        """Send the current tensors to these workers, with the staleness and lead of each."""
         if late:
             tensors = self.share.flatten(self.share.parameters)
             sends = [self.comm.isend(tensors, worker, TENSORS) for worker in late]
-            self._tell(late)
+            self._send_answers(late)
             for send in sends:
                 send.wait()
 
-    def _tell(self, late: dict[int, tuple[int, int]]) -> None:
+    def _send_answers(self, late: dict[int, tuple[int, int]]) -> None:
         answers = {
             worker: torch.tensor([self.version, staleness, self.is_enough, lead], dtype=torch.float64)
             for worker, (staleness, lead) in late.items()
@@ -199,8 +205,8 @@ class Server:
         for send in [self.comm.isend(answer, worker, ANSWER) for worker, answer in answers.items()]:
             send.wait()
 
-    def _part_from_all(self) -> None:
-        """Everybody gets the last word, and says that it has it before the connection may go."""
+    def _finish(self) -> None:
+        """Send the final tensors to all workers and wait for their confirmation before the connection closes."""
         self._answer(dict.fromkeys(range(self.num_workers), (NOT_COUNTED, 0)))
         for worker in range(self.num_workers):
             self.comm.recv(torch.zeros(1), worker, START)

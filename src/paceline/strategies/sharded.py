@@ -1,3 +1,5 @@
+"""Strategy `sharded`: each worker updates a slice of the parameters (ZeRO, stage 1)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,9 +20,9 @@ from paceline.strategies.optimizer_traits import is_elementwise
 
 @dataclass
 class _Shard:
-    """What this worker owns of one parameter: a stretch of the common vector, with a gradient of its own."""
+    """This worker's slice of one parameter: a range of the shared vector, with its own gradient."""
 
-    index: int  # which parameter
+    index: int  # of the parameter
     begin: int  # in the vector
     end: int
     kind: Any
@@ -29,7 +31,7 @@ class _Shard:
 
 @dataclass(kw_only=True)
 class Sharded(Bucketed, ShardedOptimizer):
-    """Gradients are reduce-scattered, each worker's optimiser updates its slice, and parameters are gathered."""
+    """Gradients are reduce-scattered, each worker updates its slice, and parameters are all-gathered."""
 
     name: ClassVar[str] = "sharded"
     paper: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO, stage 1), arXiv:1910.02054"
@@ -37,11 +39,11 @@ class Sharded(Bucketed, ShardedOptimizer):
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         if num_workers > 1 and not is_elementwise(optimizer):
             raise UsageError(
-                f"strategy sharded gives every worker slices of tensors, and optimizer {optimizer.__name__.lower()} "
-                "is not known to update each number by itself; use overlap, or sgd, adam or adamw"
+                f"strategy sharded needs an element-wise optimizer, and {optimizer.__name__.lower()} is not known "
+                "to be one; use overlap, or sgd, adam or adamw"
             )
         if self.codec.relative_error and self.codec.cast is None:
-            raise UsageError(f"strategy sharded carries no codec {self.codec.name!r}; use fp32, fp16 or bf16")
+            raise UsageError(f"strategy sharded cannot use codec {self.codec.name}; use fp32, fp16 or bf16")
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
@@ -51,7 +53,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
-        # Sums appear in the same place in every step, unless the user's loop may replace them.
+        # Sums are in the same memory in every step, unless the user's loop may replace them.
         self._has_lasting_gradients = worker.gradient_policy.partial_allowed and all(
             self._buckets.reductions[shard.kind].result.dtype == shard.parameter.dtype for shard in self._shards
         )
@@ -82,7 +84,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             return
         if not worker.gradient_policy.partial_allowed:
             self._take_changes()
-            worker.comm.barrier()  # somebody may still be reading parameters that others are about to change
+            worker.comm.barrier()  # a peer may still be reading parameters that this step changes
         for ours, theirs in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
             ours.update({key: value for key, value in theirs.items() if key != "params"})
         if not self._has_lasting_gradients:
@@ -96,7 +98,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return self.worker.optimizer if self.worker.comm.world_size == 1 else self._optimizer
 
     def finish(self) -> None:
-        """Parameters leave the memory that is shared."""
+        """Copy the parameters out of shared memory."""
         if self.worker.comm.world_size > 1:
             self.worker.comm.barrier()
             for parameter in self.worker.parameters:
@@ -109,7 +111,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         if world_size == 1:
             return []
         cast = self.codec.cast
-        # Buckets are planned on what travels; parameters come back in their own type.
+        # Buckets are planned with the data type on the wire; parameters are gathered in their own type.
         sizes = [(t.numel, t.itemsize, (cast.itemsize if cast else t.itemsize, t.itemsize)) for t in tensors]
         buckets = plan_buckets(sizes, **self.limits, divisor=world_size)
         operations = []
@@ -121,7 +123,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return operations
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The optimiser's state for this worker's slices."""
+        """Return the optimiser state of this worker's slices, and the codec's."""
         if self.worker.comm.world_size == 1:
             return super().state_dict()
         return super().state_dict() | {
@@ -139,7 +141,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             self._optimizer.state[self._shards[int(index)].parameter][name] = value.clone()
 
     def _place_parameters(self) -> None:
-        """Parameters move into vectors that the comm keeps common; replicas are equal already."""
+        """Move the parameters into shared vectors of the comm."""
         comm, buckets = self.worker.comm, self._buckets
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
@@ -168,7 +170,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return shards
 
     def _inner_optimizer(self) -> torch.optim.Optimizer:
-        """The user's optimiser over slices: the same class and settings, state for the slices alone."""
+        """Create an optimiser over the slices, with the class and settings of the user's."""
         outer = self.worker.optimizer
         place = {parameter: index for index, parameter in enumerate(self._buckets.parameters)}
         groups = []
@@ -193,7 +195,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
 
     def _take_changes(self) -> None:
-        """What the user's loop did to gradients counts, also where it put other tensors in their place."""
+        """Copy gradients that the user's loop replaced back into the sums, and note which are None."""
         for index, parameter in enumerate(self._buckets.parameters):
             self._buckets.is_reached[index] = parameter.grad is not None
             own = self._buckets.results[index]

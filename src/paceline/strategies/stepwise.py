@@ -1,3 +1,5 @@
+"""Strategy `stepwise`: one trip round the ring per step, each worker continuing from a partial mean."""
+
 from __future__ import annotations
 
 import math
@@ -18,36 +20,36 @@ from paceline.strategies.capabilities import Drifting, Tunable
 from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
 from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
 
-LOOK_EVERY = 16  # steps between two looks at how far averaging moved a replica
-TAGS = 64  # messages carry their step, counted modulo this
-FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # clear of tags that collectives use
+LOOK_EVERY = 16  # steps between two measurements of how far averaging moved a replica
+TAGS = 64  # a message's tag contains its step modulo this
+FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # not used by collectives
 
 
 class _Leg(NamedTuple):
-    """What one chunk's trip means to one worker."""
+    """One worker's part in the trip of one chunk."""
 
-    position: int  # on the ring, counted from where the chunk starts: the mean up to here is of position + 1 workers
+    position: int  # from the chunk's start; the mean at this position is of position + 1 workers
     begin: int
     end: int
 
 
 @dataclass(kw_only=True)
 class Stepwise(WeightAveraging, Drifting, Tunable):
-    """Weights go round the ring once, in N chunks that start at N workers; each goes on from the mean up to it.
+    """Weights travel round the ring once, in N chunks with N starts; each worker continues from a partial mean.
 
-    Ring all-reduce would go round a second time to spread the result. Here a worker whose part has arrived begins its
-    next iteration at once. At ring position k it holds the mean of k + 1 replicas, each counting alike. The start
-    moves back by one position in every step, so that who was last begins, and over N steps all count alike.
+    Ring all-reduce needs a second round to spread the result. Here a worker starts its next iteration as soon as its
+    part has arrived. At ring position k it holds the mean of k + 1 replicas, equally weighted. The start moves back by
+    one position in every step, so over N steps all replicas have the same influence.
     """
 
     name: ClassVar[str] = "stepwise"
 
-    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # and, now and then, how far averaging moves a replica
+    num_vectors: ClassVar[int] = SEND_BUFFERS + 2  # and one to measure how far averaging moves a replica
 
     form: Literal["chunks", "whole"] = "chunks"  # whole: one vector that starts at one worker
-    rotate: bool = True  # false: always the same start, whose replica dominates; kept for study
-    exact_every: int = 0  # a full average every so many steps; 0 is never
-    correct: Literal["none", "delayed"] = "none"  # delayed: the full mean travels on, and is made up for a step later
+    rotate: bool = True  # false: a fixed start, whose replica dominates; for studies only
+    exact_every: int = 0  # steps between full averages; 0: never
+    correct: Literal["none", "delayed"] = "none"  # delayed: the full mean is applied one step later
 
     def __post_init__(self) -> None:
         if self.exact_every < 0:
@@ -57,7 +59,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @property
     def guarantee(self) -> Guarantee:
-        # From a fixed start the first worker counts most for ever, unless the full mean makes up for it.
+        # With a fixed start the first worker dominates, unless the full mean corrects it.
         return Guarantee.PARTIAL if self.rotate or self.correct == "delayed" else Guarantee.NONE
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
@@ -67,28 +69,29 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         if every and shared > 1:
             near = next(h for d in range(1, every + 2) for h in (every + d, every - d) if _is_good(h, num_workers))
             raise UsageError(
-                f"exact_every={every} shares the factor {shared} with {num_workers} workers: full averages "
-                f"would always meet the same starts, and the steps between them would favour some workers; "
-                f"the nearest that shares none is {near}"
+                f"exact_every={every} shares the factor {shared} with {num_workers} workers, so that some workers "
+                f"would have more influence than others; use exact_every={near}"
             )
 
     def drift_bound(self, num_workers: int) -> float:
         trip = mixing.running_means(num_workers)
         if self.correct == "delayed":
-            # Replicas enter every trip apart by that step's updates alone: the first term of the series is all of it.
+            # Before every trip replicas differ by the updates of one step only: the series has one term.
             nothing = torch.zeros_like(trip)
             return mixing.drift_bound([nothing, trip])
-        # All starts and steps see the same matrix, once workers are numbered from the start.
+        # The matrix is the same for all starts and steps if workers are numbered from the start.
         return mixing.drift_bound([trip @ mixing.moved_on(num_workers) if self.rotate else trip])
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
         self._outbox = Outbox(worker)
         self._spare = Spare()
-        self._means: Tensor | None = None  # where full means arrive
-        self._late: tuple[Tensor, list[tuple[_Leg, list[Work]]]] | None = None  # went on from, still arriving
-        self._correction: Tensor | None = None  # arrived: what is still to be added to the replica
-        self._moved: list[tuple[Tensor, Tensor]] = []  # squares: how far averaging moved, how long the replica is
+        self._means: Tensor | None = None  # receives full means
+        self._late: tuple[Tensor, list[tuple[_Leg, list[Work]]]] | None = (
+            None  # partial mean used, receives in progress
+        )
+        self._correction: Tensor | None = None  # to be added to the replica
+        self._moved: list[tuple[Tensor, Tensor]] = []  # squared lengths: of the move, of the replica
 
     def average(self, step: int) -> None:
         comm, parameters = self.worker.comm, self.worker.parameters
@@ -152,7 +155,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """How far averaging moved this replica, relative to its length, in the steps that were looked at."""
+        """Return how far averaging moved this replica, relative to its length, in the measured steps."""
         if not self._moved:
             return {}
         moved = [float((distance / length).sqrt()) for distance, length in self._moved]
@@ -170,7 +173,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return self.exact_every > 0 and (step + 1) % self.exact_every == 0
 
     def _legs(self, numel: int, rank: int, world_size: int, step: int) -> list[_Leg]:
-        """This worker's part in the trip of every chunk, in the order in which chunks come by."""
+        """Return this worker's leg of every chunk's trip, in the order in which chunks arrive."""
         sizes = chunk_sizes(numel, world_size) if self.form == "chunks" else [numel]
         start = -step if self.rotate else 0
         legs, begin = [], 0
@@ -180,7 +183,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return sorted(legs)
 
     def _one_trip(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Every chunk becomes the mean up to this worker and goes on to the right; sends are not waited for."""
+        """Replace every chunk with the mean up to this worker and start to send it to the right."""
         comm = self.worker.comm
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
         tag = FIRST_TRIP + step % TAGS
@@ -192,7 +195,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         receives: list[tuple[Work, Tensor]] = []
 
         def expect(count: int) -> None:
-            """Have receives waiting for so many pieces: a message that finds one is written by the sender at once."""
+            """Post receives for `count` pieces: the sender writes directly into a posted receive."""
             for index in range(len(receives), min(count, len(arriving))):
                 target = buffers[index % AHEAD][: arriving[index][1].numel()]
                 receives.append((comm.irecv(target, left, tag), target))
@@ -209,9 +212,9 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
                 sends.append(comm.isend(part, right, tag))
 
     def _spread_means(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
-        """Begin to send full means from whoever has them to everybody; they arrive while the next step computes.
+        """Start to send full means from their last workers to all others; they arrive during the next step.
 
-        Straight to everybody: round the ring each hop would need somebody awake to pass it on. The bytes are the same.
+        They are sent directly: round the ring each hop would interrupt a computing worker. The bytes are the same.
         """
         comm = self.worker.comm
         tag = FULL_MEAN + step % TAGS
@@ -231,7 +234,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         self._late = vector, late
 
     def _arrived_correction(self) -> Tensor | None:
-        """M - P of the last trip: the full mean, waited for if need be, less the partial mean gone on from."""
+        """Return the full mean of the last trip, after waiting for it, minus the partial mean that this worker used."""
         if self._late is None:
             return self._correction
         assert self._means is not None
@@ -241,7 +244,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
             for receive in receives:
                 receive.wait()
             if leg.position == self.worker.comm.world_size - 1:
-                part.zero_()  # what this worker went on from was the full mean
+                part.zero_()  # this worker used the full mean
             else:
                 part.sub_(gone_on_from[leg.begin : leg.end])
         self._late, self._correction = None, self._means
@@ -249,7 +252,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @staticmethod
     def _last(leg: _Leg, rank: int, world_size: int) -> int:
-        """Who ends a chunk's trip, and so has its full mean."""
+        """Return the rank at the end of a chunk's trip, which has the full mean."""
         return (rank - leg.position - 1) % world_size
 
 

@@ -1,4 +1,4 @@
-"""What strategies that average weights share: a replica as one vector, in pieces, sent from copies."""
+"""Base class and helpers of strategies that average weights: replicas as one vector, sent from copies in pieces."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from paceline.strategies.base import Strategy, Worker, average_parameters, joine
 from paceline.strategies.capabilities import BufferEstimate
 from paceline.strategies.ring import PIECE_BYTES
 
-SEND_BUFFERS = 2  # steps whose messages may still be under way while a worker goes on
+SEND_BUFFERS = 2  # steps whose sends may be in progress while the worker continues
 
 
 @dataclass(kw_only=True)
 class WeightAveraging(BufferEstimate, Strategy):
-    """Weights are averaged after the optimiser's step; a subclass says which, when and with whom.
+    """Average weights after the optimiser's step; a subclass implements `average`.
 
-    Every replica counts alike, whatever its samples were in a step: weights are states, not sums over samples. A
-    worker without samples stands still, but for its momentum, and is averaged like the others.
+    Replicas are weighted equally, whatever their number of samples in a step. A worker without samples moves only by
+    its momentum and is averaged like the others.
     """
 
-    num_vectors: ClassVar[int] = 1  # of a replica's length that a worker holds to average
+    num_vectors: ClassVar[int] = 1  # vectors of a replica's length that a worker needs for averaging
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
         return self.num_vectors * joined(tensors).nbytes if world_size > 1 else 0
 
     @abstractmethod
     def average(self, step: int) -> None:
-        """Bring parameters nearer to each other after a step, counted from 0."""
+        """Average the parameters after a step (counted from 0), fully or partially."""
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
         super().check(num_workers, optimizer)
         if self.codec.relative_error:
             raise UsageError(
-                f"strategy {self.name} sends weights, and codec {self.codec.name} would round them anew in every step; "
-                "leave the codec out, or use a strategy that sends gradients"
+                f"strategy {self.name} sends weights, which codec {self.codec.name} would round in every step; "
+                "remove the codec, or use a strategy that sends gradients"
             )
 
     def setup(self, worker: Worker) -> None:
@@ -67,14 +67,14 @@ class WeightAveraging(BufferEstimate, Strategy):
 
 
 class Outbox:
-    """Copies of a replica that messages leave from: the next optimiser step writes over the weights themselves."""
+    """Copies of a replica to send from: the next optimiser step overwrites the weights themselves."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._copies: deque[tuple[Tensor, list[Work]]] = deque()
 
     def copy(self) -> tuple[Tensor, list[Work]]:
-        """This replica as a vector, and the list that its sends belong in. Waits only for the oldest copy's sends."""
+        """Return this replica as a vector, and a list for its sends. Waits for the sends of the oldest copy only."""
         if len(self._copies) < SEND_BUFFERS:
             vector = new_vector(self._worker.parameters)
         else:
@@ -94,7 +94,7 @@ class Outbox:
 
 
 def new_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Room for all parameters; of several number types, in one that holds them all."""
+    """Return an empty vector for all parameters, in a data type that holds all of theirs."""
     dtype = reduce(torch.promote_types, [parameter.dtype for parameter in parameters])
     return parameters[0].new_empty(sum(parameter.numel() for parameter in parameters), dtype=dtype)
 
@@ -110,7 +110,7 @@ def unpack(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
 
 
 def pieces(vector: Tensor) -> list[Tensor]:
-    """A vector in even pieces that travel on their own: one is averaged while the next is on its way."""
+    """Split a vector into equal pieces that are sent separately: one is averaged while the next arrives."""
     count = -(-vector.numel() * vector.element_size() // PIECE_BYTES)
     return list(vector.tensor_split(count)) if count else []
 
