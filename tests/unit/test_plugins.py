@@ -89,7 +89,7 @@ def test_factories(tmp_path: Path) -> None:
     assert call_factory(f"{file}:good", "model", 1, b=5) == 6
     with pytest.raises(UsageError, match=r"model '.*:bad' raised OSError: no disk"):
         call_factory(f"{file}:bad", "model")
-    with pytest.raises(UsageError, match=r"model '.*:NUMBER' is a int, not something that can be called"):
+    with pytest.raises(UsageError, match=r"model '.*:NUMBER' is a int, not callable"):
         call_factory(f"{file}:NUMBER", "model")
 
 
@@ -122,7 +122,7 @@ def test_abstract_classes_are_not_offered() -> None:
 
 
 def test_a_class_of_another_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'paceline\.codecs\.fp16:Fp16' is not a Strategy class"):
+    with pytest.raises(UsageError, match=r"'paceline\.codecs\.cast:Fp16' is not a Strategy class"):
         strategies.get("paceline.codecs.cast:Fp16")
     with pytest.raises(UsageError, match=r"is not a Strategy class"):
         strategies.get("paceline.strategies.ring:PIECE_BYTES")
