@@ -152,7 +152,7 @@ def slopes_of(rank: int, step: int) -> list[Tensor]:
 
 
 def average_slopes(context: Context, strategy: str, steps: list[int], shares: list[float], state: Any = None) -> Any:
-    """Average known gradients with uneven weights; return results, the strategy's state, counted and predicted bytes."""
+    """Average known gradients with uneven weights; return results, strategy state, counted and predicted bytes."""
     built, model = StrategySpec.parse(strategy).build(), Slopes()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     worker = Worker(comm=context.comm, codec=built.codec, model=model, optimizer=optimizer)

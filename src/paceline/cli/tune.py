@@ -31,8 +31,8 @@ def tune(
     within_loss: Annotated[
         float,
         typer.Option(
-            help="Increase of test loss in percent that is allowed against the exact strategy; used where accuracy is no "
-            "better than chance.",
+            help="Percent by which test loss may rise against the exact strategy; used where accuracy is "
+            "no better than chance.",
             rich_help_panel=PANEL,
             min=0,
         ),

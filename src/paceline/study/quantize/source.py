@@ -47,7 +47,7 @@ class QuantizeOptions:
             raise UsageError("--percentile needs the percentile method; add it to --calibration or remove --percentile")
         if self.onnx and missing_packages():
             raise UsageError(
-                f"ONNX files need {' and '.join(missing_packages())}, not installed here; run pip install 'paceline[int8]'"
+                f"--onnx needs {' and '.join(missing_packages())}, not installed here; run pip install 'paceline[int8]'"
             )
 
     def calibrations(self) -> list[Calibration]:
@@ -164,7 +164,7 @@ def load_source(source: ModelSource) -> Loaded:
     recipe = source.recipe
     if recipe.train.batchnorm == "off":
         raise UsageError(
-            "the model was trained with --batchnorm off, so BatchNorm has no statistics to fold; train with another mode"
+            "the model was trained with --batchnorm off, so BatchNorm has no statistics to fold; use another mode"
         )
     metadata = _metadata(source.checkpoint)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
