@@ -76,9 +76,9 @@ def test_what_workers_could_not_find(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_makes_no_comparison() -> None:
-    with pytest.raises(UsageError, match=r"compare\(\) was given a Plain but no data"):
+    with pytest.raises(UsageError, match=r"compare\(\) got a Plain but no data"):
         paceline.compare(Plain())
-    with pytest.raises(UsageError, match="a recipe names its data"):
+    with pytest.raises(UsageError, match="a recipe has its own data"):
         paceline.compare(paceline.load_recipe("lenet5-mnist"), "mnist-mini")
     with pytest.raises(UsageError, match="not a int"):
         paceline.compare(3, "mnist-mini")  # type: ignore[arg-type]

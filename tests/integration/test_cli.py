@@ -154,7 +154,7 @@ WRONG = [
     (["run", "--strategy", "no:Star:x=1"], "'no:Star:x=1'"),
     (["compare", "--strategies", ""], "no strategies"),
     (["run", "--comm", "nothing-like-it"], "known: auto, hierarchical, shm, threads, torch"),
-    (["run", "--strategy", "parameter-server:max_staleness=3"], "bounds nothing with mode=sync"),
+    (["run", "--strategy", "parameter-server:max_staleness=3"], "has no effect with mode=sync"),
     (["run", "--target-accuracy", "90"], "must be at most 1"),
     (["verify", "--strategies", ""], "empty"),
     (["compare", "--strategies", "ring,ring"], "named twice"),
@@ -163,8 +163,11 @@ WRONG = [
     (["verify", "--workers", "two"], "whole numbers"),
     (["verify", "--comm", "threads"], "comm 'threads' cannot be used here: it does not connect processes"),
     (["verify", "--comm", "smh"], "did you mean 'shm'"),
-    (["run", "--strategy", "sharded", "--optimizer", "lars"], "optimizer lars is not known to update each number"),
-    (["compare", "--strategies", "ring,sharded", "--optimizer", "lamb"], "optimizer lamb is not known to update each"),
+    (["run", "--strategy", "sharded", "--optimizer", "lars"], "needs an element-wise optimizer, and lars is not"),
+    (
+        ["compare", "--strategies", "ring,sharded", "--optimizer", "lamb"],
+        "element-wise optimizer, and lamb is not",
+    ),
 ]
 
 

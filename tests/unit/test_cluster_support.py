@@ -98,7 +98,7 @@ def test_a_command_offers_to_go_on_without_shares(monkeypatch: pytest.MonkeyPatc
 
 def test_shares_beyond_the_machine_are_said() -> None:
     plan = ClusterLayout("lab", (NodeLayout(cpus=1.5), NodeLayout(cpus=1), NodeLayout()))
-    assert "shares are 2.5 cores, this machine has 2" in more_than_there_is(plan, num_cores=2)
+    assert "shares add up to 2.5 cores, this machine has 2" in more_than_there_is(plan, num_cores=2)
     assert more_than_there_is(plan, num_cores=3) == ""
 
 

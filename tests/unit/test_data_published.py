@@ -230,8 +230,8 @@ def test_truncated_and_corrupt_files_are_named_with_both_sides(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train-images-idx3-ubyte": idx(np.zeros((30, 28)))}, "begins with 00000802, not 00000803: it is no such IDX"),
-        ({"t10k-labels-idx1-ubyte": idx(np.zeros(20))[:-1]}, "holds 20 values, 28 bytes, but has 27 bytes"),
+        ({"train-images-idx3-ubyte": idx(np.zeros((30, 28)))}, "begins with 00000802, not 00000803; download it again"),
+        ({"t10k-labels-idx1-ubyte": idx(np.zeros(20))[:-1]}, r"should have 28 bytes \(20 values\), but has 27"),
         ({"t10k-labels-idx1-ubyte": b""}, "begins with , not 00000801"),
         ({"train-labels-idx1-ubyte": idx(np.zeros(29))}, r"has 30 images, but .*labels-idx1-ubyte has 29 labels"),
     ],

@@ -319,7 +319,7 @@ def test_the_command_says_what_zeros_save(quantized: Path) -> None:
     assert max(map(len, said.out.splitlines())) <= 100
     text = " ".join(said.out.split())
     assert "of the products are gated" in text
-    assert "In integers alone: int8 weights" in text
+    assert "Integer-only: int8 weights" in text
     total = json.loads(run_command(*words, "--json", "-").out)["total"]
     assert 0 < total["gated"]["products"] < total["macs"]
     refused = run_command(*words, "--input-shape", "3x8x8")

@@ -139,7 +139,7 @@ def test_data_that_does_not_fit_is_refused(name: str) -> None:
         build_model(name, data_of(32))
     with pytest.raises(UsageError, match=rf"model '{name}' takes images .* has inputs that are not a single tensor"):
         build_model(name, data_of())
-    with pytest.raises(UsageError, match=rf"model '{name}' tells classes apart, but this data has none; use data with"):
+    with pytest.raises(UsageError, match=rf"model '{name}' is a classifier, but this data has no classes; use data"):
         build_model(name, data_of(3, 224, 224, classes=0))
     with pytest.raises(UsageError, match=r"of at least (\d+) x \1 pixels, but this data has 100 x 7; use larger"):
         build_model(name, data_of(3, 100, 7))
@@ -230,7 +230,7 @@ def test_a_factory_of_an_importable_module() -> None:
         ("frozen", "has no trainable parameter; return one with requires_grad"),
         ("lazy", "has lazy parameters without a shape; call it once on an input before returning it"),
         ("raises", "raised RuntimeError: no luck"),
-        ("built", "is a Linear built already; give a function that builds it"),
+        ("built", "is a Linear object; name a function that builds it"),
         ("number", "is a int, not callable"),
         ("fronzen", "unknown model in .*factories.py 'fronzen'; did you mean 'frozen'"),
     ],

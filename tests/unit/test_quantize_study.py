@@ -274,7 +274,7 @@ def _other_shape(state: dict[str, torch.Tensor]) -> None:
         (trained_run, ("--percentile", "99", "--calibration", "mse"), "--percentile needs the percentile method"),
         (trained_run, ("--finetune", "-1"), "--finetune must be a number of steps"),
         (trained_run, ("--strategy", "ring"), "add --finetune N"),
-        (trained_run, ("--no-onnx", "-o", "file.onnx"), "-o asks for an ONNX file and --no-onnx for none"),
+        (trained_run, ("--no-onnx", "-o", "file.onnx"), "-o writes an ONNX file and conflicts with --no-onnx"),
         (three_channels, (), "fails on data 'mnist-mini': RuntimeError"),
         (odd_run, (), "without an integer form: Sigmoid"),
         (odd_run, ("--finetune", "5"), "without an integer form: Sigmoid"),

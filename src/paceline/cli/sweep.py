@@ -15,7 +15,7 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         "--vary",
-        help="A recipe key or option and its values; repeat it for a grid. strategy.OPTION means the strategy's own option. "
+        help="A recipe key or option and its values; repeat it for a grid. strategy.OPTION is the strategy's option. "
         "batch-size=32,128,512; strategy.bucket_mb=1,5,25; cluster.bandwidth=100mbit,1gbit.",
         metavar="KEY=V1,V2,...",
     ),
