@@ -77,6 +77,25 @@ def test_nodes_reach_each_other_and_nobody_else(entry: str) -> None:
     assert is_gone(other.name)
 
 
+SHAPER = """
+from paceline.cluster.shaping import _complete_tbf
+from pyroute2 import IPRoute
+_complete_tbf()
+with IPRoute() as route:
+    (tbf,) = (one for one in route.get_qdiscs() if one.get_attr("TCA_KIND") == "tbf")
+options = tbf.get_attr("TCA_OPTIONS")
+print(options.get_attr("TCA_TBF_RATE64") or options.get_attr("TCA_TBF_PARMS")["rate"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "bytes_per_s"), [("1mbit", 125_000), ("1gbit", 125_000_000), ("50gbit", 6_250_000_000)]
+)
+def test_the_kernel_has_the_requested_rate(bandwidth: str, bytes_per_s: int) -> None:
+    with open_cluster(need(nodes=2, bandwidth=bandwidth)) as cluster:
+        assert int(run(inside(cluster.command(0, []), SHAPER))) == bytes_per_s
+
+
 def test_a_node_has_interfaces_of_its_own(two: Cluster) -> None:
     assert run(inside(two.command(1, []), INTERFACES)).split() == ["lo", f"pl-{two.name}-1"]
     assert f"pl-{two.name}" not in Path("/proc/self/net/dev").read_text()
@@ -158,13 +177,13 @@ def test_a_share_that_the_kernel_refuses_is_a_mistake_of_the_request() -> None:
         assert cluster.plan.nodes[0].cpus is None
 
 
-def test_what_tc_refuses_is_said_and_taken_down() -> None:
+def test_what_the_kernel_refuses_is_said_and_taken_down() -> None:
     if "netem" in host().shapers:
         pytest.skip("this kernel refuses nothing that can be asked for")
     need(nodes=2, cpus=0.5)
     hopeful = dataclasses.replace(host(), shapers=frozenset({"netem"}))
     with (
-        pytest.raises(RunError, match=r"cluster hopeful cannot be built: .*qdisc.* in tc qdisc add dev pl-hopeful-0"),
+        pytest.raises(RunError, match=r"cluster hopeful cannot be built: .*qdisc.* in tc add netem on pl-hopeful-0"),
         open_cluster(ClusterConfig(nodes=2, cpus=0.5, latency="1ms"), name="hopeful", host=hopeful),
     ):
         pass

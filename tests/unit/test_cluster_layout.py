@@ -1,4 +1,4 @@
-"""A cluster in numbers, in the words of ip and tc, and in the files of cgroups."""
+"""A cluster in numbers, as requests to the kernel, and in the files of cgroups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 from paceline.cluster.cgroups import claim_groups, labelled_groups, limit_files, limit_groups, members, weight_files
 from paceline.cluster.layout import DIRECT, USER, ClusterLayout, Controller, NodeLayout
 from paceline.cluster.opening import Cluster, in_words, make_layout
-from paceline.cluster.shaping import MTU, node_lines, receiving_lines, sending_lines, switch_lines
+from paceline.cluster.shaping import (
+    MTU,
+    ROOT,
+    Request,
+    node_requests,
+    receiving_requests,
+    sending_requests,
+    switch_requests,
+)
 from paceline.cluster.support import Host
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig, parse_cluster
@@ -90,59 +98,64 @@ def test_the_rate_between_two_nodes_is_that_of_the_narrowest_place() -> None:
 
 def test_nodes_meet_at_a_bridge() -> None:
     plan = plan_of("nodes=2")
-    lines = switch_lines(plan, keeper=77)
-    assert lines[0].startswith(f"link add pl-lab-br mtu {MTU} type bridge")
-    assert f"link add port-1 mtu {MTU} type veth peer name pl-lab-1 mtu {MTU} netns /proc/77/fd/101" in lines
-    assert "link set port-1 master pl-lab-br up" in lines
-    assert node_lines(plan, 1) == [
-        "link set lo up",
-        f"addr add {plan.address(1)}/24 dev pl-lab-1",
-        "link set pl-lab-1 up",
+    requests = switch_requests(plan)
+    assert requests[0][:3] == ("link", "add", "pl-lab-br")
+    assert requests[0].arguments["kind"] == "bridge"
+    peer = {"ifname": "pl-lab-1", "mtu": MTU, "net_ns_fd": 101}
+    assert Request("link", "add", "port-1", {"kind": "veth", "mtu": MTU, "peer": peer}) in requests
+    assert Request("link", "set", "port-1", {"master": "pl-lab-br", "state": "up"}) in requests
+    assert node_requests(plan, 1) == [
+        Request("link", "set", "lo", {"state": "up"}),
+        Request("addr", "add", "pl-lab-1", {"address": plan.address(1), "prefixlen": 24}),
+        Request("link", "set", "pl-lab-1", {"state": "up"}),
     ]
 
 
 def test_a_link_without_a_rate_is_left_alone() -> None:
     plan = plan_of("nodes=2")
-    assert sending_lines(plan, 0) == receiving_lines(plan, 0) == []
+    assert sending_requests(plan, 0) == receiving_requests(plan, 0) == []
 
 
 def test_both_directions_of_a_link_are_shaped() -> None:
     plan = plan_of("nodes=2,bandwidth=1gbit")
-    shaper = "handle 2: tbf rate 1000000000bit burst 125000 limit 6375000"
-    assert sending_lines(plan, 1) == [f"qdisc add dev pl-lab-1 root {shaper}"]
-    assert receiving_lines(plan, 1) == [f"qdisc add dev port-1 root {shaper}"]
+    rate = {"rate": 125_000_000, "burst": 125_000, "limit": 6_375_000}
+    shaper = {"parent": ROOT, "handle": "2:", "kind": "tbf", **rate}
+    assert sending_requests(plan, 1) == [Request("tc", "add", "pl-lab-1", shaper)]
+    assert receiving_requests(plan, 1) == [Request("tc", "add", "port-1", shaper)]
 
 
 def test_a_slow_link_has_room_for_a_frame() -> None:
-    assert f"burst {MTU + 100} " in sending_lines(plan_of("nodes=2,bandwidth=1mbit"), 0)[0]
+    assert sending_requests(plan_of("nodes=2,bandwidth=1mbit"), 0)[0].arguments["burst"] == MTU + 100
 
 
 def test_latency_and_loss_are_added_where_a_node_sends() -> None:
     plan = plan_of("nodes=2,latency=1.5ms,loss=0.1%,bandwidth=100mbit")
-    delay, shape = sending_lines(plan, 0)
-    assert delay == "qdisc add dev pl-lab-0 root handle 1: netem limit 100000 delay 1500us loss 0.1%"
-    assert shape.startswith("qdisc add dev pl-lab-0 parent 1:1 handle 2: tbf rate 100000000bit")
-    assert "netem" not in receiving_lines(plan, 0)[0]
+    delay, shape = (request.arguments for request in sending_requests(plan, 0))
+    netem = {"kind": "netem", "limit": 100_000, "delay": 1500, "loss": pytest.approx(0.1)}
+    assert delay == {"parent": ROOT, "handle": "1:", **netem}
+    assert (shape["parent"], shape["kind"], shape["rate"]) == ("1:1", "tbf", 12_500_000)
+    assert [request.arguments["kind"] for request in receiving_requests(plan, 0)] == ["tbf"]
 
 
 def test_a_slow_link_is_a_class_by_destination_at_both_ends() -> None:
     plan = plan_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit")
     for index, peer in ((0, 2), (2, 0)):
-        text = "\n".join(sending_lines(plan, index))
-        assert f"classid 2:{16 + peer:x} htb rate 100000000bit ceil 100000000bit" in text
-        assert f"u32 match ip dst {plan.address(peer)}/32 flowid 2:{16 + peer:x}" in text
-        assert "classid 2:2 htb rate 900000000bit ceil 1000000000bit" in text
-    assert "tbf" in sending_lines(plan, 1)[0]
-    assert all("tbf" in receiving_lines(plan, index)[0] for index in range(3))
+        requests = [request.arguments for request in sending_requests(plan, index)]
+        rates = {one["handle"]: (one["rate"], one["ceil"]) for one in requests if "ceil" in one}
+        assert rates[f"2:{16 + peer:x}"] == (12_500_000, 12_500_000)
+        assert rates["2:2"] == (112_500_000, 125_000_000)
+        (match,) = (one for one in requests if one["kind"] == "u32")
+        assert match["target"] == f"2:{16 + peer:x}"
+        assert match["keys"] == [f"0x{bytes(map(int, plan.address(peer).split('.'))).hex().lstrip('0')}/0xffffffff+16"]
+    assert sending_requests(plan, 1)[0].arguments["kind"] == "tbf"
+    assert all(receiving_requests(plan, index)[0].arguments["kind"] == "tbf" for index in range(3))
 
 
 def test_classes_are_promised_no_more_than_the_link_has() -> None:
     plan = plan_of("nodes=4,bandwidth=100mbit,links=0-1:80mbit,links=0-2:80mbit,links=0-3:1gbit")
-    classes = [line.split() for line in sending_lines(plan, 0) if line.startswith("class") and "parent 2:1" in line]
-    promised = [int(words[words.index("rate") + 1].removesuffix("bit")) for words in classes]
-    most = [int(words[words.index("ceil") + 1].removesuffix("bit")) for words in classes]
-    assert sum(promised) == pytest.approx(1e8)
-    assert most == [1e8, 8e7, 8e7, 1e8]
+    classes = [one.arguments for one in sending_requests(plan, 0) if one.arguments["parent"] == "2:1"]
+    assert 8 * sum(one["rate"] for one in classes) == pytest.approx(1e8)
+    assert [8 * one["ceil"] for one in classes] == [1e8, 8e7, 8e7, 1e8]
 
 
 def test_the_command_joins_the_groups_and_then_the_network() -> None:

@@ -42,10 +42,10 @@ def test_a_host_without_namespaces() -> None:
     assert "everything without emulated nodes still works, on real hosts too (--hosts)" in said
 
 
-def test_a_host_without_tc() -> None:
+def test_a_host_without_shapers() -> None:
     host = dataclasses.replace(WHOLE, shapers=frozenset())
     said = refused(host, bandwidth="1gbit")
-    assert "bandwidth cannot be set: links are shaped with tc (package iproute2)" in said
+    assert "bandwidth cannot be set: links are shaped with the kernel's tbf, htb and netem, and none works here" in said
     assert "nodes, CPU shares and memory limits still work" in said
     check_host(host, ClusterConfig(nodes=2, cpus=0.5))
 

@@ -10,18 +10,16 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 
+from paceline.cluster.layout import ClusterLayout, NodeLayout
 from paceline.cluster.namespaces import leave_network
-from paceline.cluster.tools import run_lines
+from paceline.cluster.shaping import ROOT, Request, send, sending_requests
 
 SHAPERS = {
-    "tbf": ["qdisc add dev try-0 root handle 2: tbf rate 1gbit burst 125000 limit 6250000"],
-    "htb": [
-        "qdisc add dev try-0 root handle 2: htb default 1",
-        "class add dev try-0 parent 2: classid 2:1 htb rate 1gbit",
-        "filter add dev try-0 parent 2: protocol ip prio 1 u32 match ip dst 10.0.0.1/32 flowid 2:1",
-    ],
-    "netem": ["qdisc add dev try-0 root handle 2: netem delay 1ms"],
+    "tbf": NodeLayout(bits_per_s=1e9),
+    "htb": NodeLayout(peers_bits_per_s={1: 1e9}),
+    "netem": NodeLayout(latency_s=0.001),
 }
+DEVICE = "try-0"
 
 
 @dataclass(frozen=True)
@@ -37,18 +35,19 @@ def trial(entry: str) -> ProbeResult:
     try:
         os.close(os.pidfd_open(os.getpid()))
         leave_network(entry)
-        run_lines("ip", ["link add try-br type bridge", "link add try-0 type veth peer name try-1"])
+        pair = Request("link", "add", DEVICE, {"kind": "veth", "peer": {"ifname": "try-1"}})
+        send([Request("link", "add", "try-br", {"kind": "bridge"}), pair])
     except OSError as error:
         return ProbeResult(str(error.strerror or error), [])
-    return ProbeResult("", [name for name, lines in SHAPERS.items() if _takes(lines)])
+    return ProbeResult("", [name for name, node in SHAPERS.items() if _works(node)])
 
 
-def _takes(lines: list[str]) -> bool:
+def _works(node: NodeLayout) -> bool:
+    requests = [request._replace(device=DEVICE) for request in sending_requests(ClusterLayout("try", (node,)), 0)]
     try:
-        run_lines("tc", lines)
-        run_lines("tc", ["qdisc del dev try-0 root"])
+        send([*requests, Request("tc", "del", DEVICE, {"parent": ROOT})])
     except OSError:
-        return False  # the kernel lacks it, or tc is not installed
+        return False  # the kernel lacks it
     return True
 
 

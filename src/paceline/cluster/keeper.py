@@ -22,8 +22,7 @@ from paceline.cluster.cgroups import GroupError, claim_groups, limit_groups, rem
 from paceline.cluster.discovery import end_processes, ready_name
 from paceline.cluster.layout import FIRST_NODE_FD, SWITCH_FD, ClusterLayout
 from paceline.cluster.namespaces import enter_network, hold_network, leave_network, new_network
-from paceline.cluster.shaping import node_lines, receiving_lines, sending_lines, switch_lines
-from paceline.cluster.tools import run_lines
+from paceline.cluster.shaping import node_requests, receiving_requests, send, sending_requests, switch_requests
 
 
 def main() -> None:
@@ -72,12 +71,11 @@ def build(plan: ClusterLayout) -> None:
         new_network()
         hold_network(FIRST_NODE_FD + index)
     enter_network(SWITCH_FD)
-    run_lines("ip", switch_lines(plan, os.getpid()))
-    run_lines("tc", [line for index in range(len(plan.nodes)) for line in receiving_lines(plan, index)])
+    incoming = [request for index in range(len(plan.nodes)) for request in receiving_requests(plan, index)]
+    send([*switch_requests(plan), *incoming])
     for index in range(len(plan.nodes)):
         enter_network(FIRST_NODE_FD + index)
-        run_lines("ip", node_lines(plan, index))
-        run_lines("tc", sending_lines(plan, index))
+        send([*node_requests(plan, index), *sending_requests(plan, index)])
     enter_network(SWITCH_FD)
 
 

@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from paceline.cluster.discovery import MODULE, living_keepers, wait_for_end
 from paceline.cluster.layout import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, ClusterLayout, NodeLayout
 from paceline.cluster.removal import remove_cluster, take_down
 from paceline.cluster.support import Host, check_host, examine, no_group
-from paceline.cluster.tools import find_tool
 from paceline.errors import RunError, UsageError, unknown
 from paceline.recipe import ClusterConfig, cluster_of
 
@@ -58,7 +58,7 @@ class Cluster:
         process = f"/proc/{self.keeper}"
         user = [f"--user={process}/ns/user", "--preserve-credentials"] if self.plan.entry == USER else []
         enter = [
-            find_tool("nsenter") or "nsenter",
+            shutil.which("nsenter") or "nsenter",
             *user,
             f"--net={process}/fd/{FIRST_NODE_FD + index}",
             "--",

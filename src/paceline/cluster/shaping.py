@@ -1,4 +1,4 @@
-"""Commands of `ip` and `tc` that build the links: a bridge, a veth pair per node, and shaping in both directions.
+"""Links of a cluster as netlink requests: a bridge, a veth pair per node, and shaping in both directions.
 
 A node's interface shapes its outgoing traffic, its port on the bridge the incoming. Latency and loss are added only to
 outgoing traffic, so that the one-way latency between any two nodes is the requested one.
@@ -6,7 +6,12 @@ outgoing traffic, so that the one-way latency between any two nodes is the reque
 
 from __future__ import annotations
 
-from paceline.cluster.layout import FIRST_NODE_FD, ClusterLayout, NodeLayout
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from paceline.cluster.layout import FIRST_NODE_FD, ClusterLayout
 
 MTU = 9000  # jumbo frames, as in clusters: payload is 99 % of the bytes
 BURST_S = 0.001  # traffic that may pass at once after a pause; small, so that short messages are shaped too
@@ -15,23 +20,84 @@ UNSHAPED = 100e9  # rate of a link without a limit of its own but with slower pe
 LEAST_SHARE = 0.01  # of a link, for traffic to peers without a rate of their own
 DELAYED_PACKETS = 100_000  # in flight at once: more than any emulated link holds
 
+ROOT = 0xFFFFFFFF  # the parent of an interface's outermost queueing discipline
+_IPV4 = 0x0800  # ETH_P_IP
+_DESTINATION_OFFSET = 16  # of the destination address in an IPv4 header
+_MOST_32_BITS = 2**32 - 1
 
-def switch_lines(plan: ClusterLayout, keeper: int) -> list[str]:
-    """Return the `ip` commands for the namespace of the bridge."""
-    lines = [f"link add {plan.bridge} mtu {MTU} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"]
+
+class Request(NamedTuple):
+    """A call of pyroute2's `IPRoute` for one interface; rates are in bytes per second."""
+
+    method: str
+    command: str
+    device: str
+    arguments: dict[str, Any]
+
+
+def send(requests: Iterable[Request]) -> None:
+    """Send requests to the network namespace of this process; raise OSError with the refused request and the reason."""
+    from pyroute2 import IPRoute, NetlinkError
+
+    _complete_tbf()
+    with IPRoute(ext_ack=True) as route:
+        for method, command, device, arguments in requests:
+            try:
+                named: dict[str, Any] = (
+                    {"ifname": device} if (method, command) == ("link", "add") else {"index": _index(device)}
+                )
+                if "master" in arguments:
+                    named["master"] = _index(arguments["master"])
+                getattr(route, method)(command, **{**arguments, **named})
+            except NetlinkError as error:
+                kind = f"{arguments['kind']} " if "kind" in arguments else ""
+                raise OSError(f"{error.args[1]} in {method} {command} {kind}on {device}") from None
+
+
+def _index(device: str) -> int:
+    return socket.if_nametoindex(device)
+
+
+def _complete_tbf() -> None:
+    """Let pyroute2 send rates above 34 Gbit/s and exact bursts for tbf, as it does for htb."""
+    from pyroute2.netlink.rtnl.tcmsg import sched_tbf
+
+    more = (("TCA_TBF_RATE64", "uint64"), ("TCA_TBF_PRATE64", "uint64"), ("TCA_TBF_BURST", "uint32"))
+    sched_tbf.options.nla_map = (*sched_tbf.options.nla_map[:4], *more)
+
+    def options(request: dict[str, Any]) -> dict[str, Any]:
+        settings = sched_tbf.get_rate_parameters(request)
+        settings["rate"] = min(request["rate"], _MOST_32_BITS)
+        attributes = [["TCA_TBF_PARMS", settings], ["TCA_TBF_RTAB", True], ["TCA_TBF_BURST", request["burst"]]]
+        if request["rate"] > _MOST_32_BITS:
+            attributes.append(["TCA_TBF_RATE64", request["rate"]])
+        return {"attrs": attributes}
+
+    sched_tbf.get_parameters = options
+
+
+def switch_requests(plan: ClusterLayout) -> list[Request]:
+    """Return the requests for the namespace of the bridge, by the process that holds the namespaces of the nodes."""
+    settings = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
+    requests = [Request("link", "add", plan.bridge, {"kind": "bridge", "mtu": MTU, **settings})]
     for index in range(len(plan.nodes)):
-        there = f"name {plan.interface(index)} mtu {MTU} netns /proc/{keeper}/fd/{FIRST_NODE_FD + index}"
-        lines += [
-            f"link add {port(index)} mtu {MTU} type veth peer {there}",
-            f"link set {port(index)} master {plan.bridge} up",
+        peer = {"ifname": plan.interface(index), "mtu": MTU, "net_ns_fd": FIRST_NODE_FD + index}
+        requests += [
+            Request("link", "add", port(index), {"kind": "veth", "mtu": MTU, "peer": peer}),
+            Request("link", "set", port(index), {"master": plan.bridge, "state": "up"}),
         ]
-    return [*lines, f"link set {plan.bridge} up", "link set lo up"]
+    return [*requests, _up(plan.bridge), _up("lo")]
 
 
-def node_lines(plan: ClusterLayout, index: int) -> list[str]:
-    """Return the `ip` commands for the namespace of a node."""
+def node_requests(plan: ClusterLayout, index: int) -> list[Request]:
+    """Return the requests for the namespace of a node."""
     device = plan.interface(index)
-    return ["link set lo up", f"addr add {plan.address(index)}/24 dev {device}", f"link set {device} up"]
+    address = {"address": plan.address(index), "prefixlen": 24}
+    return [_up("lo"), Request("addr", "add", device, address), _up(device)]
+
+
+def _up(device: str) -> Request:
+    return Request("link", "set", device, {"state": "up"})
 
 
 def port(index: int) -> str:
@@ -39,63 +105,66 @@ def port(index: int) -> str:
     return f"port-{index}"
 
 
-def sending_lines(plan: ClusterLayout, index: int) -> list[str]:
-    """Return the `tc` commands inside a node that shape its outgoing traffic."""
+def sending_requests(plan: ClusterLayout, index: int) -> list[Request]:
+    """Return the requests inside a node that shape its outgoing traffic."""
     node, device = plan.nodes[index], plan.interface(index)
-    lines, parent = [], "root"
+    requests: list[Request] = []
+    parent: int | str = ROOT
     if node.latency_s or node.loss_fraction:
-        lines.append(f"qdisc add dev {device} root handle 1: netem limit {DELAYED_PACKETS}{_netem_words(node)}")
-        parent = "parent 1:1"
+        netem = {"delay": round(1e6 * (node.latency_s or 0)), "loss": 100 * (node.loss_fraction or 0)}
+        requests.append(_queue(device, ROOT, "1:", kind="netem", limit=DELAYED_PACKETS, **netem))
+        parent = "1:1"
     if node.peers_bits_per_s:
-        return lines + _by_peer(plan, index, parent)
+        return requests + _by_peer(plan, index, parent)
     if node.bits_per_s:
-        lines.append(f"qdisc add dev {device} {parent} handle 2: {_tbf(node.bits_per_s)}")
-    return lines
+        requests.append(_tbf(device, parent, node.bits_per_s))
+    return requests
 
 
-def receiving_lines(plan: ClusterLayout, index: int) -> list[str]:
-    """Return the `tc` commands in the namespace of the bridge that shape a node's incoming traffic."""
+def receiving_requests(plan: ClusterLayout, index: int) -> list[Request]:
+    """Return the requests in the namespace of the bridge that shape a node's incoming traffic."""
     rate = plan.nodes[index].bits_per_s
-    return [f"qdisc add dev {port(index)} root handle 2: {_tbf(rate)}"] if rate else []
+    return [_tbf(port(index), ROOT, rate)] if rate else []
 
 
-def _netem_words(node: NodeLayout) -> str:
-    delay = f" delay {round(1e6 * node.latency_s)}us" if node.latency_s else ""
-    loss = f" loss {100 * node.loss_fraction:.6g}%" if node.loss_fraction else ""
-    return delay + loss
+def _queue(device: str, parent: int | str, handle: str, **arguments: Any) -> Request:
+    return Request("tc", "add", device, {"parent": parent, "handle": handle, **arguments})
 
 
-def _tbf(rate: float) -> str:
-    return f"tbf rate {_bits(rate)} burst {_burst_bytes(rate)} limit {_burst_bytes(rate) + int(rate * QUEUE_S / 8)}"
+def _tbf(device: str, parent: int | str, rate: float) -> Request:
+    burst = _burst_bytes(rate)
+    limit = burst + int(rate * QUEUE_S / 8)
+    return _queue(device, parent, "2:", kind="tbf", rate=_bytes_per_s(rate), burst=burst, limit=limit)
 
 
-def _by_peer(plan: ClusterLayout, index: int, parent: str) -> list[str]:
-    """Return commands for a class of the whole link, with a child class for every peer with a rate of its own."""
+def _by_peer(plan: ClusterLayout, index: int, parent: int | str) -> list[Request]:
+    """Return requests for a class of the whole link, with a child class for every peer with a rate of its own."""
     node, device = plan.nodes[index], plan.interface(index)
     whole = node.bits_per_s or UNSHAPED
     most = {peer: min(rate, whole) for peer, rate in sorted(node.peers_bits_per_s.items())}
     # The guaranteed rates must not add up to more than the link, or the classes would exceed it together.
     scale = min(1.0, (1 - LEAST_SHARE) * whole / sum(most.values()))
     rest = whole - scale * sum(most.values())
-    add = f"class add dev {device} parent"
-    lines = [
-        f"qdisc add dev {device} {parent} handle 2: htb default 2",
-        f"{add} 2: classid 2:1 {_htb(whole, whole)}",
-        f"{add} 2:1 classid 2:2 {_htb(rest, whole)}",
+    requests = [
+        _queue(device, parent, "2:", kind="htb", default=2),
+        _class(device, "2:", "2:1", whole, whole),
+        _class(device, "2:1", "2:2", rest, whole),
     ]
     for peer, rate in most.items():
         handle = f"2:{16 + peer:x}"
-        target = f"match ip dst {plan.address(peer)}/32"
-        lines += [
-            f"{add} 2:1 classid {handle} {_htb(scale * rate, rate)}",
-            f"filter add dev {device} parent 2: protocol ip prio 1 u32 {target} flowid {handle}",
+        key = f"{int(ipaddress.IPv4Address(plan.address(peer))):#x}/0xffffffff+{_DESTINATION_OFFSET}"
+        match = {"kind": "u32", "parent": "2:", "protocol": _IPV4, "prio": 1, "target": handle, "keys": [key]}
+        requests += [
+            _class(device, "2:1", handle, scale * rate, rate),
+            Request("tc", "add-filter", device, match),
         ]
-    return lines
+    return requests
 
 
-def _htb(rate: float, most: float) -> str:
-    words = f"htb rate {_bits(rate)} ceil {_bits(most)}"
-    return f"{words} burst {_burst_bytes(rate)} cburst {_burst_bytes(most)} quantum {2 * MTU}"
+def _class(device: str, parent: str, handle: str, rate: float, most: float) -> Request:
+    rates = {"rate": _bytes_per_s(rate), "ceil": _bytes_per_s(most), "quantum": 2 * MTU}
+    bursts = {"burst": _burst_bytes(rate), "cburst": _burst_bytes(most)}
+    return Request("tc", "add-class", device, {"kind": "htb", "parent": parent, "handle": handle, **rates, **bursts})
 
 
 def _burst_bytes(rate: float) -> int:
@@ -103,5 +172,5 @@ def _burst_bytes(rate: float) -> int:
     return max(int(rate * BURST_S / 8), MTU + 100)
 
 
-def _bits(rate: float) -> str:
-    return f"{max(round(rate), 8)}bit"
+def _bytes_per_s(rate: float) -> int:
+    return max(round(rate) // 8, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -11,7 +12,6 @@ from dataclasses import dataclass, field
 from paceline.cluster.cgroups import find_controllers
 from paceline.cluster.feature_probe import ProbeResult
 from paceline.cluster.layout import DIRECT, USER, Controller
-from paceline.cluster.tools import PACKAGES, find_tool
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
@@ -37,12 +37,8 @@ def examine() -> Host:
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
         return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)
-    missing = [name for name in ("ip", "nsenter") if find_tool(name) is None]
-    if missing:
-        packages = dict.fromkeys(PACKAGES[name] for name in missing)
-        programs = " and ".join(missing)
-        reason = f"{programs} (package {', '.join(packages)}) {'is' if len(missing) == 1 else 'are'} not installed"
-        return Host(no_network=reason, num_cores=cores)
+    if shutil.which("nsenter") is None:
+        return Host(no_network="nsenter (package util-linux) is not installed", num_cores=cores)
     entry, result = DIRECT, _try(DIRECT)
     if result.error:
         entry, result = USER, _try(USER)
@@ -95,7 +91,7 @@ def _no_shaper(host: Host, words: str, shaper: str) -> str:
     if host.shapers:
         why = f"this kernel has no {shaper} (module sch_{shaper})"
     else:
-        why = "links are shaped with tc (package iproute2) and the kernel's tbf, htb and netem, and none works here"
+        why = "links are shaped with the kernel's tbf, htb and netem, and none works here"
     return f"{words} cannot be set: {why}; leave {'it' if words == 'bandwidth' else 'them'} out: {works} still work"
 
 
