@@ -111,7 +111,7 @@ def test_points_on_emulated_nodes(tmp_path: Path) -> None:
     options = ["--cluster", "nodes=2,bandwidth=100mbit", "--workers", "1,2", "--strategies", "ring,parameter-server"]
     done = paceline("scale", *SHORT, *options, "--json", "s.json", "--no-report", cwd=tmp_path)
     assert done.returncode == 2  # with a server, two workers need a third node
-    assert "2 workers and 1 server need 3 nodes, and the cluster has 2" in done.stderr
+    assert "2 workers and 1 server need 3 nodes, but the cluster has 2" in done.stderr
     options[-1] = "ring"
     done = paceline("scale", *SHORT, *options, "--no-measure", "--json", "s.json", "--no-report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
