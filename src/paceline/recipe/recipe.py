@@ -30,8 +30,8 @@ from paceline.recipe.sections import (
 class Recipe(RecipeSection):
     """Everything needed to repeat a run."""
 
-    name: str = option("custom", "what the run is called")
-    description: str = option("", "one line for lists")
+    name: str = option("custom", "name of the run")
+    description: str = option("", "one line that describes the recipe in lists")
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -43,19 +43,21 @@ class Recipe(RecipeSection):
         "all-reduce", "how workers synchronise: NAME[:option=value...][+codec[:option=value...]]", flag="--strategy"
     )
     strategies: tuple[str, ...] = option(
-        (), "what compare compares, separated by commas; one-worker is the reference without peers", flag="--strategies"
+        (), "strategies to compare, separated by commas; one-worker is a baseline without peers", flag="--strategies"
     )
     codec: str = option(
         "fp32",
-        "what a tensor looks like on the wire, where a strategy names none: NAME[:option=value...]",
+        "encoding of tensors on the wire, for strategies that name none: NAME[:option=value...]",
         flag="--codec",
     )
-    comm: str = option("torch", "how bytes move between workers; auto picks", flag="--comm")
-    workers: int = option(4, "processes that train", flag="--workers", least=1)
-    threads: int = option(1, "threads per worker", flag="--threads", least=1)
-    device: str = option("cpu", "where to compute", flag="--device", choices=("cpu", "cuda"))
-    seed: int = option(0, "what every random choice starts from", flag="--seed", least=0)
-    timeout_s: float = option(60.0, "longest wait for a peer, in seconds", flag="--timeout", least=1)
+    comm: str = option("torch", "communication backend: torch, shm, hierarchical, or auto to choose one", flag="--comm")
+    workers: int = option(4, "number of worker processes", flag="--workers", least=1)
+    threads: int = option(1, "threads of each worker", flag="--threads", least=1)
+    device: str = option("cpu", "device of the workers", flag="--device", choices=("cpu", "cuda"))
+    seed: int = option(0, "seed of all random numbers", flag="--seed", least=0)
+    timeout_s: float = option(
+        60.0, "seconds to wait for another worker before the run fails", flag="--timeout", least=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
