@@ -11,7 +11,7 @@ from paceline.present.model import Facts, Finding, KeyEntry, Page, PageSection, 
 from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, percent, share, times
 from paceline.present.page_content import PageContent, asked_repeats, notices
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
-from paceline.present.styles import styles
+from paceline.present.styles import styles_of
 from paceline.present.worker_table import worker_table
 from paceline.recipe import Recipe
 from paceline.results import StudyResult
@@ -52,7 +52,7 @@ def comparison_page(
         facts=[*facts, *condition_facts(material)],
         key=[
             KeyEntry(row.label if len(row.label) <= 40 else row.short_label, style, row.full_label)
-            for row, style in zip(rows, styles([row.strategy for row in rows]), strict=True)
+            for row, style in zip(rows, styles_of(rows), strict=True)
         ],
         names=names_to_explain(rows),
         make_sections=lambda: [*sections(), *_chart_sections(rows)],

@@ -1,15 +1,17 @@
-"""Colours and marks: one per strategy everywhere, fixed ones for the parts of a step, shades for workers."""
+"""Colours, dashes and markers of charts: for strategies, for the parts of a step and for workers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.results import Row
+
 # Okabe and Ito's palette for colour-blind readers, without its yellow and black, which are unreadable on white or
-# black. The two baselines without synchronisation are grey.
+# black. The baselines (one worker, and workers that never synchronise) are grey.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5FB5", "#8C6D31")
 REFERENCES = {"one-worker": "#6B7683", "none": "#A0A8B2"}
-# Once colours repeat, the dash and the marker tell strategies apart.
+# Where colours repeat, the dash and the marker distinguish strategies.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
@@ -31,7 +33,7 @@ PHASES = {
     "evaluation": REST,
     "communication": "#9B5B3F",
 }
-# Operations of the comm in a timeline; paired operations differ clearly, and none looks like a phase.
+# Operations of the comm in a timeline. The operations of a pair differ clearly, and none has the colour of a phase.
 OPERATIONS = {
     "all_reduce": COMMUNICATION,
     "send": COMMUNICATION,
@@ -44,13 +46,13 @@ OPERATIONS = {
     "barrier": "#8C6D31",
 }
 
-# Workers of one strategy: a ramp from blue to green of one lightness each, readable on white and on black.
+# Workers of one strategy: colours of similar lightness, readable on white and on black.
 RAMP = ("#3B6FB6", "#2A9D8F", "#7CB342", "#B08D2F", "#8E5EA2", "#C2577A", "#5A7F94", "#A46A3F")
 
 
 @dataclass(frozen=True)
 class Style:
-    """The style of a strategy in every chart."""
+    """The colour, dash and marker of a strategy in every chart."""
 
     colour: str
     dash: str = "solid"
@@ -58,12 +60,12 @@ class Style:
 
     @property
     def strokes(self) -> str:
-        """The dash as a swatch's stroke-dasharray."""
+        """The dash as the stroke-dasharray of an SVG swatch."""
         return {"solid": "", "dash": "5 3", "dot": "2 2", "dashdot": "5 2 2 2", "longdash": "8 3"}[self.dash]
 
 
 def styles(strategies: Sequence[str]) -> list[Style]:
-    """One style per strategy name, in order; styles repeat after five rounds of the palette."""
+    """Return a style for each strategy name, in order; styles repeat after five rounds of the palette."""
     hues = iter(PALETTE * (len(strategies) // len(PALETTE) + 1))
     used: dict[str, int] = {}
     found = []
@@ -73,6 +75,11 @@ def styles(strategies: Sequence[str]) -> list[Style]:
         used[colour] = turn + 1
         found.append(Style(colour, DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]))
     return found
+
+
+def styles_of(rows: Sequence[Row]) -> list[Style]:
+    """Return the style of each row's strategy."""
+    return styles([row.strategy for row in rows])
 
 
 def worker_style(rank: int) -> Style:

@@ -6,12 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, label_of, new_figure, shortened
-from paceline.present.charts import bars, curves
+from paceline.present.charts.figures import (
+    bars_per_worker,
+    label_rows,
+    line_values,
+    lines,
+    row_height_of,
+    thinned,
+    worker_values,
+    write_after_bar,
+)
 from paceline.present.charts.registry import Rows, chart
-from paceline.present.charts.speed import row_height_of, rows_of, write_at
 from paceline.present.numbers import DASH, accuracy, amount, byte_unit, counted, duration, significant, whole
 from paceline.present.rows import ShownRow
-from paceline.present.styles import styles
+from paceline.present.styles import styles_of
 from paceline.results import Evaluation, Target, changed
 
 T = TypeVar("T")
@@ -26,7 +34,7 @@ def loss(content: Rows) -> Iterator[Chart]:
     results = content.rows
     views = [_loss_axis(_over(results, x, "loss", ".4g"), results) for x in _abscissas(results)]
     columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
-    table = curves.values_of(results, {**_present(results, columns), "loss": ("Loss", significant)})
+    table = line_values(results, {**_present(results, columns), "loss": ("Loss", significant)})
     caption = "Training loss over all workers; strategies with equal curves share one striped line."
     yield Chart("loss", "Loss", caption, views, table, choices=_choices(results))
 
@@ -44,7 +52,7 @@ def accuracy_over(content: Rows) -> Iterator[Chart | str]:
         figure.y_axis("accuracy", tickformat=".0%")
         views.append(figure)
     columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
-    table = curves.values_of(results, {**_present(results, columns), "accuracy": ("Training accuracy", accuracy)})
+    table = line_values(results, {**_present(results, columns), "accuracy": ("Training accuracy", accuracy)})
     has_tests = any(result.evaluations for result in results)
     caption = "Lines: training accuracy of each step." + (" Markers: evaluations on the test set." if has_tests else "")
     yield Chart("accuracy", "Accuracy", caption, views, table, choices=_choices(results))
@@ -55,11 +63,11 @@ def accuracy_per_worker(content: Rows) -> Iterator[Chart]:
     results = content.rows
     if not has_accuracy(results) or not has_worker_accuracy(results):
         return
-    keys = {"train": "train_accuracy", "test": "test_accuracy"}
-    figure = bars.bars_per_worker(results, bars.workers_of, keys, accuracy)
+    fields = {"train": "train_accuracy", "test": "test_accuracy"}
+    figure = bars_per_worker(results, fields, accuracy)
     figure.y_axis("accuracy", tickformat=".0%", range=[0, 1.02])
     caption = "Two bars per worker, ranks from left to right: train (solid) and test (hatched), at the end."
-    table = bars.values_of(results, bars.workers_of, {"Train": "train_accuracy", "Test": "test_accuracy"}, accuracy)
+    table = worker_values(results, fields, accuracy)
     yield Chart("accuracy-workers", "Accuracy per strategy and worker", caption, [figure], table)
 
 
@@ -70,7 +78,7 @@ def to_target(content: Rows) -> Iterator[Chart]:
     asked = [(index, r, r.target) for index, r in enumerate(results) if r.target]
     if not asked or not has_accuracy(results):
         return
-    shown, looks = [result for _, result, _ in asked], styles([row.strategy for row in results])
+    shown, styles = [result for _, result, _ in asked], styles_of(results)
     figure = new_figure()
     for row, (index, result, given) in enumerate(asked):
         seconds = _seconds_to(given)
@@ -78,11 +86,11 @@ def to_target(content: Rows) -> Iterator[Chart]:
         hover = f"<b>{label_of(result)}</b><br>{text}"
         if given.reached:
             hover += f"<br>{counted(given.step or 0, 'step')}<br>{amount(given.sent_bytes)} sent"
-        marker = {"color": looks[index].colour}
+        marker = {"color": styles[index].colour}
         bar = {"x": [seconds], "y": [row], "orientation": "h", "width": 0.62, "marker": marker, "meta": index}
         figure.add("bar", **bar, hovertemplate=f"{hover}<extra></extra>")
-        write_at(figure, seconds, row, text, index)
-    rows_of(figure, shown, row_height_of(shown))
+        write_after_bar(figure, seconds, row, text, index)
+    label_rows(figure, shown, row_height_of(shown))
     longest = max((_seconds_to(given) for _, _, given in asked if given.reached), default=1.0)
     figure.x_axis("seconds of training (less is better)", range=[0, longest * 1.04])
     rows = [[r.label, *_target_cells(given)] for _, r, given in asked]
@@ -156,10 +164,10 @@ def _present(results: Sequence[ShownRow], columns: Mapping[str, T]) -> dict[str,
 
 def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigure:
     if x == "step":
-        figure = curves.lines(results, x, y, f"%{{y:{form}}}", has_stripes=True)
+        figure = lines(results, x, y, f"%{{y:{form}}}", has_stripes=True)
         figure.x_axis("iteration")
     elif x == "train_s":
-        figure = curves.lines(results, x, y, f"%{{y:{form}}} at %{{x:.3g}} s")
+        figure = lines(results, x, y, f"%{{y:{form}}} at %{{x:.3g}} s")
         figure.x_axis("seconds of training", rangemode="tozero")
     else:
         unit, size = _unit_of(results)
@@ -167,7 +175,7 @@ def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigur
         senders = [
             r if any(r.curve.sent_bytes or ()) else changed(r, curve=changed(r.curve, sent_bytes=[])) for r in results
         ]
-        figure = curves.lines(senders, x, y, f"%{{y:{form}}} at %{{x:.3g}} {unit}", x_scale=1 / size)
+        figure = lines(senders, x, y, f"%{{y:{form}}} at %{{x:.3g}} {unit}", x_scale=1 / size)
         figure.x_axis(f"{unit} sent by all workers together", rangemode="tozero")
     return figure
 
@@ -179,17 +187,17 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
 def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
     """Marks for evaluations on the test set, where their position is known."""
     _, size = _unit_of(results)
-    for index, (result, look) in enumerate(zip(results, styles([row.strategy for row in results]), strict=True)):
+    for index, (result, style) in enumerate(zip(results, styles_of(results), strict=True)):
         found = [(_place(result, e, x, size), e.accuracy) for e in result.evaluations]
         points = [(place, value) for place, value in found if place is not None]
         if points:
-            kept = curves.thinned(points, 100)
+            kept = thinned(points, 100)
             figure.add(
                 "scatter",
                 x=[points[i][0] for i in kept],
                 y=[points[i][1] for i in kept],
                 mode="markers",
-                marker={"color": look.colour, "symbol": look.symbol, "size": 9, "line": {"width": 1}},
+                marker={"color": style.colour, "symbol": style.symbol, "size": 9, "line": {"width": 1}},
                 name=f"{label_of(result)}, test",
                 hovertemplate="%{y:.2%}",
                 meta=index,
@@ -214,7 +222,7 @@ def _trade_off_figure(
     results: Sequence[ShownRow], shown: Sequence[tuple[int, ShownRow]], key: str, over: str, what: str
 ) -> PlotlyFigure:
     figure = new_figure(height=400)
-    looks = styles([row.strategy for row in results])
+    styles = styles_of(results)
     unit, size = byte_unit(max(sent_by_all(r) for _, r in shown))
     seconds, sent = [r.train_s for _, r in shown], [sent_by_all(r) / size for _, r in shown]
     across, areas = (seconds, sent) if over == "seconds" else (sent, seconds)
@@ -233,8 +241,8 @@ def _trade_off_figure(
             ],  # alternate, so that labels do not overlap
             cliponaxis=False,
             marker={
-                "color": looks[index].colour,
-                "symbol": looks[index].symbol,
+                "color": styles[index].colour,
+                "symbol": styles[index].symbol,
                 "size": SIZES[0] + (SIZES[1] - SIZES[0]) * (area / largest) ** 0.5,
                 "opacity": 0.85,
             },

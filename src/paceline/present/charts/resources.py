@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure
-from paceline.present.charts.curves import thinned
+from paceline.present.charts.figures import thinned
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.styles import worker_style
@@ -64,14 +64,14 @@ def _figure(rows: Sequence[WorkerResources], key: str) -> PlotlyFigure:
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, hovermode="x unified", height=300)
     for row in rows:
         column = _column(row, key)
-        kept = thinned(column, MAX_POINTS)
-        look = worker_style(row.rank)
+        positions = thinned(column, MAX_POINTS)
+        style = worker_style(row.rank)
         figure.add(
             "scatter",
-            x=[row.time_s[i] for i in kept],
-            y=[None if (value := column[i]) is None else value / size for i in kept],
+            x=[row.time_s[i] for i in positions],
+            y=[None if (value := column[i]) is None else value / size for i in positions],
             mode="lines",
-            line={"color": look.colour, "dash": look.dash, "width": 2},
+            line={"color": style.colour, "dash": style.dash, "width": 2},
             name=f"worker {row.rank}",
             hovertemplate=f"%{{y:.3g}} {unit}",
         )

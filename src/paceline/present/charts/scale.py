@@ -1,4 +1,4 @@
-"""Charts of a scaling study: time, speed-up, efficiency and communication over workers, a line per strategy."""
+"""Charts of a scaling study: time, speed-up, efficiency and communication against the number of workers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, new_figure, plain
+from paceline.present.charts.figures import scaled, whiskers
 from paceline.present.charts.registry import chart
-from paceline.present.charts.split import split_of
+from paceline.present.charts.step_split import split_of
 from paceline.present.numbers import DASH, duration, ms, significant, times
 from paceline.present.rows import shown
-from paceline.present.styles import REFERENCES, Style, styles
-from paceline.results import Json, Row, Scaling
+from paceline.present.styles import REFERENCES, Style, styles_of
+from paceline.results import Row, Scaling
 from paceline.study.entries import ONE_WORKER
 from paceline.study.scale_analysis import STRONG, WEAK, lines_of, modes_of, reference_of
 
@@ -23,7 +24,7 @@ SHARES = {"communication": "communication_s", "waiting": "waiting_s", "hidden co
 
 @dataclass(frozen=True)
 class ScaleQuantity:
-    """A quantity of a point, as a number on the axis of a chart."""
+    """A quantity on the vertical axis of a chart, with its 95 % interval and its value under perfect scaling."""
 
     value: Callable[[Row], float | None]
     text: Callable[[float], str]
@@ -32,7 +33,7 @@ class ScaleQuantity:
 
 
 def ideal_name(mode: str) -> str:
-    """The time of a step under perfect scaling."""
+    """Return the symbol for the time of a step under perfect scaling."""
     return "t_1" if mode == WEAK else "t_1/N"
 
 
@@ -45,14 +46,14 @@ def scaling_of(row: Row) -> Scaling:
 
 
 def labels_of(results: Rows) -> list[str]:
-    """The strategies, each once, in the order of the page's key."""
+    """Return the label of each strategy once, in the order of the page's key."""
     return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
 
 
-def looks_of(results: Rows) -> list[Style]:
-    """The style of each strategy, and last that of one worker and perfect scaling."""
+def line_styles(results: Rows) -> list[Style]:
+    """Return the style of each strategy, and after them that of one worker and perfect scaling."""
     firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
-    return [*styles([row.strategy for row in firsts]), Style(REFERENCES[ONE_WORKER], "dash", "square")]
+    return [*styles_of(firsts), Style(REFERENCES[ONE_WORKER], "dash", "square")]
 
 
 @chart("scale", order=10)
@@ -65,10 +66,12 @@ def time_over_workers(results: Rows) -> Iterator[Chart]:
     )
     heads = ["Iteration, ms", "95 % interval, ms"]
     caption = (
-        f"Mean over timed steps and workers; less is better. {_whiskers(results)} Dashed: perfect scaling, "
+        f"Mean over timed steps and workers; less is better. {_interval_note(results)} Dashed: perfect scaling, "
         f"{_ideals(results)}."
     )
-    yield _chart("time-workers", "Time per iteration over workers", caption, results, quantity, "ms", heads, wide=True)
+    yield _chart(
+        "time-workers", "Time per iteration over workers", caption, results, quantity, "ms", heads, is_wide=True
+    )
 
 
 @chart("scale", order=30)
@@ -87,7 +90,7 @@ def speedup(results: Rows) -> Iterator[Chart]:
 @chart("scale", order=40)
 def efficiency(results: Rows) -> Iterator[Chart]:
     quantity = ScaleQuantity(
-        lambda r: _percent(scaling_of(r).efficiency),
+        lambda r: scaled(scaling_of(r).efficiency, 100),
         lambda value: f"{value:.0f} %",
         lambda r: [100 * bound for bound in scaling_of(r).efficiency_interval95 or ()] or None,
         lambda mode, workers, alone: 100.0,  # noqa: ARG005
@@ -99,7 +102,7 @@ def efficiency(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """Shares of communication, waiting and overlap in a step."""
+    """Draw the shares of communication, waiting and overlap in a step."""
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:
@@ -108,12 +111,15 @@ def communication_share(results: Rows) -> Iterator[Chart]:
             views.append(_figure(results, mode, quantity, "% of a step"))
     if not any(trace["y"] for view in views for trace in view.traces):
         return
-    rows = [[r.label, str(r.workers), mode_of(r), *(_cell(_share(key)(r)) for key in SHARES.values())] for r in results]
+    rows = [
+        [r.label, str(r.workers), mode_of(r), *(significant(_share(key)(r)) for key in SHARES.values())]
+        for r in results
+    ]
     heads = ["Strategy", "Workers", "Scaling", *(f"{name.capitalize()}, %" for name in SHARES)]
     choices = [*_mode_choice(modes), Choice("part", options)]
     caption = (
-        "Part of a step, mean over workers. Communication: not hidden under computing, so that it adds to the step. "
-        "Waiting: for a slower worker."
+        "Share of a step, mean over workers. Communication: only what computing does not hide, so that it lengthens "
+        "the step. Waiting: for a slower worker."
     )
     title = "Communication in a step"
     yield Chart("communication-workers", title, caption, views, Values(heads, rows), choices=choices)
@@ -121,26 +127,26 @@ def communication_share(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=20)
 def beyond_ideal(results: Rows) -> Iterator[Chart]:
-    """Time of a step beyond perfect scaling, and the measured communication and waiting."""
+    """Draw the time of a step beyond perfect scaling, and the measured communication and waiting."""
     modes = modes_of(results)
     estimated = ScaleQuantity(
-        lambda r: _ms(scaling_of(r).beyond_ideal_s), lambda value: f"{significant(value)} ms beyond"
+        lambda r: scaled(scaling_of(r).beyond_ideal_s, 1e3), lambda value: f"{significant(value)} ms beyond"
     )
-    seen = ScaleQuantity(_measured, lambda value: f"{significant(value)} ms communicating and waiting")
+    measured = ScaleQuantity(_measured_ms, lambda value: f"{significant(value)} ms communicating and waiting")
     views = []
     for mode in modes:
         figure = _figure(results, mode, estimated, "ms per step")
-        _add_lines(figure, results, mode, seen, dash="dot")
+        _add_lines(figure, results, mode, measured, dash="dot")
         views.append(figure)
-    found = [r for r in results if r.workers > 1 and scaling_of(r).beyond_ideal_s is not None]
-    if not found:
+    points = [r for r in results if r.workers > 1 and scaling_of(r).beyond_ideal_s is not None]
+    if not points:
         return
     keys = ("beyond_ideal_s", "communication_s", "waiting_s", "overlap_s")
-    rows = [[r.label, str(r.workers), mode_of(r), *(ms(getattr(scaling_of(r), key)) for key in keys)] for r in found]
+    rows = [[r.label, str(r.workers), mode_of(r), *(ms(getattr(scaling_of(r), key)) for key in keys)] for r in points]
     heads = ["Strategy", "Workers", "Scaling", "Beyond, ms", "Communication, ms", "Waiting, ms", "Hidden, ms"]
     caption = (
-        f"Solid: time of a step beyond {_ideals(results)}, an estimate of communication where it cannot be measured. "
-        "Dotted: measured communication and waiting. The difference is work that did not shrink with the batch."
+        f"Solid: time of a step beyond {_ideals(results)}, an estimate of communication that needs no spans. Dotted: "
+        "measured communication and waiting. The difference is computing that did not get shorter with the batch."
     )
     title = "Beyond perfect scaling, estimated and measured"
     values = Values(heads, rows)
@@ -149,7 +155,7 @@ def beyond_ideal(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=60)
 def where_time_goes(results: Rows) -> Iterator[Chart]:
-    """The split of a step of every point."""
+    """Draw the split of a step for every strategy and number of workers."""
     labels, modes = labels_of(results), modes_of(results)
     rows = []
     for result in results:
@@ -170,26 +176,20 @@ def _chart(
     unit: str,
     heads: Sequence[str],
     *,
-    wide: bool = False,
+    is_wide: bool = False,
 ) -> Chart:
     modes = modes_of(results)
     views = [_figure(results, mode, quantity, unit) for mode in modes]
     rows = [
-        [
-            r.label,
-            str(r.workers),
-            mode_of(r),
-            _cell(quantity.value(r)),
-            _interval(quantity.bounds(r)),
-        ]
+        [r.label, str(r.workers), mode_of(r), significant(quantity.value(r)), _interval(quantity.bounds(r))]
         for r in results
     ]
     table = Values(["Strategy", "Workers", "Scaling", *heads], rows)
-    return Chart(id, title, caption, views, table, is_wide=wide, choices=_mode_choice(modes))
+    return Chart(id, title, caption, views, table, is_wide=is_wide, choices=_mode_choice(modes))
 
 
 def _if_any(made: Chart) -> Iterator[Chart]:
-    """Leave the chart out where one worker, the baseline of speed-ups, was not measured."""
+    """Yield the chart if it has values: speed-ups need a measurement of one worker."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
 
@@ -218,23 +218,21 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 
 
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
-    """A line per strategy; all of them begin at the one worker."""
-    reference, looks = reference_of(results, mode), looks_of(results)
-    lines = lines_of(results, mode)
-    for index, label in enumerate(labels_of(results)):
+    """Add a line per strategy; every line starts at the measurement of one worker."""
+    reference, lines = reference_of(results, mode), lines_of(results, mode)
+    for index, (label, style) in enumerate(zip(labels_of(results), line_styles(results), strict=False)):
         rows = ([reference] if reference is not None else []) + lines.get(label, [])
         pairs = [(row, value) for row in rows if (value := quantity.value(row)) is not None]
         if len(pairs) <= (reference is not None):
             continue
-        look = looks[index]
         figure.add(
             "scatter",
             x=[row.workers for row, _ in pairs],
             y=[value for _, value in pairs],
-            error_y=_arms([(value, quantity.bounds(row)) for row, value in pairs]),
+            error_y=whiskers([(value, quantity.bounds(row)) for row, value in pairs]),
             mode="lines+markers",
-            line={"color": look.colour, "width": 2, "dash": dash or look.dash},
-            marker={"color": look.colour, "symbol": f"{look.symbol}-open" if dash else look.symbol, "size": 8},
+            line={"color": style.colour, "width": 2, "dash": dash or style.dash},
+            marker={"color": style.colour, "symbol": f"{style.symbol}-open" if dash else style.symbol, "size": 8},
             customdata=[[quantity.text(value)] for _, value in pairs],
             hovertemplate=f"<b>{plain(label)}</b> on %{{x}}<br>%{{customdata[0]}}<extra></extra>",
             name=plain(label),
@@ -242,18 +240,6 @@ def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQu
             legendgroup=str(index),
             showlegend=not dash,
         )
-
-
-def _arms(points: Sequence[tuple[float, Sequence[float] | None]]) -> Json:
-    """Whiskers, never negative: the median of repeats can be outside the confidence interval of their mean."""
-    return {
-        "type": "data",
-        "symmetric": False,
-        "thickness": 1.4,
-        "width": 4,
-        "array": [max(bounds[1] - value, 0.0) if bounds else 0.0 for value, bounds in points],
-        "arrayminus": [max(value - max(bounds[0], 0.0), 0.0) if bounds else 0.0 for value, bounds in points],
-    }
 
 
 def _mode_choice(modes: Sequence[str]) -> list[Choice]:
@@ -269,30 +255,18 @@ def _share(key: str) -> Callable[[Row], float | None]:
     return share
 
 
-def _measured(row: Row) -> float | None:
+def _measured_ms(row: Row) -> float | None:
     communication, waiting = scaling_of(row).communication_s, scaling_of(row).waiting_s
     return None if communication is None or waiting is None else (communication + waiting) * 1e3
 
 
-def _whiskers(results: Rows) -> str:
+def _interval_note(results: Rows) -> str:
     has_intervals = any(r.iteration_mean_s_interval95 for r in results)
-    return "Whiskers are 95 % intervals over repeats." if has_intervals else "One repeat: no interval."
+    return "Whiskers are 95 % confidence intervals over repeats." if has_intervals else "One repeat: no interval."
 
 
 def _ideals(results: Rows) -> str:
     return " or ".join(f"{ideal_name(mode)} ({mode})" for mode in modes_of(results))
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else share * 100
-
-
-def _cell(value: float | None) -> str:
-    return significant(value)
 
 
 def _interval(bounds: Sequence[float] | None) -> str:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from paceline.present.chart import Chart, PlotlyFigure, Values, label_of, new_figure, wrapped
-from paceline.present.charts import bars, curves
+from paceline.present.chart import Chart, Values, label_of, new_figure
+from paceline.present.charts.figures import (
+    bars_per_worker,
+    label_rows,
+    line_values,
+    lines,
+    row_height_of,
+    whiskers,
+    worker_values,
+    write_after_bar,
+)
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import duration, ms, significant, whole
 from paceline.present.rows import ShownRow
-from paceline.present.styles import styles
+from paceline.present.styles import styles_of
 from paceline.results import Overhead
 from paceline.results.value import Json
 
@@ -23,36 +32,36 @@ def iteration_time(content: Rows) -> Iterator[Chart]:
     figure = new_figure()
     row_height = row_height_of(results)
     ends = []
-    for index, (result, look) in enumerate(zip(results, styles([row.strategy for row in results]), strict=True)):
-        mean = result.iteration_s.mean * 1e3
-        low, high = (value * 1e3 for value in result.iteration_mean_s_interval95 or (math.nan, math.nan))
-        has_interval = not math.isnan(low)
-        ends.append(max(mean, high) if has_interval else mean)
-        note = f"95 % interval {max(low, 0):.3g} to {high:.3g} ms<br>" if has_interval else ""
-        percentiles = f"p50 {duration(result.iteration_s.p50)}, p95 {duration(result.iteration_s.p95)}"
+    for index, (result, style) in enumerate(zip(results, styles_of(results), strict=True)):
+        mean, note = result.iteration_s.mean * 1e3, ""
+        ends.append(mean)
         bar: Json = {"x": [mean], "y": [index], "orientation": "h", "width": 25 / row_height}
-        if has_interval:
-            bar["error_x"] = _whiskers(mean, low, high)
+        if result.iteration_mean_s_interval95:
+            low, high = (value * 1e3 for value in result.iteration_mean_s_interval95)
+            ends[-1] = max(mean, high)
+            note = f"95 % interval {max(low, 0):.3g} to {high:.3g} ms<br>"
+            bar["error_x"] = whiskers([(mean, (low, high))])
+        percentiles = f"p50 {duration(result.iteration_s.p50)}, p95 {duration(result.iteration_s.p95)}"
         hover = f"<b>{label_of(result)}</b><br>mean {mean:.3g} ms<br>{note}{percentiles}<extra></extra>"
-        figure.add("bar", **bar, marker={"color": look.colour}, hovertemplate=hover, meta=index)
-        write_at(figure, ends[-1], index, duration(mean / 1e3), index)
-    rows_of(figure, results, row_height)
+        figure.add("bar", **bar, marker={"color": style.colour}, hovertemplate=hover, meta=index)
+        write_after_bar(figure, ends[-1], index, duration(mean / 1e3), index)
+    label_rows(figure, results, row_height)
     figure.x_axis("ms per iteration (less is better)", range=[0, max(ends) * ROOM])
     has_intervals = any(result.iteration_mean_s_interval95 for result in results)
-    whiskers = "Whiskers are 95 % confidence intervals over repeats." if has_intervals else "One repeat: no interval."
+    intervals = "Whiskers are 95 % confidence intervals over repeats." if has_intervals else "One repeat: no interval."
     rows = [
         [r.label, *(ms(getattr(r.iteration_s, key)) for key in ("mean", "p50", "p95")), _interval_text(r)]
         for r in results
     ]
     table = Values(["Strategy", "Mean, ms", "p50, ms", "p95, ms", "95 % interval of the mean, ms"], rows)
-    caption = f"Mean over timed steps and workers. {whiskers}"
+    caption = f"Mean over timed steps and workers. {intervals}"
     yield Chart("iteration-time", "Time per iteration", caption, [figure], table, is_wide=True)
 
 
 @chart("speed", order=20)
 def time_over_steps(content: Rows) -> Iterator[Chart]:
     results = content.rows
-    figure = curves.lines(results, "step", "iteration_s", "%{y:.3g} ms", y_scale=1e3)
+    figure = lines(results, "step", "iteration_s", "%{y:.3g} ms", y_scale=1e3)
     timed = [
         value * 1e3
         for result in results
@@ -67,18 +76,18 @@ def time_over_steps(content: Rows) -> Iterator[Chart]:
     dropped = f"; the first {'is' if warmup == 1 else f'{warmup} are'} warm-up, not counted" if warmup else ""
     stride = max(-(-result.steps // max(len(result.curve.step), 1)) for result in results)
     caption = f"The slowest worker of each iteration{f', means over {stride}' if stride > 1 else ''}{dropped}."
-    table = curves.values_of(results, {"step": ("Iteration", whole), "iteration_s": ("ms", ms)})
+    table = line_values(results, {"step": ("Iteration", whole), "iteration_s": ("ms", ms)})
     yield Chart("time-steps", "Time per iteration over iterations", caption, [figure], table)
 
 
 @chart("speed", order=30)
 def train_time(content: Rows) -> Iterator[Chart]:
     results = content.rows
-    keys = {"training time": "train_s"}
-    figure = bars.bars_per_worker(results, bars.workers_of, keys, _seconds)
+    fields = {"training time": "train_s"}
+    figure = bars_per_worker(results, fields, _seconds)
     figure.y_axis("seconds of training", rangemode="tozero")
     caption = "One bar per worker, ranks from left to right. Start-up and evaluation are not counted."
-    table = bars.values_of(results, bars.workers_of, {"Training time": "train_s"}, _seconds)
+    table = worker_values(results, fields, _seconds)
     yield Chart("train-time", "Training time per strategy and worker", caption, [figure], table)
 
 
@@ -91,7 +100,7 @@ def measuring_cost(content: Rows) -> Iterator[Chart | str]:
         if any(row.split for row in results):
             yield "Profiling overhead is unknown: only a comparison runs steps with and without profiling."
         return
-    looks, shown = styles([row.strategy for row in results]), [result for _, result, _ in tried]
+    styles, shown = styles_of(results), [result for _, result, _ in tried]
     figure = new_figure()
     for row, (index, result, measuring) in enumerate(tried):
         cost = measuring.cost_percent
@@ -101,53 +110,18 @@ def measuring_cost(content: Rows) -> Iterator[Chart | str]:
             x=[cost],
             y=[row],
             mode="markers",
-            marker={"color": looks[index].colour, "symbol": looks[index].symbol, "size": 10},
-            error_x=_whiskers(cost, low, high, floor=-math.inf),
+            marker={"color": styles[index].colour, "symbol": styles[index].symbol, "size": 10},
+            error_x=whiskers([(cost, (low, high))], floor=-math.inf),
             hovertemplate=f"<b>{label_of(result)}</b><br>{cost:.2g} % of a step, {low:.2g} to {high:.2g} %"
             "<extra></extra>",
             meta=index,
         )
-    rows_of(figure, shown, row_height_of(shown))
+    label_rows(figure, shown, row_height_of(shown))
     figure.x_axis("profiling overhead, % of a step", zeroline=True)
     rows = [[r.label, *_measuring_cells(measuring)] for _, r, measuring in tried]
     table = Values(["Strategy", "Overhead, %", "95 % interval, %", "Repeats"], rows)
     caption = "Steps with profiling against steps without, interleaved. Whiskers are 95 % confidence intervals."
     yield Chart("measuring-cost", "Profiling overhead", caption, [figure], table, is_wide=True)
-
-
-def row_height_of(results: Sequence[ShownRow]) -> int:
-    """Pixels of a row, high enough for the longest label."""
-    return max(38, 8 + 17 * max(wrapped(result).count("<br>") + 1 for result in results))
-
-
-def rows_of(figure: PlotlyFigure, results: Sequence[ShownRow], row_height: int) -> None:
-    """A row per strategy, the first on top."""
-    figure.layout.update({"height": 84 + row_height * len(results), "bargap": 0.3})
-    figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
-    figure.y_axis(tickvals=list(range(len(results))), ticktext=[wrapped(result) for result in results])
-    figure.y_axis(range=[len(results) - 0.45, -0.55], showgrid=False, ticks="")
-
-
-def write_at(figure: PlotlyFigure, x: float, row: int, text: str, index: int) -> None:
-    """A figure to the right of a bar."""
-    figure.add(
-        "scatter",
-        x=[x],
-        y=[row],
-        mode="text",
-        text=[f"  {text}"],
-        textposition="middle right",
-        hoverinfo="skip",
-        cliponaxis=False,
-        meta=index,
-        showlegend=False,
-    )
-
-
-def _whiskers(middle: float, low: float, high: float, floor: float = 0.0) -> Json:
-    """Whiskers, never negative: the median of repeats can be outside the confidence interval of their mean."""
-    arms = {"array": [max(high - middle, 0)], "arrayminus": [max(middle - max(low, floor), 0)]}
-    return {"type": "data", "symmetric": False, "thickness": 1.6, "width": 5, **arms}
 
 
 def _interval_text(result: ShownRow) -> str:

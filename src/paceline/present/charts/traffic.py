@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
-from paceline.present.charts import bars
+from paceline.present.charts.figures import bars_per_worker, worker_values
 from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.rows import ShownRow
-from paceline.present.styles import Style, styles
+from paceline.present.styles import Style, styles_of
 from paceline.results import Link, WorkerNetwork
 
 MAX_LINKS = 40  # of one chart; the table has all
@@ -28,8 +28,8 @@ def links(content: Rows) -> Iterator[Chart | str]:
     if not shown:
         yield "No bytes per link: they were not counted in these runs (an earlier version, or --no-measure)."
         return
-    looks = styles([row.strategy for row in results])
-    views = [_links_figure(found, looks[index]) for index, _, found in shown]
+    styles = styles_of(results)
+    views = [_links_figure(found, styles[index]) for index, _, found in shown]
     choice = Choice("strategy", tuple(r.label for _, r, _ in shown), is_list=True)
     first = next((position for position, (index, _, _) in enumerate(shown) if index == content.first), 0)
     caption = (
@@ -67,7 +67,7 @@ def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
         return
     largest = max(getattr(row, key) or 0 for r in results for row in _network(r) for key in COUNTS.values())
     unit, size = byte_unit(largest)
-    figure = bars.bars_per_worker(results, _network, COUNTS, amount, scale=1 / size)
+    figure = bars_per_worker(results, COUNTS, amount, workers_of=_network, scale=1 / size)
     figure.y_axis(f"{unit} sent over the run", rangemode="tozero")
     caption = (
         "Three bars per worker: predicted (solid), counted by the comm (hatched), counted by the kernel on its sockets "
@@ -103,16 +103,16 @@ def difference(measured: float | None, predicted: float | None) -> str:
 
 
 def _sent_and_received(results: Sequence[ShownRow]) -> Chart:
-    keys = {"sent": "sent_bytes", "received": "received_bytes"}
-    unit, size = byte_unit(max(getattr(row, key) for r in results for row in r.per_worker for key in keys.values()))
-    figure = bars.bars_per_worker(results, bars.workers_of, keys, amount, scale=1 / size)
+    fields = {"sent": "sent_bytes", "received": "received_bytes"}
+    unit, size = byte_unit(max(getattr(row, key) for r in results for row in r.per_worker for key in fields.values()))
+    figure = bars_per_worker(results, fields, amount, scale=1 / size)
     figure.y_axis(f"{unit} over the run", rangemode="tozero")
     caption = "Two bars per worker, ranks from left to right: sent (solid) and received (hatched), over the whole run."
-    table = bars.values_of(results, bars.workers_of, {"Sent": "sent_bytes", "Received": "received_bytes"}, amount)
+    table = worker_values(results, fields, amount)
     return Chart("bytes-workers", "Bytes sent and received per worker", caption, [figure], table)
 
 
-def _links_figure(given: Sequence[Link], look: Style) -> PlotlyFigure:
+def _links_figure(given: Sequence[Link], style: Style) -> PlotlyFigure:
     found = sorted(given, key=lambda link: -link.bytes)[:MAX_LINKS]
     found.sort(key=lambda link: (link.source, link.target))
     unit, size = byte_unit(max(max(link.bytes, link.predicted_bytes or 0) for link in found))
@@ -125,7 +125,7 @@ def _links_figure(given: Sequence[Link], look: Style) -> PlotlyFigure:
         x=names,
         y=[link.bytes / size for link in found],
         name="measured",
-        marker={"color": look.colour, "pattern": {"shape": shapes, "size": 5, "fillmode": "replace"}},
+        marker={"color": style.colour, "pattern": {"shape": shapes, "size": 5, "fillmode": "replace"}},
         customdata=details,
         hovertemplate="<b>%{x}</b><br>%{customdata[0]} over %{customdata[2]}<br>predicted %{customdata[1]}"
         "<extra></extra>",

@@ -9,32 +9,31 @@ from paceline.present.chart import Chart, PlotlyFigure, Values, new_figure, plai
 from paceline.present.charts.registry import chart
 from paceline.present.numbers import DASH, significant, times
 from paceline.present.rows import ShownRow
-from paceline.present.styles import REFERENCES, Style, styles
+from paceline.present.styles import REFERENCES, Style, styles_of
 from paceline.results import Json
 from paceline.results.study import Candidate, RungResult, TuneResult
 
-OUT = Style(REFERENCES["none"])  # candidates that did not reach the last rung
-
-Looks = Mapping[str, tuple[int, Style]]
+ELIMINATED = Style(REFERENCES["none"])  # candidates that did not reach the last rung
 
 
 @dataclass(frozen=True)
 class TunedRows:
-    """A tuning, and the rows of its last rung as the page shows them."""
+    """A tuning, with the rows of its last rung as the page shows them."""
 
     study: TuneResult
     rows: Sequence[ShownRow]
 
     @property
-    def looks(self) -> Looks:
-        found = styles([row.strategy for row in self.rows])
-        return {row.full_label: (index, look) for index, (row, look) in enumerate(zip(self.rows, found, strict=True))}
+    def styles(self) -> Mapping[str, tuple[int, Style]]:
+        """The place in the page's key and the style of each finalist, by label."""
+        pairs = zip(self.rows, styles_of(self.rows), strict=True)
+        return {row.full_label: (index, style) for index, (row, style) in enumerate(pairs)}
 
 
 @chart("tuning", order=10)
 def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
-    """A line per candidate, up to the rung that eliminated it."""
-    study, looks = content.study, content.looks
+    """Draw a line per candidate, up to the rung that eliminated it."""
+    study, styles = content.study, content.styles
     if not study.rungs:
         yield "No rung was completed."
         return
@@ -44,17 +43,20 @@ def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
         for row in _measured(rung):
             lines.setdefault(row.label, []).append((rung.steps, (row.iteration_s or 0.0) * 1e3))
     # Eliminated candidates are drawn first, so that finalists are on top.
-    for label, line in sorted(lines.items(), key=lambda item: item[0] in looks):
-        index, look = looks.get(label, (None, OUT))
-        shown = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plain(label)}
+    for label, line in sorted(lines.items(), key=lambda item: item[0] in styles):
+        index, style = styles.get(label, (None, ELIMINATED))
+        points = {"x": [steps for steps, _ in line], "y": [value for _, value in line], "name": plain(label)}
         hover = f"<b>{plain(label)}</b><br>%{{x}} steps: %{{y:.3g}} ms<extra></extra>"
-        _add(figure, index, shown, look, hover, width=2 if label in looks else 1)
+        _add(figure, index, points, style, hover, width=2 if label in styles else 1)
     steps = [rung.steps for rung in study.rungs]
     figure.x_axis("steps of the rung", type="log", tickvals=steps, ticktext=[str(number) for number in steps])
     figure.y_axis("ms per step (less is better)", rangemode="tozero")
     rows = [[label, *(_at(line, number) for number in steps)] for label, line in lines.items()]
     table = Values(["Strategy", *(f"{number} steps, ms" for number in steps)], rows)
-    caption = "Time per step of the slowest worker; a line ends at the rung that eliminated it. Grey: no finalist."
+    caption = (
+        "Time per step of the slowest worker; a line ends at the rung that eliminated the candidate. Grey: eliminated "
+        "before the last rung."
+    )
     yield Chart("tuning-rungs", "Candidates over rungs", caption, [figure], table)
 
 
@@ -63,9 +65,12 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 
 
 @chart("tuning", order=20)
-def lost(content: TunedRows) -> Iterator[Chart]:
-    """Loss against the exact strategy over time per step, in the last rung with the criterion of the final one."""
-    study, looks = content.study, content.looks
+def quality_lost(content: TunedRows) -> Iterator[Chart]:
+    """Draw the loss of accuracy against time per step, both relative to the exact strategy.
+
+    Each candidate is shown as of its last rung that used the criterion of the final rung.
+    """
+    study, styles = content.study, content.styles
     if not study.rungs:
         return
     final = study.rungs[-1]
@@ -75,34 +80,34 @@ def lost(content: TunedRows) -> Iterator[Chart]:
         if rung.judged_by == by:
             latest |= {row.label: (row, rung.steps) for row in _measured(rung)}
     for label, (row, steps) in latest.items():
-        index, look = looks.get(label, (None, OUT))
-        shown = {"x": [row.versus_reference], "y": [row.lost], "mode": "markers", "name": plain(label)}
+        index, style = styles.get(label, (None, ELIMINATED))
+        points = {"x": [row.versus_reference], "y": [row.lost], "mode": "markers", "name": plain(label)}
         hover = (
             f"<b>{plain(label)}</b><br>{times(row.versus_reference)} times the time of "
             f"{plain(study.reference)}<br>lost {row.lost:.2f}, after {steps} steps<extra></extra>"
             if row.lost is not None
             else f"<b>{plain(label)}</b>: no finite figure<extra></extra>"
         )
-        _add(figure, index, shown, look, hover, width=1)
+        _add(figure, index, points, style, hover, width=1)
     unit = "points of test accuracy" if by == "accuracy" else "% of test loss"
     margin = final.margin
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": margin, "y1": margin}
     figure.layout["shapes"] = [{**line, "line": {"dash": "dash", "width": 1.5, "color": REFERENCES["one-worker"]}}]
-    figure.x_axis(f"time per step, times that of {plain(study.reference)} (less is better)")
+    figure.x_axis(f"time per step relative to {plain(study.reference)} (less is better)")
     figure.y_axis(f"lost, {unit} (less is better)")
     rows = [
         [label, times(row.versus_reference), significant(row.lost), str(steps)]
         for label, (row, steps) in latest.items()
     ]
-    table = Values(["Strategy", "Time, times the reference's", f"Lost, {unit}", "Steps"], rows)
+    table = Values(["Strategy", "Time relative to the reference", f"Lost, {unit}", "Steps"], rows)
     caption = f"Candidates below the dashed line ({margin:g}) are within the margin; down and to the left is better."
     yield Chart("tuning-lost", "Loss against time per step", caption, [figure], table)
 
 
-def _add(figure: PlotlyFigure, index: int | None, shown: Json, look: Style, hover: str, *, width: int) -> None:
-    marker = {"color": look.colour, "symbol": look.symbol, "size": 8 if index is not None else 6}
-    line = {"color": look.colour, "dash": look.dash, "width": width}
-    trace = {"mode": "lines+markers", "marker": marker, "line": line, "hovertemplate": hover, **shown}
+def _add(figure: PlotlyFigure, index: int | None, points: Json, style: Style, hover: str, *, width: int) -> None:
+    marker = {"color": style.colour, "symbol": style.symbol, "size": 8 if index is not None else 6}
+    line = {"color": style.colour, "dash": style.dash, "width": width}
+    trace = {"mode": "lines+markers", "marker": marker, "line": line, "hovertemplate": hover, **points}
     figure.add("scatter", **trace, **({} if index is None else {"meta": index}))
 
 

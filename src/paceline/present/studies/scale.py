@@ -58,10 +58,10 @@ class ScalePresenter(Presenter):
 
 
 def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
-    from paceline.present.charts.scale import IDEAL, labels_of, looks_of
+    from paceline.present.charts.scale import IDEAL, labels_of, line_styles
 
     labels = labels_of(rows)
-    return labels, [KeyEntry(name, look) for name, look in zip([*labels, IDEAL], looks_of(rows), strict=True)]
+    return labels, [KeyEntry(name, style) for name, style in zip([*labels, IDEAL], line_styles(rows), strict=True)]
 
 
 def _sections(rows: Sequence[Row]) -> list[PageSection]:
