@@ -18,8 +18,7 @@ from paceline.data import load_data
 from paceline.measure.stats import paired_ratio, percentile
 from paceline.models import build_model
 from paceline.recipe import DataConfig
-from paceline.train.losses import build_objective
-from paceline.train.step import Arithmetic, forward_backward
+from paceline.train.step import Arithmetic, build_objective, forward_backward
 
 
 def main() -> None:

@@ -15,11 +15,9 @@ from paceline.data import Data, ShardPlan
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
 from paceline.train.context import Context
-from paceline.train.losses import build_objective
-from paceline.train.optimizers import build_optimizer
+from paceline.train.optimizers import build_optimizer, learning_rate
 from paceline.train.replicas import parameter_digest
-from paceline.train.schedules import learning_rate
-from paceline.train.step import Arithmetic, forward_backward
+from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
 from toys import toy_data, toy_model, toy_recipe
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import build
-from paceline.strategies import mixing
+from paceline.strategies.weights import bound_drift, pairwise_means, running_means
 from replica_oracle import StepwiseMixing
 
 
@@ -60,13 +60,13 @@ def test_the_matrices_of_the_bound_are_those_of_the_oracle(num_workers: int) -> 
         words = f"stepwise:rotate={str(rotate).lower()}"
         for chunk in range(num_workers):
             period = matrices(num_workers, chunk, rotate=rotate)
-            assert mixing.drift_bound(period) == pytest.approx(build(words).drift_bound(num_workers))
+            assert bound_drift(period) == pytest.approx(build(words).drift_bound(num_workers))
             starts = [(chunk - step if rotate else chunk) % num_workers for step in range(num_workers)]
             assert all(
-                torch.allclose(found, mixing.running_means(num_workers, start))
+                torch.allclose(found, running_means(num_workers, start))
                 for found, start in zip(period, starts, strict=True)
             )
-    rows = torch.stack([mixing.halves(num_workers, shift) for shift in (1, 2)])
+    rows = torch.stack([pairwise_means(num_workers, shift) for shift in (1, 2)])
     assert torch.equal(rows.sum(1), torch.ones(2, num_workers, dtype=torch.float64))
     assert torch.equal(rows.sum(2), torch.ones(2, num_workers, dtype=torch.float64))
 

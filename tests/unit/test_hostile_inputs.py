@@ -19,7 +19,7 @@ from paceline.errors import RunError, UsageError
 from paceline.measure.inject import check_injections
 from paceline.parsing import read_json, read_toml, read_toml_value, whole_number
 from paceline.recipe import Recipe, load_recipe, parse_cluster, parse_set
-from paceline.recipe.cluster import ClusterConfig
+from paceline.recipe.sections import ClusterConfig
 from paceline.runs import Folder, find, read
 from paceline.runs.select import moment
 from paceline.strategies import StrategySpec

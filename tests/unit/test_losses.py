@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.data.trees import call_model, cast_floats, num_samples, slice_tree, to_device
+from paceline.data.base import call_model, cast_floats, num_samples, slice_tree, to_device
 from paceline.errors import UsageError
-from paceline.train.losses import build_objective
+from paceline.train.step import build_objective
 
 
 def test_cross_entropy_is_a_mean_over_samples() -> None:

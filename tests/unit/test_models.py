@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.data.base import Batch, Data, Dataset
-from paceline.data.trees import call_model, slice_tree
+from paceline.data.base import Batch, Data, Dataset, call_model, slice_tree
 from paceline.errors import UsageError
 from paceline.models import build_model, model_names
 from paceline.plugins import call_factory
-from paceline.train.losses import build_objective
+from paceline.train.step import build_objective
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

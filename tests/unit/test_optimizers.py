@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from paceline.errors import UsageError
 from paceline.recipe import OptimizerConfig
-from paceline.strategies.optimizer_traits import is_elementwise
+from paceline.strategies.sharded import ELEMENTWISE_OPTIMIZERS
 from paceline.train.optimizers import Lamb, Lars, build_optimizer
 
 NAMES = ("sgd", "adam", "adamw", "lars", "lamb")
@@ -257,7 +257,7 @@ def test_a_recipe_decides_the_optimizer(name: str) -> None:
     assert group["lr"] == 0.3
     assert group["weight_decay"] == 0.01
     assert group.get("momentum", 0.8) == 0.8
-    assert is_elementwise(type(optimizer)) == (name not in ("lars", "lamb"))
+    assert (type(optimizer) in ELEMENTWISE_OPTIMIZERS) == (name not in ("lars", "lamb"))
 
 
 def test_nesterov() -> None:
@@ -269,8 +269,8 @@ def test_an_unknown_optimizer_is_not_called_elementwise() -> None:
     class Own(torch.optim.SGD):
         pass
 
-    assert not is_elementwise(Own)
-    assert not is_elementwise(torch.optim.Adafactor)
+    assert Own not in ELEMENTWISE_OPTIMIZERS
+    assert torch.optim.Adafactor not in ELEMENTWISE_OPTIMIZERS
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from paceline.recipe import Recipe
 from paceline.results import convert, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import available_strategies
+from paceline.strategies.base import predict_traffic
 from paceline.study.entries import make_entry
 from paceline.study.run_results import run_result
-from paceline.train.predicted_traffic import predicted_traffic
 
 
 def sample(time_s: float, **changes: Any) -> dict[str, Any]:
@@ -110,6 +110,6 @@ NAMES = [name for name in available_strategies() if is_possible(name)]
 def test_a_runs_traffic_is_that_of_its_steps(name: str, world_size: int) -> None:
     strategy = build(name)
     for num_steps in (0, 1, 5, 100):
-        found = predicted_traffic(strategy, SPECS, rank=0, world_size=world_size, num_steps=num_steps)
+        found = predict_traffic(strategy, SPECS, rank=0, world_size=world_size, num_steps=num_steps)
         steps = [operation for step in range(num_steps) for operation in strategy.traffic(SPECS, 0, world_size, step)]
         assert found == Counter.of(steps)

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.recipe import OptimizerConfig, ScheduleConfig
-from paceline.train.schedules import learning_rate
+from paceline.train.optimizers import learning_rate
 
 
 def rate(step: int, *, lr: float = 0.1, batch_size: int = 256, total_steps: int = 1000, **schedule: Any) -> float:

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, default_collate
 
-from paceline.data.base import Batch, Data, Dataset, Tensors
+from paceline.data.base import Batch, Data, Dataset, Tensors, slice_tree
 from paceline.data.sharding import epoch_generator
-from paceline.data.trees import slice_tree
 from paceline.errors import UsageError
 from paceline.plugins import accepted_arguments, call_factory, load_reference
 from paceline.recipe import DataConfig

@@ -1,6 +1,5 @@
 """Recipes: the validated, immutable settings needed to repeat a run, read from and written to TOML."""
 
-from paceline.recipe.cluster import ClusterConfig, cluster_of, parse_cluster
 from paceline.recipe.fields import Changes, RecipeSection, option
 from paceline.recipe.recipe import (
     DEFAULT_RECIPE,
@@ -14,12 +13,15 @@ from paceline.recipe.recipe import (
     recipe_keys,
 )
 from paceline.recipe.sections import (
+    ClusterConfig,
     DataConfig,
     MeasureConfig,
     ModelConfig,
     OptimizerConfig,
     ScheduleConfig,
     TrainConfig,
+    cluster_of,
+    parse_cluster,
 )
 
 __all__ = [

@@ -14,9 +14,9 @@ import tomli_w
 
 from paceline.errors import UsageError, unknown
 from paceline.parsing import Table, read_toml, read_toml_value
-from paceline.recipe.cluster import ClusterConfig
 from paceline.recipe.fields import Changes, RecipeSection, hints_of, option
 from paceline.recipe.sections import (
+    ClusterConfig,
     DataConfig,
     MeasureConfig,
     ModelConfig,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from paceline.codecs import Codec, TensorSpec
 from paceline.comm import Comm, Operation
+from paceline.comm.base import Counter
 from paceline.plugins import Options
 from paceline.results.value import Json
 
@@ -163,6 +164,22 @@ _CODEC = "codec."  # prefix of the codec's state in a strategy's state
 def joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
     """Return the size of all tensors as one vector, in the widest of their data types."""
     return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
+
+
+def predict_traffic(
+    strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int, num_steps: int
+) -> Counter:
+    """Predict the operations of one worker over a number of steps, from those of one period."""
+    total = Counter()
+    period = strategy.traffic_period(world_size)
+    whole, rest = divmod(num_steps, period)
+    for step in range(min(period, num_steps)):
+        times = whole + (step < rest)
+        counter = Counter.of(strategy.traffic(tensors, rank, world_size, step))
+        for key, nbytes in counter.nbytes.items():
+            total.nbytes[key] = total.nbytes.get(key, 0) + times * nbytes
+            total.calls[key] = total.calls.get(key, 0) + times * counter.calls[key]
+    return total
 
 
 def average_parameters(worker: Worker) -> None:

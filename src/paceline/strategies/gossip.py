@@ -10,10 +10,18 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
-from paceline.strategies import mixing
 from paceline.strategies.base import Guarantee, Worker, joined
 from paceline.strategies.capabilities import Drifting
-from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
+from paceline.strategies.weights import (
+    SEND_BUFFERS,
+    Outbox,
+    WeightAveraging,
+    bound_drift,
+    new_vector,
+    pairwise_means,
+    pieces,
+    unpack,
+)
 
 
 @dataclass(kw_only=True)
@@ -35,7 +43,7 @@ class Gossip(WeightAveraging, Drifting):
 
     def drift_bound(self, num_workers: int) -> float:
         steps = range((num_workers - 1).bit_length())
-        return mixing.drift_bound([mixing.halves(num_workers, shift(num_workers, step)) for step in steps or [0]])
+        return bound_drift([pairwise_means(num_workers, peer_distance(num_workers, step)) for step in steps or [0]])
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
@@ -48,8 +56,8 @@ class Gossip(WeightAveraging, Drifting):
             return
         if self._received is None:
             self._received = new_vector(parameters)
-        away = shift(comm.world_size, step)
-        target, source = (comm.rank + away) % comm.world_size, (comm.rank - away) % comm.world_size
+        distance = peer_distance(comm.world_size, step)
+        target, source = (comm.rank + distance) % comm.world_size, (comm.rank - distance) % comm.world_size
         arriving = pieces(self._received)
         receives = [comm.irecv(part, source) for part in arriving]
         vector, sends = self._outbox.copy()
@@ -70,12 +78,12 @@ class Gossip(WeightAveraging, Drifting):
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         if world_size == 1:
             return []
-        away, nbytes = shift(world_size, step), joined(tensors).nbytes
-        target, source = (rank + away) % world_size, (rank - away) % world_size
+        distance, nbytes = peer_distance(world_size, step), joined(tensors).nbytes
+        target, source = (rank + distance) % world_size, (rank - distance) % world_size
         return [Operation("send", nbytes, target), Operation("recv", nbytes, source)]
 
 
-def shift(num_workers: int, step: int) -> int:
+def peer_distance(num_workers: int, step: int) -> int:
     """Return the distance to the peer of a step: 1, 2, 4, ... below the number of workers, repeated."""
     num_shifts = (num_workers - 1).bit_length()
     return 1 << step % num_shifts if num_shifts else 0

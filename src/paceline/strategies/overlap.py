@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.strategies.buckets import Bucketed, GradientBuckets, plan_buckets
-from paceline.strategies.optimizer_traits import only_reads_gradients
 
 
 @dataclass(kw_only=True)
@@ -44,3 +45,12 @@ class Overlap(Bucketed):
         sizes = [(tensor.numel, tensor.itemsize, cast.itemsize if cast else tensor.itemsize) for tensor in tensors]
         buckets = plan_buckets(sizes, **self.limits)
         return [Operation("all_reduce", (bucket.end - bucket.begin) * bucket.kind) for bucket in buckets]
+
+
+def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step is known not to write to gradients, so that they may be in memory that peers read."""
+    if type(optimizer) is torch.optim.SGD:
+        return not any(group["nesterov"] or group["maximize"] for group in optimizer.param_groups)
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        return not any(group["maximize"] for group in optimizer.param_groups)
+    return bool(getattr(optimizer, "only_reads_gradients", False))

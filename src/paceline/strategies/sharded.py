@@ -15,7 +15,20 @@ from paceline.errors import UsageError
 from paceline.strategies.base import Worker
 from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, like, plan_buckets
 from paceline.strategies.capabilities import ShardedOptimizer
-from paceline.strategies.optimizer_traits import is_elementwise
+
+# Optimisers that update each element by that element alone, so that slices of a tensor can be updated separately.
+# Subclasses are not included, because they may differ from their base.
+ELEMENTWISE_OPTIMIZERS = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+)
 
 
 @dataclass
@@ -37,7 +50,7 @@ class Sharded(Bucketed, ShardedOptimizer):
     paper: ClassVar[str] = "Rajbhandari et al. 2020 (ZeRO, stage 1), arXiv:1910.02054"
 
     def check(self, num_workers: int, optimizer: type[torch.optim.Optimizer]) -> None:
-        if num_workers > 1 and not is_elementwise(optimizer):
+        if num_workers > 1 and optimizer not in ELEMENTWISE_OPTIMIZERS:
             raise UsageError(
                 f"strategy sharded needs an element-wise optimizer, and {optimizer.__name__.lower()} is not known "
                 "to be one; use overlap, or sgd, adam or adamw"

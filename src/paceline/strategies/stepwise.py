@@ -14,11 +14,20 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Operation, Work
 from paceline.errors import UsageError
 from paceline.results.value import Json
-from paceline.strategies import mixing
 from paceline.strategies.base import Guarantee, Worker, joined
 from paceline.strategies.capabilities import Drifting, Tunable
 from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
-from paceline.strategies.weights import SEND_BUFFERS, Outbox, WeightAveraging, new_vector, pieces, unpack
+from paceline.strategies.weights import (
+    SEND_BUFFERS,
+    Outbox,
+    WeightAveraging,
+    bound_drift,
+    new_vector,
+    pieces,
+    rotation,
+    running_means,
+    unpack,
+)
 
 LOOK_EVERY = 16  # steps between two measurements of how far averaging moved a replica
 TAGS = 64  # a message's tag contains its step modulo this
@@ -74,13 +83,13 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
             )
 
     def drift_bound(self, num_workers: int) -> float:
-        trip = mixing.running_means(num_workers)
+        trip = running_means(num_workers)
         if self.correct == "delayed":
             # Before every trip replicas differ by the updates of one step only: the series has one term.
             nothing = torch.zeros_like(trip)
-            return mixing.drift_bound([nothing, trip])
+            return bound_drift([nothing, trip])
         # The matrix is the same for all starts and steps if workers are numbered from the start.
-        return mixing.drift_bound([trip @ mixing.moved_on(num_workers) if self.rotate else trip])
+        return bound_drift([trip @ rotation(num_workers) if self.rotate else trip])
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)

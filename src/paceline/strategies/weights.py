@@ -1,7 +1,8 @@
-"""Base class and helpers of strategies that average weights: replicas as one vector, sent from copies in pieces."""
+"""Base class of strategies that average weights: replicas as vectors, copies to send from, and bounds of the drift."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from paceline.strategies.base import Strategy, Worker, average_parameters, joine
 from paceline.strategies.capabilities import BufferEstimate
 from paceline.strategies.ring import PIECE_BYTES
 
+MAX_SERIES_TERMS = 100_000  # in bound_drift; all known matrices converge long before
+NEGLIGIBLE_TERM = 1e-12
 SEND_BUFFERS = 2  # steps whose sends may be in progress while the worker continues
 
 
@@ -118,3 +121,50 @@ def pieces(vector: Tensor) -> list[Tensor]:
 def _parts(parameters: Sequence[nn.Parameter], vector: Tensor) -> list[Tensor]:
     split = vector.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(split, parameters, strict=True)]
+
+
+def running_means(num_workers: int, start: int = 0) -> Tensor:
+    """Return the mixing matrix of one trip round the ring: position k gets the mean of positions 0 to k.
+
+    Row i of a mixing matrix holds the weights of all replicas in the average of worker i.
+    """
+    positions = [(rank - start) % num_workers for rank in range(num_workers)]
+    rows = [[1 / (mine + 1) if other <= mine else 0.0 for other in positions] for mine in positions]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def pairwise_means(num_workers: int, distance: int) -> Tensor:
+    """Return the mixing matrix of averaging with the worker `distance` places to the left."""
+    own = torch.eye(num_workers, dtype=torch.float64)
+    return (own + own.roll(-distance, dims=1)) / 2
+
+
+def rotation(num_workers: int) -> Tensor:
+    """Return the permutation that moves position k to k + 1 and the last position to the start."""
+    return torch.eye(num_workers, dtype=torch.float64).roll(-1, dims=1)
+
+
+def bound_drift(period: Sequence[Tensor]) -> float:
+    """Return the largest distance of a replica from the mean, as a multiple of the longest update of any worker.
+
+    `period` holds the mixing matrices W of successive steps, which then repeat. Replicas x follow
+    x(t+1) = W(t) (x(t) + u(t)), where rows of W add up to 1 and u are the optimisers' updates. Let C = I - 11'/p
+    subtract the mean. Then C x(t+1) is the sum over s of C W(t) ... W(t-s) C u(t-s), as C W C = C W. All updates of a
+    step together are at most sqrt(p) U long if each is at most U; and of p vectors that add up to zero, none is longer
+    than sqrt((p-1)/p) of all together. So the bound is sqrt(p-1) U times the sum over s of ||C W(t) ... W(t-s)||, for
+    the worst t. It holds for any optimiser, because it assumes nothing about the updates, and for chunks with different
+    matrices, because squared lengths add up over chunks.
+    """
+    num_workers = len(period[0])
+    centre = torch.eye(num_workers, dtype=torch.float64) - 1 / num_workers
+    worst = 0.0
+    for last in range(len(period)):
+        product, total = centre, 0.0
+        for back in range(MAX_SERIES_TERMS):
+            product = product @ period[(last - back) % len(period)]
+            term = float(torch.linalg.matrix_norm(product, 2))
+            total += term
+            if term <= NEGLIGIBLE_TERM * max(total, 1.0):
+                break
+        worst = max(worst, total)
+    return math.sqrt(num_workers - 1) * worst

@@ -12,9 +12,9 @@ from paceline.comm import comms
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
+from paceline.strategies.base import predict_traffic
 from paceline.strategies.capabilities import Varied, is_tried_by_tune, steps_to_synchronisation, tuned_options_of
 from paceline.study.entries import ONE_WORKER, Entry, check_models, make_entry
-from paceline.train.predicted_traffic import predicted_traffic
 
 CODECS = ("fp32", "bf16", "int8", "powersgd")
 PERIODS = (4, 16)
@@ -98,9 +98,7 @@ def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSp
     """Predicted bytes per step of the worker that sends most, as a mean over a period."""
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)
-    counters = [
-        predicted_traffic(strategy, tensors, rank=rank, world_size=size, num_steps=steps) for rank in range(size)
-    ]
+    counters = [predict_traffic(strategy, tensors, rank=rank, world_size=size, num_steps=steps) for rank in range(size)]
     return max(comm.predict(counter, rank, size).sent_bytes for rank, counter in enumerate(counters)) / steps
 
 

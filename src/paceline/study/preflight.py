@@ -10,7 +10,7 @@ import torch
 from paceline.codecs import TensorSpec
 from paceline.comm import comms
 from paceline.data import load_data, make_plan
-from paceline.data.trees import Tree, call_model
+from paceline.data.base import Tree, call_model
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.emulated import Emulated
@@ -20,8 +20,7 @@ from paceline.models import build_model
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.entries import Entry, check_models
 from paceline.train.context import Context, ignore_event
-from paceline.train.losses import CROSS_ENTROPY, build_objective
-from paceline.train.step import Arithmetic, forward
+from paceline.train.step import CROSS_ENTROPY, Arithmetic, build_objective, forward
 
 
 def without_cluster(recipe: Recipe) -> Recipe:

@@ -12,9 +12,8 @@ from paceline.comm import Comm
 from paceline.data.base import Dataset
 from paceline.strategies import Strategy
 from paceline.strategies.capabilities import as_asynchronous
-from paceline.train.losses import Objective
 from paceline.train.replicas import all_equal
-from paceline.train.step import Arithmetic, forward
+from paceline.train.step import Arithmetic, Objective, forward
 
 BATCH = 250  # fixed, so that a model without running statistics scores the same with any number of workers
 

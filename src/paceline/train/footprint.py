@@ -26,9 +26,8 @@ from paceline.recipe import OptimizerConfig, Recipe
 from paceline.train.allocator import LARGEST_BLOCK
 from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
 from paceline.train.context import Context
-from paceline.train.losses import Objective, build_objective
 from paceline.train.optimizers import build_optimizer
-from paceline.train.step import Arithmetic, forward, forward_backward
+from paceline.train.step import Arithmetic, Objective, build_objective, forward, forward_backward
 
 SMALL, LARGE = 2, 4  # samples: BatchNorm needs two; two batches determine a line
 

@@ -9,21 +9,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.comm.wire_bytes import by_medium
+from paceline.comm.base import Counter
+from paceline.comm.wire_bytes import by_medium, bytes_by_link, medium_of
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe
+from paceline.results.run import Link
 from paceline.results.value import changed
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import Servers, Strategy, StrategySpec, Worker
+from paceline.strategies.base import predict_traffic
 from paceline.strategies.capabilities import as_asynchronous, metrics_of
 from paceline.train.context import Context
-from paceline.train.losses import build_objective
 from paceline.train.optimizers import build_optimizer
-from paceline.train.predicted_traffic import own_links, predicted_traffic
 from paceline.train.recording import recording
 from paceline.train.replicas import mean_state, own_state, parameter_digest, replica_drift, save_weights
-from paceline.train.step import Arithmetic, forward_backward
+from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
 
 ROUNDING = 1e-12  # drift of bitwise equal replicas, whose mean is computed in float64
@@ -101,7 +102,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
     history = trainer.run(on_epoch=save_epoch)
     wire = comm.wire()
     counted = by_medium(comm, comm.counter)
-    predicted = predicted_traffic(
+    predicted = predict_traffic(
         trainer.strategy,
         trainer.worker.specs,
         rank=comm.rank,
@@ -109,7 +110,7 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
         num_steps=len(history.iteration_s),
     )
     calls = sum(comm.counter.calls.values())
-    links = own_links(trainer.worker, predicted)
+    links = _own_links(trainer.worker, predicted)
     # Traffic of finish() is not counted in the steps above. Drift is measured before finish() removes it.
     drift = replica_drift(trainer.model, comm)
     before_finish = trainer.evaluate() if drift > ROUNDING else None
@@ -156,3 +157,20 @@ def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:
         parameter_digest=parameter_digest(trainer.model),
         num_parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
     )
+
+
+def _own_links(worker: Worker, predicted_operations: Counter) -> list[Link]:
+    """Return the counted and predicted bytes of each link of this worker, including those that servers sent to it."""
+    comm = worker.comm
+    counted = bytes_by_link(comm, comm.counter)
+    predicted = bytes_by_link(comm, predicted_operations)
+    return [
+        Link(
+            source=link.sender,
+            target=link.receiver,
+            bytes=round(counted.get(link, 0.0)),
+            predicted_bytes=round(predicted.get(link, 0.0)),
+            medium=medium_of(link, comm, worker.servers),
+        )
+        for link in sorted(counted.keys() | predicted.keys())
+    ]

@@ -11,10 +11,8 @@ from paceline.comm.threads import ThreadsComm
 from paceline.data import Data, make_plan
 from paceline.recipe import Recipe
 from paceline.train.batchnorm import GlobalBatch, prepare_batchnorm
-from paceline.train.losses import build_objective
-from paceline.train.optimizers import build_optimizer
-from paceline.train.schedules import learning_rate
-from paceline.train.step import Arithmetic, forward_backward
+from paceline.train.optimizers import build_optimizer, learning_rate
+from paceline.train.step import Arithmetic, build_objective, forward_backward
 
 
 def oracle_steps(

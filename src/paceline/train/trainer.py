@@ -30,11 +30,9 @@ from paceline.strategies.capabilities import (
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batchnorm, synchronise_statistics
 from paceline.train.context import Context
 from paceline.train.evaluate import Score, TargetAccuracy, evaluate
-from paceline.train.losses import build_objective
-from paceline.train.optimizers import build_optimizer
+from paceline.train.optimizers import build_optimizer, learning_rate
 from paceline.train.replicas import make_equal
-from paceline.train.schedules import learning_rate
-from paceline.train.step import Arithmetic, Outcome, forward_backward
+from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward
 
 
 def _numbers() -> array[float]:

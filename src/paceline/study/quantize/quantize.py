@@ -44,8 +44,8 @@ from paceline.study.quantize.stages import (
     tuned_stage,
     weight_stages,
 )
-from paceline.train.losses import build_objective
 from paceline.train.replicas import save_weights
+from paceline.train.step import build_objective
 
 
 @dataclass(frozen=True, eq=False)

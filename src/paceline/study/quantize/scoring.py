@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.data.base import Batch, Dataset
-from paceline.train.losses import Objective
+from paceline.train.step import Objective
 
 BATCH = 100
 MOST_CLASSES = 100

@@ -19,7 +19,7 @@ from paceline.quantize.integer import integer_network
 from paceline.quantize.quantized import Quantized, quantized
 from paceline.results.quantize import ACTIVATIONS, BIASES, FLOAT, INTEGER, PER_CHANNEL, PER_TENSOR, TUNED, Stage
 from paceline.study.quantize.scoring import ModelScore, Predict, score
-from paceline.train.losses import Objective
+from paceline.train.step import Objective
 
 
 def _ignore(*said: Any) -> None:
