@@ -23,7 +23,7 @@ from paceline.comm import CompletedWork, Work
 from paceline.comm.threads import ThreadQueues, ThreadsComm
 from paceline.launch.base import Task
 from paceline.launch.local import LocalPool
-from paceline.measure.clock import Clock
+from paceline.measure.exchange import Clock
 from paceline.measure.observer import Observers
 from paceline.measure.recorder import Recorder
 from paceline.recipe import Recipe

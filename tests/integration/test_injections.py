@@ -11,7 +11,8 @@ import pytest
 from helpers import ignore_event, on_threads
 from paceline.errors import UsageError, WorkerError
 from paceline.launch.local import LocalPool
-from paceline.measure.split import PARTS, PHASES
+from paceline.measure.observer import WORK_PHASES
+from paceline.measure.split import PARTS
 from paceline.recipe import Recipe
 from paceline.runs import Folder
 from paceline.study.entries import make_entry
@@ -50,7 +51,7 @@ def check_sums(result: dict[str, Any]) -> None:
     for row in rows:
         assert sum(row[part] for part in PARTS) == pytest.approx(row["step_s"], rel=1e-6)
         assert all(row[part] >= -1e-9 for part in PARTS)
-        assert set(row["phases_s"]) == set(PHASES)
+        assert set(row["phases_s"]) == set(WORK_PHASES)
     means = {row["rank"]: row["iteration_s"] for row in result["per_worker"]}
     for row in result["split"]["per_worker"]:
         assert row["step_s"] == pytest.approx(means[row["rank"]], rel=1e-6)

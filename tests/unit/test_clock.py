@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from helpers import on_threads
-from paceline.measure import clock as module
-from paceline.measure.clock import Clock, Offset, agree_on_start, measured_again
-from paceline.measure.file_collection import PIECE_BYTES, carry_to_root, told_by_root
+from paceline.measure import exchange as module
+from paceline.measure.exchange import (
+    PIECE_BYTES,
+    Clock,
+    Offset,
+    broadcast_text,
+    measure_drift,
+    send_files_to_root,
+    synchronise_clocks,
+)
 from paceline.train.context import Context
 
 AHEAD_S = 1000.0  # of each worker before the last
@@ -24,7 +31,7 @@ def skewed() -> float:
 
 def agree(context: Context) -> tuple[Clock, float, float, float]:
     mine.ahead_s = AHEAD_S * context.rank
-    clock = measured_again(agree_on_start(context.comm), context.comm)
+    clock = measure_drift(synchronise_clocks(context.comm), context.comm)
     before = time.perf_counter()
     return clock, before, clock.run_time(skewed()), time.perf_counter()
 
@@ -43,14 +50,14 @@ def test_workers_with_other_clocks_agree_on_the_time(monkeypatch: pytest.MonkeyP
 
 
 def test_workers_of_one_host_have_one_clock() -> None:
-    for clock in on_threads(3, lambda context: agree_on_start(context.comm)):
+    for clock in on_threads(3, lambda context: synchronise_clocks(context.comm)):
         assert clock.first.seconds == 0.0
 
 
 def test_nothing_of_it_is_counted() -> None:
     def job(context: Context) -> int:
-        told_by_root(context.comm, "x")
-        agree_on_start(context.comm)
+        broadcast_text(context.comm, "x")
+        synchronise_clocks(context.comm)
         return sum(context.comm.counter.calls.values())
 
     assert on_threads(3, job) == [0, 0, 0]
@@ -66,14 +73,14 @@ def test_drift_is_spread_over_the_run_where_it_is_more_than_the_error() -> None:
 
 
 def carry(context: Context, folder: Path) -> str:
-    text = told_by_root(context.comm, f"from {context.rank} \N{GREEK SMALL LETTER ALPHA}" if folder else "")
+    text = broadcast_text(context.comm, f"from {context.rank} \N{GREEK SMALL LETTER ALPHA}" if folder else "")
     local = folder / f"local{context.rank}"
     if context.rank % 2:
         (local / "workers").mkdir(parents=True)
         (local / "trace").mkdir()
         (local / "workers" / f"{context.rank}.jsonl").write_bytes(bytes([context.rank]) * (PIECE_BYTES + 5))
         (local / "trace" / f"{context.rank}.gz").write_bytes(b"")
-    carry_to_root(context.comm, folder / "run", local if context.rank % 2 else None)
+    send_files_to_root(context.comm, folder / "run", local if context.rank % 2 else None)
     return text
 
 
@@ -88,4 +95,4 @@ def test_files_travel_to_rank_0_in_pieces(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_is_told_too() -> None:
-    assert on_threads(2, lambda context: told_by_root(context.comm, "")) == ["", ""]
+    assert on_threads(2, lambda context: broadcast_text(context.comm, "")) == ["", ""]

@@ -16,8 +16,8 @@ from command import run_command
 from paceline.errors import UsageError
 from paceline.export import export, sources_of
 from paceline.export.tables import OPEN_STEPS, TABLES, scalars
-from paceline.measure.sampler import ResourceProbe
-from paceline.measure.spans import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
+from paceline.measure.resource_meters import ResourceProbe
+from paceline.measure.spool import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
 from paceline.runs import find, read
 from paceline.worker_files import worker_lines
 from report_samples import result, study_of, write_run, write_study

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.measure.intervals import Intervals, difference, intersection, length, union
+from paceline.measure.split import Intervals, difference, intersection, length, union
 
 PARTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8)
 

@@ -10,7 +10,7 @@ import pytest
 from command import run_command
 from paceline.cli.console import unbroken
 from paceline.cli.trace import trace_lines
-from paceline.measure.step_reader import StepRange
+from paceline.measure.steps import StepRange
 from paceline.measure.trace_file import TraceSummary
 from paceline.runs import folder_of
 from report_samples import result, usual_study, write_run, write_study

@@ -13,9 +13,9 @@ import report_samples as samples
 from paceline.cli import progress
 from paceline.cli.progress import StrategyBars
 from paceline.cli.worker_lines import WorkerStatusLines
-from paceline.measure import live
-from paceline.measure.live import Live
+from paceline.measure import recorder
 from paceline.measure.observer import RunFacts
+from paceline.measure.recorder import ProgressObserver
 from paceline.recipe import Recipe
 from paceline.results import Final, changed
 from paceline.study.entries import Entry, make_entry
@@ -59,7 +59,7 @@ STEP = {"loss": 0.5, "num_samples": 8, "num_right": 3, "num_answers": 4, "iterat
 
 def events_of(count: int, rank: int = 0, **options: Any) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
-    observer = Live(told.append, **options)
+    observer = ProgressObserver(told.append, **options)
     observer.run_begins(facts(rank))
     for step in range(count):
         observer.step_ends(step, STEP)
@@ -67,24 +67,24 @@ def events_of(count: int, rank: int = 0, **options: Any) -> list[dict[str, Any]]
 
 
 def test_a_worker_speaks_at_first_and_at_last_and_seldom_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "INTERVAL_S", 1000.0)
+    monkeypatch.setattr(recorder, "PROGRESS_EVERY_S", 1000.0)
     told: list[dict[str, Any]] = []
     sent = iter([100, 700])
-    observer = Live(told.append, more=lambda: {"sent_bytes": next(sent)})
+    observer = ProgressObserver(told.append, more=lambda: {"sent_bytes": next(sent)})
     observer.run_begins(facts(rank=1))
     for step in range(7):  # of 10: a target was reached
         observer.step_ends(step, STEP)
     observer.steps_end()
     assert [(event["step"], event["sent_bytes"]) for event in told] == [(1, 100), (7, 700)]
-    assert live.INTERVAL_S == 1000.0
+    assert recorder.PROGRESS_EVERY_S == 1000.0
     monkeypatch.undo()
-    assert live.INTERVAL_S >= 0.2
+    assert recorder.PROGRESS_EVERY_S >= 0.2
 
 
 def test_what_a_worker_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(recorder, "PROGRESS_EVERY_S", 0.0)
     waited = iter([(0.0, 0.0), (0.25, 1.0), (0.25, 1.0), (1.0, 2.0), (1.0, 2.0)])
-    told = events_of(4, waited=lambda: next(waited), more=lambda: {"sent_bytes": 9})
+    told = events_of(4, blocked_time=lambda: next(waited), more=lambda: {"sent_bytes": 9})
     assert [event["in_comm_percent"] for event in told] == [25.0, 25.0, 50.0, 50.0]
     last = told[-1]
     assert last["accuracy"] == 0.75
@@ -94,10 +94,10 @@ def test_what_a_worker_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_window_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(live, "WINDOW_S", 0.0)  # the last step alone
+    monkeypatch.setattr(recorder, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(recorder, "WINDOW_S", 0.0)  # the last step alone
     waited = iter([(0.0, 0.0), (9.0, 10.0), (9.0, 20.0), (10.0, 30.0)])
-    told = events_of(3, waited=lambda: next(waited))
+    told = events_of(3, blocked_time=lambda: next(waited))
     assert [event["in_comm_percent"] for event in told] == pytest.approx([90.0, 0.0, 10.0])
 
 
@@ -106,7 +106,7 @@ def test_time_in_the_comm_that_nobody_heard_of_is_not_given() -> None:
 
 
 def test_only_rank_0_says_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "INTERVAL_S", 1000.0)
+    monkeypatch.setattr(recorder, "PROGRESS_EVERY_S", 1000.0)
     assert [told["step"] for told in events_of(9, log_every=4) if told["kind"] == "log"] == [4, 8]
     assert [told["kind"] for told in events_of(9, rank=1, log_every=4)] == ["progress"]
 

@@ -13,7 +13,7 @@ from helpers import build, is_possible
 from made_up import made_up_worker
 from paceline.codecs import TensorSpec
 from paceline.comm.base import Counter
-from paceline.measure.resource_summary import COLUMNS, SAMPLE_POINTS, network, resources, thinned
+from paceline.measure.sampler import COLUMNS, ThinnedRows, summarise_network, summarise_resources
 from paceline.recipe import Recipe
 from paceline.results import convert, to_json
 from paceline.results.worker_report import WorkerReport
@@ -32,7 +32,10 @@ def sample(time_s: float, **changes: Any) -> dict[str, Any]:
 @given(st.integers(0, 3000), st.integers(4, 50))
 def test_thinned_rows_are_few_even_and_have_both_ends(count: int, most: int) -> None:
     rows = [{"time_s": index} for index in range(count)]
-    kept = [row["time_s"] for row in thinned(rows, most)]
+    thinned = ThinnedRows(most)
+    for row in rows:
+        thinned.add(row)
+    kept = [row["time_s"] for row in thinned.rows]
     assert len(kept) <= most
     assert kept == sorted(set(kept))
     if count <= most - 1:
@@ -45,7 +48,9 @@ def test_thinned_rows_are_few_even_and_have_both_ends(count: int, most: int) -> 
 
 
 def test_resources_over_time() -> None:
-    found = resources({1: [sample(0.0), sample(0.2, rss_bytes=7, peak_rss_bytes=30)], 0: [sample(0.1)], 2: []})
+    found = summarise_resources(
+        {1: [sample(0.0), sample(0.2, rss_bytes=7, peak_rss_bytes=30)], 0: [sample(0.1)], 2: []}
+    )
     assert found is not None
     first, second = found["per_worker"]
     assert (first["rank"], second["rank"]) == (0, 1)
@@ -54,14 +59,11 @@ def test_resources_over_time() -> None:
     assert second["peak_rss_bytes"] == 30
     assert second["gpu_percent"] is None
     assert second["gpu_memory_bytes"] is None
-    long = resources({0: [sample(float(index)) for index in range(10 * SAMPLE_POINTS)]})
-    assert long is not None
-    assert len(long["per_worker"][0]["time_s"]) <= SAMPLE_POINTS
 
 
 def test_no_samples_no_resources() -> None:
-    assert resources({}) is None
-    assert network([convert(made_up_worker(0, [1.0, 1.0]), WorkerReport)]) is None
+    assert summarise_resources({}) is None
+    assert summarise_network([convert(made_up_worker(0, [1.0, 1.0]), WorkerReport)]) is None
 
 
 def test_the_kernels_count_stands_beside_the_comms() -> None:
@@ -69,7 +71,7 @@ def test_the_kernels_count_stands_beside_the_comms() -> None:
     last |= {"network_retransmitted_bytes": 2, "node_sent_bytes": None, "node_received_bytes": None}
     counts: dict[str, Any] = {"network_sent_bytes": 100, "network_received_bytes": 90, "memory_sent_bytes": 40}
     counts |= {"at_last_step": last, "predicted_network_sent_bytes": 101}
-    found = network([convert(made_up_worker(3, [1.0], **counts), WorkerReport)])
+    found = summarise_network([convert(made_up_worker(3, [1.0], **counts), WorkerReport)])
     assert found is not None
     assert to_json(found) == {
         "per_worker": [

@@ -16,7 +16,7 @@ from helpers import on_pool
 from paceline.launch.local import LocalPool
 from paceline.measure import resource_meters, sampler
 from paceline.measure.observer import RunFacts
-from paceline.measure.resource_meters import CudaGpu, LinuxMeter, NoGpu, PortableMeter, numbers_of, open_gpu, open_meter
+from paceline.measure.resource_meters import CudaGpu, LinuxMeter, PortableMeter, numbers_of, open_gpu, open_meter
 from paceline.measure.sampler import ResourceObserver, Sampler
 
 Rows = list[dict[str, Any]]
@@ -145,7 +145,7 @@ def test_the_peak_of_memory_is_that_of_the_run(pool: LocalPool) -> None:
 
 @on_linux
 def test_where_the_peak_cannot_be_forgotten_the_largest_seen_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_meters, "_forget_peak", lambda: False)
+    monkeypatch.setattr(resource_meters, "_reset_peak", lambda: False)
     meter = LinuxMeter()
     first = meter.read()
     assert first.peak_rss_bytes == first.rss_bytes
@@ -154,7 +154,7 @@ def test_where_the_peak_cannot_be_forgotten_the_largest_seen_stands(monkeypatch:
 
 @on_linux
 def test_where_files_are_not_counted_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_meters, "_open_if_there", lambda path: None)  # noqa: ARG005
+    monkeypatch.setattr(resource_meters, "_open_if_readable", lambda path: None)  # noqa: ARG005
     rows: Rows = []
     watching = Sampler(rows.append)
     watching.start()
@@ -205,7 +205,7 @@ class FakeDevice:
 
 
 def test_a_gpu_is_read_where_a_worker_has_one() -> None:
-    assert isinstance(open_gpu(None), NoGpu)
+    assert open_gpu(None) is None
     gpu = open_gpu(FakeDevice())
     assert isinstance(gpu, CudaGpu)
     gpu._cuda, gpu._has_pynvml = FakeCuda(), True

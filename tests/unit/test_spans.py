@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.measure.spans import (
+from paceline.measure.spool import (
     BLOCKED,
     NO_PEER,
     OP,
@@ -19,10 +19,10 @@ from paceline.measure.spans import (
     STEP,
     WIDTHS,
     count_rows,
-    is_kept,
     lines,
     whole_rows,
 )
+from paceline.measure.steps import records_spans
 
 NUMBERS = [
     *(SPAN, 7, 1, 101.5, 101.75),
@@ -40,15 +40,15 @@ def run_time(moment: float) -> float:
 @given(st.integers(min_value=0, max_value=10**9))
 def test_the_rule_is_the_one_that_is_documented(step: int) -> None:
     if step < 1000:
-        assert is_kept(step)
+        assert records_spans(step)
     else:
         power = 2 ** (math.floor(math.log2(step / 1000)) + 1)
-        assert is_kept(step) == (step % power == 0)
+        assert records_spans(step) == (step % power == 0)
 
 
 def test_a_long_run_keeps_few() -> None:
-    assert sum(map(is_kept, range(1000))) == 1000
-    assert [sum(map(is_kept, range(1000 << k, 2000 << k))) for k in range(6)] == [500] * 6
+    assert sum(map(records_spans, range(1000))) == 1000
+    assert [sum(map(records_spans, range(1000 << k, 2000 << k))) for k in range(6)] == [500] * 6
 
 
 def test_numbers_become_lines() -> None:

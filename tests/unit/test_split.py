@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up_lines import Line, blocked, both, op, span, step_line
 from paceline.measure.analysis import Analysis, analyse
 from paceline.measure.split import PARTS, Wait, caused_waiting
-from paceline.measure.step_reader import read_steps
+from paceline.measure.steps import read_steps
 
 
 def factors(op: str, peer: int | None, rank: int) -> tuple[float, float]:  # noqa: ARG001

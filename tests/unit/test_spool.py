@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from paceline.measure import spool as module
-from paceline.measure.spans import SPAN
-from paceline.measure.spool import MOST_WAITING, SUFFIX, Spool, recover
+from paceline.measure.spool import MOST_QUEUED, SPAN, SUFFIX, Spool, recover
 
 HEAD = {"kind": "head", "rank": 1}
 
@@ -62,17 +61,17 @@ def test_a_disk_that_does_not_answer_costs_lines_and_not_time(tmp_path: Path, mo
     monkeypatch.setattr(module, "_write_all", stuck)
     spool = Spool(tmp_path / "1.jsonl", HEAD, 0.0)
     spool.put(rows(0, 2))
-    wait_until(lambda: spool._waiting.empty())  # the thread stands still with it
-    for index in range(MOST_WAITING + 10):
+    wait_until(lambda: spool._queue.empty())  # the thread stands still with it
+    for index in range(MOST_QUEUED + 10):
         spool.put(rows(2 + 2 * index, 2))
     spool.write({"kind": "sample"})
-    assert spool._waiting.qsize() == MOST_WAITING
+    assert spool._queue.qsize() == MOST_QUEUED
     assert spool.dropped == 2 * 10 + 1
     answer.set()
     spool.close(same)
     found = read(tmp_path / "1.jsonl")
     assert found[-1] == {"kind": "end", "dropped": 21}
-    assert [line["step"] for line in found if line["kind"] == "span"] == list(range(2 + 2 * MOST_WAITING))
+    assert [line["step"] for line in found if line["kind"] == "span"] == list(range(2 + 2 * MOST_QUEUED))
 
 
 def test_a_full_disk_is_said_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +113,7 @@ def test_a_worker_that_was_killed_leaves_lines(tmp_path: Path, torn_bytes: int) 
     assert {(line["begin_s"], line["end_s"]) for line in found[1:-1]} == {(0.5, 1.5)}
     assert found[-1] == {"kind": "end", "dropped": 0, "complete": False}
     assert not (tmp_path / f"1{SUFFIX}").exists()
-    spool._waiting.put(None)
+    spool._queue.put(None)
     spool._thread.join(10)
     spool._numbers.close()
     spool._lines.close()

@@ -10,7 +10,7 @@ import pytest
 from made_up_lines import even_steps
 from paceline.measure.analysis import analyse
 from paceline.measure.stats import interval95_of_median
-from paceline.measure.step_reader import read_steps
+from paceline.measure.steps import read_steps
 from paceline.measure.stragglers import LEAST_STEPS, OwnWork, Straggler, find_stragglers
 
 EVEN = {"data": 0.1, "forward": 1.0, "backward": 2.0, "optimizer": 0.3}

@@ -15,7 +15,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.measure.observer import Observers, RunFacts
-from paceline.measure.step_reader import StepRange, check_within
+from paceline.measure.steps import StepRange, check_within
 from paceline.measure.torch_profiler import ProfiledTrace, Profiler, profiled_events, rank_file, read_profiled
 from paceline.measure.trace_file import write_merged
 from paceline.measure.trace_format import Arrows

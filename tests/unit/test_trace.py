@@ -12,7 +12,7 @@ import pytest
 
 from paceline.cli.trace import trace_lines
 from paceline.errors import UsageError
-from paceline.measure.step_reader import StepRange
+from paceline.measure.steps import StepRange
 from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
 from paceline.measure.trace_file import MOST_STEPS, NAME, write_merged
 from paceline.measure.trace_format import Arrows, Slice, lanes, nested

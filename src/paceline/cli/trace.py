@@ -40,7 +40,7 @@ def trace(
     runs: Runs = Path("runs"),
 ) -> None:  # fmt: skip
     from paceline.cli.options import check_trace_target, console_for
-    from paceline.measure.step_reader import StepRange
+    from paceline.measure.steps import StepRange
     from paceline.runs import folder_of
     from paceline.study.run_analysis import trace_run
 

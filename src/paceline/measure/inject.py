@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.measure.observer import Observer, RunFacts
-from paceline.measure.split import PHASES
+from paceline.measure.observer import WORK_PHASES, Observer, RunFacts
 from paceline.parsing import whole_number
 
 DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
@@ -55,8 +54,8 @@ class Injection:
         if ("ms" in given) == ("factor" in given):
             raise UsageError(f"--inject {text!r} needs either ms=... or factor=..., as in {SHOWN}")
         phase = given.get("phase", "")
-        if phase and phase not in PHASES:
-            raise unknown(f"phase in --inject {text!r}:", phase, PHASES)
+        if phase and phase not in WORK_PHASES:
+            raise unknown(f"phase in --inject {text!r}:", phase, WORK_PHASES)
         if "ms" in given:
             sleep_s = _number(text, "ms", given["ms"], above=0, most=MOST_MS) / 1000
             return Injection(kind=kind, rank=rank, sleep_s=sleep_s, phase=phase or DEFAULT_PHASE)
@@ -96,8 +95,8 @@ class Injector(Observer):
         self._listeners: list[tuple[Any, _Listener]] = []
         self._sleep = sleep
         self._blocked: list[tuple[float, float]] = []  # since the last phase ended
-        self._is_new_step = dict.fromkeys(PHASES, True)
-        self._debt_s = dict.fromkeys(PHASES, 0.0)
+        self._is_new_step = dict.fromkeys(WORK_PHASES, True)
+        self._debt_s = dict.fromkeys(WORK_PHASES, 0.0)
 
     def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
         for comm in self._comms:
@@ -105,13 +104,13 @@ class Injector(Observer):
             self._listeners.append((comm, comm.listener))
 
     def step_begins(self, step: int) -> None:
-        self._is_new_step = dict.fromkeys(PHASES, True)
+        self._is_new_step = dict.fromkeys(WORK_PHASES, True)
         for injection in self._injections:
             if injection.kind != "slow" and injection.step == step:
                 _end(injection.kind)
 
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
-        if phase not in PHASES:
+        if phase not in WORK_PHASES:
             return
         now = time.perf_counter()
         began = now - elapsed_s

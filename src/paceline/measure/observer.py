@@ -12,7 +12,8 @@ from paceline.results.value import Json
 Row = Json  # a line of workers/RANK.jsonl, or facts about a step
 
 COMMUNICATION = "communication"  # the loop waits for the strategy to synchronise, after backward or after the step
-PHASES = ("data", "forward", "backward", "optimizer", "evaluation", COMMUNICATION)
+WORK_PHASES = ("data", "forward", "backward", "optimizer")  # phases of a worker's own work in a step
+PHASES = (*WORK_PHASES, "evaluation", COMMUNICATION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,11 @@ class Observer:
     def phase_ends(self, phase: str, begin: float, end: float) -> None: ...
 
     def step_ends(self, step: int, facts: Row) -> None:
-        """`facts`: begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples,
-        sent_bytes (so far, by the comm's own count)."""
+        """Called when a step has finished.
+
+        `facts` has the keys begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples and
+        sent_bytes (by the comm since the run's start).
+        """
 
     def steps_end(self) -> None:
         """Called after the last step, before the final synchronisation and evaluation."""
@@ -63,7 +67,10 @@ class Observer:
 
 
 class Observers:
-    """All observers of one loop, called in order; `run_ends` in reverse, so that the first writes for all."""
+    """All observers of one loop, called in order, except `run_ends`, which is called in reverse order.
+
+    So the first observer, which writes the worker's file, ends last and writes the lines of the others.
+    """
 
     def __init__(
         self,
@@ -77,7 +84,7 @@ class Observers:
         With `steps_per_block`, observers run only in some blocks of steps, see `is_measured`.
         """
         self.members = self._all = tuple(members)
-        # Only these need exact phases, and so a wait for the device.
+        # Only these observers need exact phases, which require a wait for the device.
         self._of_phases = tuple(filter(_watches_phases, self.members))
         self._synchronize = synchronize
         self._steps_per_block = steps_per_block

@@ -1,21 +1,37 @@
-"""Recorder of a worker's file: an observer of the loop and a listener to the comm's operations."""
+"""Observers that write a worker's file and emit its progress events during training."""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from array import array
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from paceline.measure.clock import Clock
+from paceline.measure.exchange import Clock
 from paceline.measure.observer import Observer, Row, RunFacts
-from paceline.measure.spans import BLOCKED, MEDIUM_CODES, NO_PEER, OP, OP_CODES, PHASE_CODES, SPAN, STEP, is_kept
-from paceline.measure.spool import CHUNK_NUMBERS, Spool
+from paceline.measure.spool import (
+    BLOCKED,
+    CHUNK_NUMBERS,
+    MEDIUM_CODES,
+    NO_PEER,
+    OP,
+    OP_CODES,
+    PHASE_CODES,
+    SPAN,
+    STEP,
+    Spool,
+)
+from paceline.measure.steps import records_spans
 
 SCHEMA = 1
-HAND_OVER_S = 0.5  # most that a killed worker loses
+QUEUE_EVERY_S = 0.5  # a killed worker loses at most this period
+PROGRESS_EVERY_S = 0.2
+WINDOW_S = 2.0  # period of the throughput and blocked time in a progress event
+MOST_STEPS = 200  # in this period
 
 
 class RecordedComm(Protocol):
@@ -27,14 +43,14 @@ class RecordedComm(Protocol):
 
 
 class Recorder(Observer):
-    """Records every step of one worker; with spans, also its phases and operations of its comm.
+    """Records every step of one worker; with `has_spans`, also its phases and the operations of its comm.
 
     During a step, numbers are appended to a list; after it they are packed, and queued for the writer thread every
-    HAND_OVER_S.
+    QUEUE_EVERY_S.
     """
 
     def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
-        """`comms`: the comm of all workers first."""
+        """Open the file; the first of `comms` is the comm of all workers."""
         self.clock = clock
         self.step = -1  # step whose operations are recorded; -1 for none
         head = {
@@ -51,19 +67,18 @@ class Recorder(Observer):
         self._last_step = 0
         self._numbers: list[float] = []
         self._packed = array("d")
-        self._handed_over = 0.0
-        # Time blocked in recorded steps, and the duration of those steps.
-        self.blocked_s = self.heard_s = 0.0
+        self._queued_at = 0.0
+        # Time blocked in steps with recorded operations, and the duration of those steps.
+        self.blocked_s = self.recorded_s = 0.0
 
-    def run_begins(self, facts: RunFacts) -> None:
-        del facts
+    def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
         if self._has_spans:
             for comm in self._comms:
                 comm.listener = self
 
     def step_begins(self, step: int) -> None:
         self._last_step = step
-        self.step = step if self._has_spans and is_kept(step) else -1
+        self.step = step if self._has_spans and records_spans(step) else -1
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None:
         if self.step >= 0 or (self._has_spans and phase == "evaluation"):
@@ -84,20 +99,8 @@ class Recorder(Observer):
         medium: str,
         step: int,
     ) -> None:
-        self._numbers.extend(
-            (
-                OP,
-                step,
-                number,
-                OP_CODES[op],
-                nbytes,
-                NO_PEER if peer is None else peer,
-                tag,
-                MEDIUM_CODES[medium],
-                begin,
-                end,
-            )
-        )
+        peer = NO_PEER if peer is None else peer
+        self._numbers.extend((OP, step, number, OP_CODES[op], nbytes, peer, tag, MEDIUM_CODES[medium], begin, end))
 
     def blocked(
         self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
@@ -109,39 +112,104 @@ class Recorder(Observer):
 
     def step_ends(self, step: int, facts: Row) -> None:
         begin, iteration_s = facts["begin"], facts["iteration_s"]
-        self._numbers.extend(
-            (
-                STEP,
-                step,
-                begin,
-                iteration_s,
-                facts["data_s"],
-                facts["loss"],
-                facts["num_right"],
-                facts["num_answers"],
-                facts["num_samples"],
-                facts["sent_bytes"],
-            )
-        )
+        others = ("data_s", "loss", "num_right", "num_answers", "num_samples", "sent_bytes")
+        self._numbers.extend((STEP, step, begin, iteration_s, *(facts[name] for name in others)))
         if self.step >= 0:
-            self.heard_s += iteration_s
-        self.step = -1
-        self._packed.fromlist(self._numbers)
-        self._numbers.clear()
+            self.recorded_s += iteration_s
+        self._pack()
         now = begin + iteration_s
-        if len(self._packed) >= CHUNK_NUMBERS or now - self._handed_over > HAND_OVER_S:
-            self._handed_over = now
-            self._hand_over()
+        if len(self._packed) >= CHUNK_NUMBERS or now - self._queued_at > QUEUE_EVERY_S:
+            self._queued_at = now
+            self._enqueue()
 
     def run_ends(self) -> None:
         for comm in self._comms:
             comm.listener = None
+        self._pack()
+        self._enqueue()
+        self.spool.close(self.clock.run_time)
+
+    def _pack(self) -> None:
         self.step = -1
         self._packed.fromlist(self._numbers)
         self._numbers.clear()
-        self._hand_over()
-        self.spool.close(self.clock.run_time)
 
-    def _hand_over(self) -> None:
+    def _enqueue(self) -> None:
         packed, self._packed = self._packed, array("d")
         self.spool.put(packed)
+
+
+class _Step(NamedTuple):
+    end: float
+    num_samples: int
+    num_right: int
+    num_answers: int
+    blocked_s: float  # since the run's start, in steps whose operations were recorded
+    recorded_s: float  # duration of those steps
+
+
+class ProgressObserver(Observer):
+    """Emits progress events with throughput and share of time blocked in the comm, at most one per PROGRESS_EVERY_S."""
+
+    def __init__(
+        self,
+        emit: Callable[[Row], None],
+        *,
+        log_every: int = 0,
+        blocked_time: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        more: Callable[[], Row] = dict,
+    ) -> None:
+        """`more` returns fields to add to each event.
+
+        `blocked_time` returns the seconds blocked in the comm so far, and the duration of the steps in which they were
+        recorded.
+        """
+        self._emit, self._log_every, self._blocked_time, self._more = emit, log_every, blocked_time, more
+        self._in_comm_percent: float | None = None
+        self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
+        self._emitted_at = float("-inf")
+        self._last: Row | None = None  # fields of the last step
+
+    def run_begins(self, facts: RunFacts) -> None:
+        self._facts = facts
+        self._recent.append(_Step(time.perf_counter(), 0, 0, 0, *self._blocked_time()))
+
+    def step_ends(self, step: int, facts: Row) -> None:
+        now = time.perf_counter()
+        num_samples, num_right, num_answers = facts["num_samples"], facts["num_right"], facts["num_answers"]
+        self._recent.append(_Step(now, num_samples, num_right, num_answers, *self._blocked_time()))
+        is_log = self._facts.rank == 0 and self._log_every > 0 and (step + 1) % self._log_every == 0
+        self._last = {
+            "rank": self._facts.rank,
+            "step": step + 1,
+            "total_steps": self._facts.total_steps,
+            "epoch": step // self._facts.steps_per_epoch + 1,
+            "iteration": step % self._facts.steps_per_epoch + 1,
+            "loss": facts["loss"],
+        }
+        if is_log or now - self._emitted_at >= PROGRESS_EVERY_S:
+            self._emit_event("log" if is_log else "progress", now)
+
+    def steps_end(self) -> None:
+        """Emit a last event, since the run may be short, or end early at its target."""
+        if self._last is not None:
+            self._emit_event("progress", self._recent[-1].end)
+
+    def _emit_event(self, kind: str, now: float) -> None:
+        self._emitted_at = now
+        self._emit({"kind": kind, **(self._last or {}), **self._recently(now), **self._more()})
+
+    def _recently(self, now: float) -> Row:
+        while len(self._recent) > 2 and self._recent[1].end < now - WINDOW_S:
+            self._recent.popleft()
+        first, *steps = self._recent
+        elapsed_s = max(now - first.end, 1e-9)
+        answers = sum(step.num_answers for step in steps)
+        recorded_s = steps[-1].recorded_s - first.recorded_s
+        if recorded_s > 0:  # in a long run, few steps are recorded; between them, the last value is repeated
+            self._in_comm_percent = 100 * (steps[-1].blocked_s - first.blocked_s) / recorded_s
+        return {
+            "accuracy": sum(step.num_right for step in steps) / answers if answers else None,
+            "samples_per_s": sum(step.num_samples for step in steps) / elapsed_s,
+            "in_comm_percent": self._in_comm_percent,
+        }

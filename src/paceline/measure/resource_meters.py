@@ -1,4 +1,4 @@
-"""Meters of this process: CPU time, memory and file bytes from the kernel, and use of its GPU."""
+"""Meters of this process: CPU time, memory, file and network bytes from the kernel, and use of its GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
-_FORGET_PEAK = b"5"  # value for /proc/self/clear_refs that resets the peak
+from paceline.measure.network_counters import Connections, Traffic, interface_bytes, is_in_own_namespace
+from paceline.results import Json
+
+LEAST_PERIOD_S = 0.02  # shortest period for a CPU percentage; below it, the last value is repeated
+_RESET_PEAK = b"5"  # value for /proc/self/clear_refs that resets the peak
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,9 @@ class LinuxMeter(Meter):
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-        self._io = _open_if_there("/proc/self/io")
+        self._io = _open_if_readable("/proc/self/io")
         self._peak = 0
-        self._is_peak_of_run = _forget_peak()
+        self._is_peak_of_run = _reset_peak()
 
     def _read(self, cpu_s: float, at_s: float) -> Usage:
         kibibytes = numbers_of(os.pread(self._status, 8192, 0), (b"VmHWM", b"VmRSS"))
@@ -97,7 +101,7 @@ def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
     return found
 
 
-def _open_if_there(path: str) -> int | None:
+def _open_if_readable(path: str) -> int | None:
     """Open a file for reading; None in sandboxes and kernels that lack it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -111,26 +115,13 @@ def _open_if_there(path: str) -> int | None:
     return fd
 
 
-def _forget_peak() -> bool:
+def _reset_peak() -> bool:
     try:
         with open("/proc/self/clear_refs", "wb", buffering=0) as file:
-            file.write(_FORGET_PEAK)
+            file.write(_RESET_PEAK)
     except OSError:
         return False
     return True
-
-
-class Gpu(Protocol):
-    """Reads a GPU."""
-
-    def read(self) -> tuple[float | None, int | None]:
-        """Return the utilisation of the device in percent and the bytes that this process reserves on it."""
-        ...
-
-
-class NoGpu:
-    def read(self) -> tuple[float | None, int | None]:
-        return None, None
 
 
 class CudaGpu:
@@ -143,11 +134,94 @@ class CudaGpu:
         self._device = device
         self._has_pynvml = find_spec("pynvml") is not None
 
-    def read(self) -> tuple[float | None, int | None]:
+    def read(self) -> tuple[float | None, int]:
+        """Return the utilisation of the device in percent and the bytes that this process reserves on it."""
         use = float(self._cuda.utilization(self._device)) if self._has_pynvml else None
         return use, int(self._cuda.memory_reserved(self._device))
 
 
-def open_gpu(device: Any) -> Gpu:
-    """Return the reader for a torch device; without CUDA its values are None."""
-    return CudaGpu(device) if device is not None and device.type == "cuda" else NoGpu()
+def open_gpu(device: Any) -> CudaGpu | None:
+    """Return the reader for a torch device; None unless it is a CUDA device."""
+    return CudaGpu(device) if device is not None and device.type == "cuda" else None
+
+
+class ResourceProbe:
+    """Reads all resources as the fields of a `sample` line; bytes count from the creation of the probe."""
+
+    def __init__(self, device: Any = None) -> None:
+        self._gpu = open_gpu(device)
+        self._connections = Connections.open()
+        self._has_interfaces = is_in_own_namespace()
+        self._meter = open_meter()
+        self._written = 0
+        self._first = self._meter.read()
+        self._first_traffic = self._connections.read() if self._connections else None
+        self._first_interfaces = interface_bytes() if self._has_interfaces else (0, 0)
+        self._last_at, self._last_cpu_s = self._first.at_s, self._first.cpu_s
+        self._percent: float | None = None
+
+    def read(self) -> Json:
+        # Files before the network: bytes sent in between can lower the file bytes, never raise them.
+        usage = self._meter.read()
+        traffic = None
+        if self._connections is not None and self._first_traffic is not None:
+            traffic = self._connections.read().since(self._first_traffic)
+        gpu_percent, gpu_memory_bytes = self._gpu.read() if self._gpu else (None, None)
+        return {
+            "cpu_percent": self._cpu_percent(usage.cpu_s, usage.at_s),
+            "rss_bytes": usage.rss_bytes,
+            "peak_rss_bytes": usage.peak_rss_bytes,
+            **self._files(usage, traffic),
+            "network_sent_bytes": traffic.sent_bytes if traffic else None,
+            "network_received_bytes": traffic.received_bytes if traffic else None,
+            "network_retransmitted_bytes": traffic.retransmitted_bytes if traffic else None,
+            "network_header_bytes": traffic.header_bytes if traffic else None,
+            **self._node(),
+            "gpu_percent": gpu_percent,
+            "gpu_memory_bytes": gpu_memory_bytes,
+        }
+
+    def unsent_bytes(self) -> int:
+        """Return the bytes that the kernel has not sent yet."""
+        return self._connections.read().unsent_bytes if self._connections else 0
+
+    def close(self) -> None:
+        self._meter.close()
+
+    def _cpu_percent(self, cpu_s: float, now: float) -> float | None:
+        if now - self._last_at >= LEAST_PERIOD_S:
+            self._percent = round(100 * (cpu_s - self._last_cpu_s) / (now - self._last_at), 2)
+            self._last_at, self._last_cpu_s = now, cpu_s
+        return self._percent
+
+    def _files(self, usage: Usage, traffic: Traffic | None) -> Json:
+        """Return file bytes; written ones are the larger of block device writes and write calls (tmpfs has no device).
+
+        Write calls include bytes to connections, which are subtracted.
+        """
+        first = self._first
+        if usage.disk_read_bytes is None or usage.block_written_bytes is None:
+            return {"disk_read_bytes": None, "disk_written_bytes": None, "block_written_bytes": None}
+        assert first.disk_read_bytes is not None
+        assert first.block_written_bytes is not None
+        blocks = usage.block_written_bytes - first.block_written_bytes
+        calls = 0
+        if usage.write_calls_bytes is not None and first.write_calls_bytes is not None and traffic is not None:
+            assert self._first_traffic is not None
+            sent = traffic.sent_bytes + traffic.unsent_bytes - self._first_traffic.unsent_bytes
+            calls = usage.write_calls_bytes - first.write_calls_bytes - sent
+        self._written = max(self._written, blocks, calls)
+        return {
+            "disk_read_bytes": usage.disk_read_bytes - first.disk_read_bytes,
+            "disk_written_bytes": self._written,
+            "block_written_bytes": blocks,
+        }
+
+    def _node(self) -> Json:
+        if not self._has_interfaces:
+            return {"node_sent_bytes": None, "node_received_bytes": None}
+        sent, received = interface_bytes()
+        return {
+            "node_sent_bytes": sent - self._first_interfaces[0],
+            "node_received_bytes": received - self._first_interfaces[1],
+        }

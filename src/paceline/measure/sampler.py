@@ -1,115 +1,31 @@
-"""Resource sampling of a worker in a background thread."""
+"""Resource samples of a worker, taken by a background thread during training, and their summary for the result."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.measure.network_counters import Connections, Traffic, interface_bytes, is_in_own_namespace
 from paceline.measure.observer import Observer, Row, RunFacts
-from paceline.measure.resource_meters import Usage, open_gpu, open_meter
-from paceline.measure.resource_summary import SAMPLE_POINTS, ThinnedRows
+from paceline.measure.resource_meters import ResourceProbe
+from paceline.results import NetworkUse, Resources, WorkerNetwork, WorkerResources
+from paceline.results.worker_report import WorkerReport
 
 MOST_COST = 0.003  # of a core: a worker with thousands of open files is sampled less often
-LEAST_S = 0.02  # shortest period for a CPU percentage; below it the last value is kept
 DRAIN_S = 0.1  # longest wait for bytes that the kernel has not sent
-LOOK_AGAIN_S = 0.005
-
-
-class ResourceProbe:
-    """Reads all resources as the fields of a `sample` line; bytes count from the creation of the probe."""
-
-    def __init__(self, device: Any = None) -> None:
-        self._gpu = open_gpu(device)
-        self._connections = Connections.open()
-        self._has_interfaces = is_in_own_namespace()
-        self._meter = open_meter()
-        self._written = 0
-        self._first = self._meter.read()
-        self._first_traffic = self._connections.read() if self._connections else None
-        self._first_interfaces = interface_bytes() if self._has_interfaces else (0, 0)
-        self._last_at, self._last_cpu_s = self._first.at_s, self._first.cpu_s
-        self._percent: float | None = None
-
-    def read(self) -> Row:
-        # Files before the network: bytes sent in between can lower the file bytes, never raise them.
-        usage = self._meter.read()
-        row = {
-            "cpu_percent": self._cpu_percent(usage.cpu_s, usage.at_s),
-            "rss_bytes": usage.rss_bytes,
-            "peak_rss_bytes": usage.peak_rss_bytes,
-        }
-        traffic = self._traffic()
-        percent, memory = self._gpu.read()
-        return {
-            **row,
-            **self._files(usage, traffic),
-            **_network(traffic),
-            **self._node(),
-            "gpu_percent": percent,
-            "gpu_memory_bytes": memory,
-        }
-
-    def unsent_bytes(self) -> int:
-        """Return the bytes that the kernel has not sent yet."""
-        return self._connections.read().unsent_bytes if self._connections else 0
-
-    def close(self) -> None:
-        self._meter.close()
-
-    def _cpu_percent(self, cpu_s: float, now: float) -> float | None:
-        if now - self._last_at >= LEAST_S:
-            self._percent = round(100 * (cpu_s - self._last_cpu_s) / (now - self._last_at), 2)
-            self._last_at, self._last_cpu_s = now, cpu_s
-        return self._percent
-
-    def _traffic(self) -> Traffic | None:
-        if self._connections is None or self._first_traffic is None:
-            return None
-        return self._connections.read().since(self._first_traffic)
-
-    def _files(self, usage: Usage, traffic: Traffic | None) -> Row:
-        """Return file bytes. Written bytes are the larger of block device writes and write calls (tmpfs has no device).
-
-        Write calls include bytes to connections, which are subtracted.
-        """
-        first = self._first
-        if usage.disk_read_bytes is None or usage.block_written_bytes is None:
-            return {"disk_read_bytes": None, "disk_written_bytes": None, "block_written_bytes": None}
-        assert first.disk_read_bytes is not None
-        assert first.block_written_bytes is not None
-        blocks = usage.block_written_bytes - first.block_written_bytes
-        calls = 0
-        if usage.write_calls_bytes is not None and first.write_calls_bytes is not None and traffic is not None:
-            assert self._first_traffic is not None
-            handed = traffic.sent_bytes + traffic.unsent_bytes - self._first_traffic.unsent_bytes
-            calls = usage.write_calls_bytes - first.write_calls_bytes - handed
-        self._written = max(self._written, blocks, calls)
-        return {
-            "disk_read_bytes": usage.disk_read_bytes - first.disk_read_bytes,
-            "disk_written_bytes": self._written,
-            "block_written_bytes": blocks,
-        }
-
-    def _node(self) -> Row:
-        if not self._has_interfaces:
-            return {"node_sent_bytes": None, "node_received_bytes": None}
-        sent, received = interface_bytes()
-        return {
-            "node_sent_bytes": sent - self._first_interfaces[0],
-            "node_received_bytes": received - self._first_interfaces[1],
-        }
-
-
-def _network(traffic: Traffic | None) -> Row:
-    return {
-        "network_sent_bytes": traffic.sent_bytes if traffic else None,
-        "network_received_bytes": traffic.received_bytes if traffic else None,
-        "network_retransmitted_bytes": traffic.retransmitted_bytes if traffic else None,
-        "network_header_bytes": traffic.header_bytes if traffic else None,
-    }
+POLL_S = 0.005  # between looks at the unsent bytes
+SAMPLE_POINTS = 400  # most samples of a worker in a result
+COLUMNS = (
+    "cpu_percent",
+    "rss_bytes",
+    "disk_read_bytes",
+    "disk_written_bytes",
+    "network_sent_bytes",
+    "network_received_bytes",
+    "gpu_percent",
+    "gpu_memory_bytes",
+)
 
 
 class Sampler:
@@ -170,7 +86,7 @@ class Sampler:
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(POLL_S)
         return self.sample()
 
     def _run(self) -> None:
@@ -183,13 +99,39 @@ class Sampler:
             wait_s = max(self._interval_s, (self.cost_s - before) / MOST_COST)
 
 
+class ThinnedRows:
+    """At most `most` of the added rows, evenly spread, with the first and the last."""
+
+    def __init__(self, most: int) -> None:
+        assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
+        self._most, self._stride, self._added = most, 1, 0
+        self._rows: list[Row] = []
+        self._last: Row | None = None
+
+    def add(self, row: Row) -> None:
+        if self._added % self._stride == 0:
+            if len(self._rows) == self._most - 1:
+                del self._rows[1::2]
+                self._stride *= 2
+            if self._added % self._stride == 0:
+                self._rows.append(row)
+        self._added += 1
+        self._last = row
+
+    @property
+    def rows(self) -> list[Row]:
+        if self._last is None or self._rows[-1] is self._last:
+            return list(self._rows)
+        return [*self._rows, self._last]
+
+
 class ResourceObserver(Observer):
-    """Samples a worker during its run and keeps a thinned series for charts."""
+    """Samples a worker during its run and reports at most SAMPLE_POINTS samples for charts."""
 
     def __init__(self, *, hz: float, device: Any = None) -> None:
         self._hz, self._device = hz, device
         self._sampler: Sampler | None = None
-        self._kept = ThinnedRows(SAMPLE_POINTS)
+        self._thinned = ThinnedRows(SAMPLE_POINTS)
         self._at_last_step: Row | None = None
 
     @property
@@ -198,7 +140,7 @@ class ResourceObserver(Observer):
 
     def run_begins(self, facts: RunFacts) -> None:
         def emit(row: Row) -> None:
-            self._kept.add(row)
+            self._thinned.add(row)
             facts.write(row)
 
         def clock() -> float:
@@ -225,4 +167,49 @@ class ResourceObserver(Observer):
 
     def findings(self) -> Row:
         cost_s = self._sampler.cost_s if self._sampler else 0.0
-        return {"samples": self._kept.rows, "at_last_step": self._at_last_step, "sampling_s": cost_s}
+        return {"samples": self._thinned.rows, "at_last_step": self._at_last_step, "sampling_s": cost_s}
+
+
+def summarise_resources(samples: Mapping[int, Sequence[Row]]) -> Resources | None:
+    """Return the samples of every rank over time; None without samples."""
+    per_worker = [_columns_of(rank, rows) for rank, rows in sorted(samples.items()) if rows]
+    return Resources(per_worker=per_worker) if per_worker else None
+
+
+def _columns_of(rank: int, rows: Sequence[Row]) -> WorkerResources:
+    columns: dict[str, list[Any] | None] = {}
+    for name in COLUMNS:
+        values = [row.get(name) for row in rows]
+        columns[name] = None if all(value is None for value in values) else values
+    return WorkerResources(
+        rank=rank,
+        time_s=[row["time_s"] for row in rows],
+        **columns,
+        peak_rss_bytes=max((row["peak_rss_bytes"] for row in rows), default=None),
+    )
+
+
+def summarise_network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
+    """Return payload bytes of the training steps: counted by the kernel, by the comm, and predicted by the strategy.
+
+    Bytes through shared memory are separate. None without kernel counters.
+    """
+    rows = [_network_row(worker) for worker in workers]
+    return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None
+
+
+def _network_row(worker: WorkerReport) -> WorkerNetwork:
+    kernel = worker.at_last_step or {}
+    return WorkerNetwork(
+        rank=worker.rank,
+        kernel_sent_bytes=kernel.get("network_sent_bytes"),
+        kernel_received_bytes=kernel.get("network_received_bytes"),
+        comm_sent_bytes=worker.network_sent_bytes,
+        comm_received_bytes=worker.network_received_bytes,
+        predicted_sent_bytes=worker.predicted_network_sent_bytes,
+        memory_bytes=worker.memory_sent_bytes,
+        retransmitted_bytes=kernel.get("network_retransmitted_bytes"),
+        header_bytes=kernel.get("network_header_bytes"),
+        node_sent_bytes=kernel.get("node_sent_bytes"),
+        node_received_bytes=kernel.get("node_received_bytes"),
+    )

@@ -9,21 +9,71 @@ computes; compute time in which bytes move is overlap. Time outside all phases i
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from paceline.measure.arrivals import Arrivals
-from paceline.measure.intervals import Interval, Intervals, difference, intersection, length, union
-from paceline.measure.observer import COMMUNICATION
-from paceline.measure.step_reader import CommOp, StepLines, stands_for
-from paceline.results import Split, SplitMean, WorkerSplit
+from paceline.measure.observer import COMMUNICATION, WORK_PHASES
+from paceline.measure.steps import Arrivals, CommOp, StepLines, num_steps_represented
+from paceline.results import Interval, Split, SplitMean, WorkerSplit
 
-PHASES = ("data", "forward", "backward", "optimizer")
 PARTS = ("compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
 
 # Bytes sent and received per byte of a tensor: (op, peer, rank) -> (sent, received), as the comm moves them.
 Factors = Callable[[str, int | None, int], tuple[float, float]]
+
+Intervals = list[Interval]  # sorted and disjoint
+
+
+def union(parts: Iterable[Interval]) -> Intervals:
+    """Merge any intervals into sorted, disjoint ones; empty ones are dropped."""
+    found: Intervals = []
+    for begin, end in sorted(part for part in parts if part[1] > part[0]):
+        if found and begin <= found[-1][1]:
+            if end > found[-1][1]:
+                found[-1] = (found[-1][0], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
+    """Return the times in both."""
+    found: Intervals = []
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        begin, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
+        if end > begin:
+            found.append((begin, end))
+        if ours[i][1] < theirs[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def difference(ours: Intervals, theirs: Intervals) -> Intervals:
+    """Return the times in ours but not in theirs."""
+    found: Intervals = []
+    j = 0
+    for begin, end in ours:
+        while j < len(theirs) and theirs[j][1] <= begin:
+            j += 1
+        k = j
+        while k < len(theirs) and theirs[k][0] < end:
+            if theirs[k][0] > begin:
+                found.append((begin, theirs[k][0]))
+            begin = max(begin, theirs[k][1])
+            k += 1
+        if end > begin:
+            found.append((begin, end))
+    return found
+
+
+def length(parts: Iterable[Interval]) -> float:
+    """Return the total length of disjoint intervals."""
+    return sum(end - begin for begin, end in parts)
 
 
 class Wait(NamedTuple):
@@ -42,7 +92,7 @@ class StepSplit:
     parts: dict[str, float]
     own_s: dict[str, float]  # own work by phase, without blocked time
     waits: list[Wait]
-    transfer_s: float  # in which its operations moved bytes
+    transfer_s: float  # time in which its operations moved bytes
     sent_bytes: float
     received_bytes: float
     num_operations: int  # operations with bytes
@@ -50,15 +100,15 @@ class StepSplit:
 
 
 def split_step(
-    rank: int, lines: StepLines, arrivals: Arrivals, factors: Factors, from_before: Iterable[Interval] = ()
+    rank: int, lines: StepLines, arrivals: Arrivals, factors: Factors, continuing: Iterable[Interval] = ()
 ) -> StepSplit:
-    """Split one step of one worker; `from_before` are transfers that continue from the step before."""
+    """Split one step of one worker; `continuing` are transfers that began in the step before."""
     whole = [(lines.begin_s, lines.end_s)]
 
     def inside(parts: Iterable[Interval]) -> Intervals:
         return intersection(union(parts), whole)
 
-    phases = {phase: inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == phase) for phase in PHASES}
+    phases = {phase: inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == phase) for phase in WORK_PHASES}
     covered = inside((s.begin_s, s.end_s) for s in lines.spans)
     synchronising = inside((s.begin_s, s.end_s) for s in lines.spans if s.phase == COMMUNICATION)
     blocked = inside((b.begin_s, b.end_s) for b in lines.blocked)
@@ -66,16 +116,16 @@ def split_step(
     waiting = intersection(inside((w.begin_s, w.end_s) for w in waits), blocked)
     own_ops = [op for op in lines.ops if lines.begin_s <= op.begin_s < lines.end_s]
     transfers = [arrivals.transfer(op, rank) for op in own_ops]
-    moving = inside([*_hideable(own_ops, transfers, phases["optimizer"]), *from_before])
-    busy = difference(covered, blocked)
-    computing = difference(difference(busy, phases["data"]), synchronising)
+    moving = inside([*_overlappable(own_ops, transfers, phases["optimizer"]), *continuing])
+    running = difference(covered, blocked)
+    computing = difference(difference(running, phases["data"]), synchronising)
     overlap = intersection(computing, moving)
     parts = {
         "compute_s": length(computing) - length(overlap),
         "communication_s": length(union([*blocked, *synchronising])) - length(waiting),
         "overlap_s": length(overlap),
         "waiting_s": length(waiting),
-        "data_s": length(intersection(busy, phases["data"])),
+        "data_s": length(intersection(running, phases["data"])),
         "rest_s": length(difference(difference(whole, covered), blocked)),
     }
     wire = [(op.nbytes, factors(op.key.op, op.key.peer, rank)) for op in own_ops]
@@ -92,7 +142,7 @@ def split_step(
     )
 
 
-def _hideable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
+def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
     """Return the transfers that compute can overlap: each without the optimiser phase in which it began.
 
     A strategy that communicates in its optimiser step has no forward or backward to overlap with; work of its thread
@@ -145,46 +195,29 @@ def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
     return caused
 
 
-@dataclass
 class WorkerSum:
-    """Weighted sums over the steps of one worker; a kept step also counts for the steps not kept."""
+    """Sums over the steps of one worker, by name of the quantity."""
 
-    steps: float = 0.0
-    step_s: float = 0.0
-    transfer_s: float = 0.0
-    sent_bytes: float = 0.0
-    received_bytes: float = 0.0
-    num_operations: float = 0.0
-    caused_waiting_s: float = 0.0
-    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
-    own_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    def __init__(self) -> None:
+        self.sums: defaultdict[str, float] = defaultdict(float)
 
-    def add(self, split: StepSplit, caused_s: float, step: int) -> None:
-        weight = stands_for(step)
-        self.steps += weight
-        self.step_s += weight * split.step_s
-        self.transfer_s += weight * split.transfer_s
-        self.sent_bytes += weight * split.sent_bytes
-        self.received_bytes += weight * split.received_bytes
-        self.num_operations += weight * split.num_operations
-        self.caused_waiting_s += weight * caused_s
-        for part in PARTS:
-            self.parts[part] += weight * split.parts[part]
-        for phase in PHASES:
-            self.own_s[phase] += weight * split.own_s[phase]
+    def add(self, quantities: Mapping[str, float], weight: float = 1.0) -> None:
+        for name, value in quantities.items():
+            self.sums[name] += weight * value
 
     def mean(self) -> SplitMean:
         """Return mean seconds per step and the values derived from them."""
-        parts = {part: value / self.steps for part, value in self.parts.items()}
+        sums, steps = self.sums, self.sums["steps"]
+        parts = {part: sums[part] / steps for part in PARTS}
         moved_s = parts["overlap_s"] + parts["communication_s"]
-        moved_bytes = max(self.sent_bytes, self.received_bytes)  # both directions run at once
+        moved_bytes = max(sums["sent_bytes"], sums["received_bytes"])  # both directions run at once
         return SplitMean(
-            step_s=self.step_s / self.steps,
+            step_s=sums["step_s"] / steps,
             **parts,
-            overlap_fraction=parts["overlap_s"] / moved_s if self.num_operations and moved_s else None,
-            bandwidth_bytes_per_s=moved_bytes / self.transfer_s if self.transfer_s else None,
-            phases_s={phase: value / self.steps for phase, value in self.own_s.items()},
-            caused_waiting_s=self.caused_waiting_s / self.steps,
+            overlap_fraction=parts["overlap_s"] / moved_s if sums["num_operations"] and moved_s else None,
+            bandwidth_bytes_per_s=moved_bytes / sums["transfer_s"] if sums["transfer_s"] else None,
+            phases_s={phase: sums[phase] / steps for phase in WORK_PHASES},
+            caused_waiting_s=sums["caused_waiting_s"] / steps,
         )
 
 
@@ -195,25 +228,28 @@ class SplitSum:
         self._workers: dict[int, WorkerSum] = {}
 
     def add(self, step: int, splits: Mapping[int, StepSplit]) -> None:
+        """Add one step of all workers; it also counts for the steps without recorded spans that it represents."""
         caused = caused_waiting({rank: split.waits for rank, split in splits.items()})
         for rank, split in splits.items():
-            self._workers.setdefault(rank, WorkerSum()).add(split, caused[rank], step)
+            quantities = {
+                "steps": 1.0,
+                "step_s": split.step_s,
+                "transfer_s": split.transfer_s,
+                "sent_bytes": split.sent_bytes,
+                "received_bytes": split.received_bytes,
+                "num_operations": split.num_operations,
+                "caused_waiting_s": caused[rank],
+                **split.parts,
+                **split.own_s,
+            }
+            self._workers.setdefault(rank, WorkerSum()).add(quantities, num_steps_represented(step))
 
     def result(self) -> Split | None:
         """Return means over steps, per worker and over all workers; None without measured steps."""
         if not self._workers:
             return None
-        rows = [WorkerSplit(rank=rank, **total.mean()) for rank, total in sorted(self._workers.items())]
-        return Split(mean=_mean_of_workers(list(self._workers.values())), per_worker=rows)
-
-
-def _mean_of_workers(workers: list[WorkerSum]) -> SplitMean:
-    total = WorkerSum()
-    for worker in workers:
-        names = ("steps", "step_s", "transfer_s", "sent_bytes", "received_bytes", "num_operations", "caused_waiting_s")
-        for name in names:
-            setattr(total, name, getattr(total, name) + getattr(worker, name))
-        for sums, more in ((total.parts, worker.parts), (total.own_s, worker.own_s)):
-            for key, value in more.items():
-                sums[key] += value
-    return total.mean()
+        total = WorkerSum()
+        for worker in self._workers.values():
+            total.add(worker.sums)
+        rows = [WorkerSplit(rank=rank, **worker.mean()) for rank, worker in sorted(self._workers.items())]
+        return Split(mean=total.mean(), per_worker=rows)

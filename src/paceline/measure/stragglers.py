@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from paceline.measure.split import PHASES
+from paceline.measure.observer import WORK_PHASES
 from paceline.measure.stats import interval95_of_median
 from paceline.results import Straggler
 
@@ -25,8 +25,7 @@ BLOCKS = 20
 LEAST_BLOCK = 3  # steps
 EVEN = 1 / 3  # all phases are slow if the relative excess of the rest is at least this share of the slowest phase's
 ALL = "all"
-
-NUM_LOOKS = 2
+NUM_TESTS = 2
 
 OwnWork = Mapping[str, float]  # seconds by phase in one step
 Block = dict[str, float]  # seconds by phase and in total, for a block of steps
@@ -54,7 +53,7 @@ def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float
     bounds = [len(steps) * block // count for block in range(count + 1)]
     return [
         {
-            **{phase: typical([step[phase] for step in steps[begin:end]]) for phase in PHASES},
+            **{phase: typical([step[phase] for step in steps[begin:end]]) for phase in WORK_PHASES},
             ALL: typical([sum(step.values()) for step in steps[begin:end]]),
         }
         for begin, end in pairwise(bounds)
@@ -65,12 +64,12 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
     others = [theirs for other, theirs in blocks.items() if other != rank]
     usual_s, excess = _excess(blocks[rank], others, ALL)
     excess_s = statistics.median(excess)
-    low, high = interval95_of_median(excess, num_together=NUM_LOOKS * len(blocks))
+    low, high = interval95_of_median(excess, num_together=NUM_TESTS * len(blocks))
     if usual_s <= 0 or excess_s <= LEAST_EXCESS * usual_s or low <= 0:
         return None
     phase = _slow_phase(blocks[rank], others)
     _, of_phase = _excess(blocks[rank], others, phase)
-    bounds = interval95_of_median(of_phase, num_together=NUM_LOOKS * len(blocks))
+    bounds = interval95_of_median(of_phase, num_together=NUM_TESTS * len(blocks))
     if bounds[0] > 0:
         excess_s, (low, high) = statistics.median(of_phase), bounds
     else:
@@ -97,12 +96,12 @@ def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
     Phases in which this worker is faster do not offset the slow ones.
     """
     usual, excess = {}, {}
-    for phase in PHASES:
+    for phase in WORK_PHASES:
         usual[phase], in_blocks = _excess(own, others, phase)
         excess[phase] = statistics.median(in_blocks)
-    slowest = max(PHASES, key=lambda phase: excess[phase])
+    slowest = max(WORK_PHASES, key=lambda phase: excess[phase])
     rest_s = sum(usual.values()) - usual[slowest]
-    rest_excess_s = sum(max(excess[phase], 0.0) for phase in PHASES if phase != slowest)
+    rest_excess_s = sum(max(excess[phase], 0.0) for phase in WORK_PHASES if phase != slowest)
     # Cross-multiplied, since a phase may be empty on the others.
     if rest_s > 0 and rest_excess_s * usual[slowest] >= EVEN * excess[slowest] * rest_s:
         return ALL

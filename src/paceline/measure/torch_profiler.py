@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from paceline.errors import RunError, UsageError
 from paceline.measure.observer import Observer, Row, RunFacts
-from paceline.measure.step_reader import StepRange
+from paceline.measure.steps import StepRange
 from paceline.measure.trace_format import Arrows, Event, Slice, Track, micro, nested, thread_names
 
 PREFIX = "paceline."  # of phase names in a trace

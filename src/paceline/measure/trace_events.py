@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.measure.step_reader import StepRange
+from paceline.measure.steps import StepRange
 from paceline.measure.trace_format import (
     Arrows,
     Event,

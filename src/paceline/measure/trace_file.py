@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import RunError, UsageError
-from paceline.measure.step_reader import StepRange, check_within
+from paceline.measure.steps import StepRange, check_within
 from paceline.measure.torch_profiler import FOLDER, ProfiledTrace, profiled_events, read_profiled
 from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
 from paceline.measure.trace_format import Arrows, write_events

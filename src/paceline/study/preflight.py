@@ -15,7 +15,7 @@ from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.emulated import Emulated
 from paceline.measure.inject import check_injections
-from paceline.measure.step_reader import StepRange, check_within
+from paceline.measure.steps import StepRange, check_within
 from paceline.models import build_model
 from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.entries import Entry, check_models

@@ -11,7 +11,7 @@ from paceline.comm import comms
 from paceline.errors import UsageError
 from paceline.measure.analysis import Analysis, analyse_folder
 from paceline.measure.split import Factors
-from paceline.measure.step_reader import StepRange
+from paceline.measure.steps import StepRange
 from paceline.measure.trace_file import TraceSummary, write_merged
 from paceline.recipe import Recipe
 from paceline.results import Link, RunResult, Straggler, changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from paceline.measure.resource_summary import network, resources
+from paceline.measure.sampler import summarise_network, summarise_resources
 from paceline.measure.stats import Ratio, interval95_of_times, of_all, paired_ratio, summary, timed
 from paceline.recipe import Recipe
 from paceline.results import Final, Interval, Row, RunResult, Staleness, TimeSummary, Versus, WorkerResult, changed
@@ -61,8 +61,8 @@ def run_result(
         curve=curve_of(workers),
         evaluations=evaluations_of(workers),
         target=target_of(recipe.measure.target_accuracy, workers),
-        resources=resources({worker.rank: worker.samples for worker in workers}),
-        network=network(workers),
+        resources=summarise_resources({worker.rank: worker.samples for worker in workers}),
+        network=summarise_network(workers),
         split=measured.analysis.split,
         stragglers=measured.analysis.stragglers,
         timeline=measured.analysis.timeline,

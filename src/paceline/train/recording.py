@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.errors import RunError
-from paceline.measure.clock import Clock, agree_on_start, measured_again
-from paceline.measure.file_collection import carry_to_root, told_by_root
+from paceline.measure.exchange import Clock, broadcast_text, measure_drift, send_files_to_root, synchronise_clocks
 from paceline.measure.inject import Injection, Injector
-from paceline.measure.live import Live
 from paceline.measure.observer import Observer, Row, RunFacts
-from paceline.measure.recorder import Recorder
+from paceline.measure.recorder import ProgressObserver, Recorder
 from paceline.measure.sampler import ResourceObserver
-from paceline.measure.step_reader import StepRange
+from paceline.measure.steps import StepRange
 from paceline.measure.torch_profiler import Profiler
 from paceline.recipe import Recipe
 from paceline.train.context import Context
@@ -37,20 +35,22 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
         observers.append(Profiler(steps, backend=context.comm.name, has_gpu=context.device.type == "cuda"))
     if recipe.measure.sample_hz > 0:
         observers.append(ResourceObserver(hz=recipe.measure.sample_hz, device=context.device))
-    observers.append(_make_live(recipe, context, recorder, observers))
+    observers.append(_make_progress(recipe, context, recorder, observers))
     return observers
 
 
-def _make_live(recipe: Recipe, context: Context, recorder: Recorder | None, others: list[Observer]) -> Live:
+def _make_progress(
+    recipe: Recipe, context: Context, recorder: Recorder | None, others: list[Observer]
+) -> ProgressObserver:
     resources = next((observer for observer in others if isinstance(observer, ResourceObserver)), None)
 
     def more() -> Row:
         return {"sent_bytes": context.comm.wire().sent_bytes, "resources": resources.latest if resources else None}
 
-    def waited() -> tuple[float, float]:
-        return (recorder.blocked_s, recorder.heard_s) if recorder is not None else (0.0, 0.0)
+    def blocked_time() -> tuple[float, float]:
+        return (recorder.blocked_s, recorder.recorded_s) if recorder is not None else (0.0, 0.0)
 
-    return Live(context.emit, log_every=recipe.train.log_every, waited=waited, more=more)
+    return ProgressObserver(context.emit, log_every=recipe.train.log_every, blocked_time=blocked_time, more=more)
 
 
 @contextmanager
@@ -60,10 +60,10 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
     A worker that cannot see that folder writes to a temporary one, and sends its files to rank 0 when the block ends.
     """
     context, comm = trainer.context, trainer.context.comm
-    shared = told_by_root(comm, folder)
+    shared = broadcast_text(comm, folder)
     is_remote = bool(shared) and context.rank != 0 and not Path(shared).is_dir()
     own = tempfile.mkdtemp(prefix=f"paceline-worker-{context.rank}-") if is_remote else shared
-    clock = agree_on_start(comm)
+    clock = synchronise_clocks(comm)
     recorder = _make_recorder(trainer, Path(own), clock) if own else None
     observers: list[Observer] = [recorder] if recorder is not None else []
     trainer.observe([*observers, *make_observers(trainer.recipe, context, recorder)], steps_per_block=steps_per_block)
@@ -80,11 +80,11 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
         trainer.observers.run_begins(facts)
         yield
         if recorder is not None:
-            recorder.clock = measured_again(clock, comm)
+            recorder.clock = measure_drift(clock, comm)
     finally:
         trainer.observers.run_ends()
     if shared:
-        carry_to_root(comm, Path(shared), Path(own) if is_remote else None)
+        send_files_to_root(comm, Path(shared), Path(own) if is_remote else None)
     if is_remote:
         shutil.rmtree(own)
     if recorder is not None and recorder.spool.error:

@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 from made_up_lines import Line, both, even_steps, op, span, step_line
-from paceline.measure.step_reader import read_steps, stands_for, together
+from paceline.measure.steps import group_by_step, num_steps_represented, read_steps
 
 
 def one_step(step: int) -> list[Line]:
@@ -15,7 +15,7 @@ def one_step(step: int) -> list[Line]:
     return [phase, *collective, step_line(step, step, step + 1)]
 
 
-def test_everything_of_a_step_comes_together() -> None:
+def test_everything_of_a_step_comes_group_by_step() -> None:
     steps = list(read_steps([{"kind": "head", "rank": 0}, *one_step(0), *one_step(1), {"kind": "end", "dropped": 0}]))
     assert [lines.step for lines in steps] == [0, 1]
     assert (steps[1].begin_s, steps[1].end_s) == (1, 2)
@@ -39,7 +39,7 @@ def test_files_from_before_spans_are_passed_over() -> None:
 def test_workers_go_step_by_step_whoever_measured_it() -> None:
     first = read_steps([*one_step(0), *one_step(1), *one_step(2)])
     second = read_steps([*one_step(0), *one_step(2)])
-    groups = [(sorted(group), next(iter(group.values())).step) for group in together({0: first, 1: second})]
+    groups = [(sorted(group), next(iter(group.values())).step) for group in group_by_step({0: first, 1: second})]
     assert groups == [([0, 1], 0), ([0], 1), ([0, 1], 2)]
 
 
@@ -49,7 +49,7 @@ def test_memory_does_not_grow_with_steps() -> None:
             yield from even_steps(count, {"forward": 1.0, "backward": 2.0})
 
         tracemalloc.start()
-        for _ in together({0: read_steps(lines()), 1: read_steps(lines())}):
+        for _ in group_by_step({0: read_steps(lines()), 1: read_steps(lines())}):
             pass
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -59,7 +59,7 @@ def test_memory_does_not_grow_with_steps() -> None:
     assert peak(5000) < 3 * peak(50)
 
 
-def test_how_many_steps_a_kept_one_stands_for() -> None:
-    assert [stands_for(step) for step in (0, 999, 1000, 1998, 2000, 4000)] == [1, 1, 2, 2, 4, 8]
+def test_how_many_steps_a_kept_one_num_steps_represented() -> None:
+    assert [num_steps_represented(step) for step in (0, 999, 1000, 1998, 2000, 4000)] == [1, 1, 2, 2, 4, 8]
     for step in range(1000, 70_000, 7):
-        assert stands_for(step) == 2 ** (math.floor(math.log2(step / 1000)) + 1)
+        assert num_steps_represented(step) == 2 ** (math.floor(math.log2(step / 1000)) + 1)

@@ -1,0 +1,163 @@
+"""Exchanges of workers with rank 0 around training: clock offsets, a text, and files for its disk."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.worker_files import path_in_run
+
+CLOCK_TAG, FILE_TAG = 0x7C02, 0x7C03
+CLOCK_ROUNDS = 16  # the fastest round trip has the smallest error
+PIECE_BYTES = 1 << 20
+
+
+class ExchangeComm(Protocol):
+    """The members of a comm that the exchanges use."""
+
+    rank: int
+    world_size: int
+
+    def send(self, tensor: Tensor, peer: int, tag: int = 0) -> None: ...
+
+    def recv(self, tensor: Tensor, peer: int, tag: int = 0) -> None: ...
+
+    def broadcast(self, tensor: Tensor, root: int = 0) -> None: ...
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]: ...
+
+    def uncounted(self) -> AbstractContextManager[Any]: ...
+
+
+@dataclass(frozen=True)
+class Offset:
+    """One measurement of the offset between this worker's clock and rank 0's."""
+
+    seconds: float = 0.0  # to add to this worker's clock
+    error_s: float = 0.0  # largest error of `seconds`
+    at: float = 0.0  # time of the measurement on this worker's clock
+
+
+@dataclass(frozen=True)
+class Clock:
+    """This worker's `perf_counter` as seconds since the run's start, on rank 0's clock."""
+
+    origin: float  # the run's start, on rank 0's clock
+    first: Offset = Offset()
+    last: Offset | None = None  # measured at the end, since clocks of two hosts drift
+
+    def run_time(self, moment: float) -> float:
+        return moment + self.offset_at(moment) - self.origin
+
+    def offset_at(self, moment: float) -> float:
+        first, last = self.first, self.last
+        if last is None or last.at <= first.at or abs(last.seconds - first.seconds) <= first.error_s + last.error_s:
+            return first.seconds  # the drift is within the error
+        share = min(max((moment - first.at) / (last.at - first.at), 0.0), 1.0)
+        return first.seconds + share * (last.seconds - first.seconds)
+
+
+def synchronise_clocks(comm: ExchangeComm) -> Clock:
+    """Return this worker's clock; on all workers it counts from the same start of the run. Collective."""
+    with comm.uncounted():
+        offset = _measure_offset(comm)
+        origin = torch.tensor([perf_counter()], dtype=torch.float64)
+        comm.broadcast(origin, 0)
+    return Clock(float(origin), offset)
+
+
+def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
+    """Measure the offset again; return a clock that corrects the drift since the first measurement. Collective."""
+    with comm.uncounted():
+        return Clock(clock.origin, clock.first, _measure_offset(comm))
+
+
+def _measure_offset(comm: ExchangeComm) -> Offset:
+    """Measure the offset from rank 0, which reads its clock about halfway through a round trip."""
+    if comm.rank == 0:
+        for peer in range(1, comm.world_size):
+            _answer_peer(comm, peer)
+        return Offset(at=perf_counter())
+    best = Offset(error_s=float("inf"))
+    question, answer = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    for _ in range(CLOCK_ROUNDS):
+        sent_at = perf_counter()
+        comm.send(question, 0, CLOCK_TAG)
+        comm.recv(answer, 0, CLOCK_TAG)
+        received_at = perf_counter()
+        error_s = (received_at - sent_at) / 2
+        if error_s < best.error_s:
+            best = Offset(float(answer) - (sent_at + received_at) / 2, error_s, received_at)
+    # An offset within the error means the same host, whose processes share a clock; clocks of two hosts differ by
+    # their boot times.
+    return Offset(0.0, best.error_s, best.at) if abs(best.seconds) <= best.error_s else best
+
+
+def _answer_peer(comm: ExchangeComm, peer: int) -> None:
+    question = torch.zeros(1, dtype=torch.float64)
+    for _ in range(CLOCK_ROUNDS):
+        comm.recv(question, peer, CLOCK_TAG)
+        comm.send(torch.tensor([perf_counter()], dtype=torch.float64), peer, CLOCK_TAG)
+
+
+def broadcast_text(comm: ExchangeComm, text: str) -> str:
+    """Broadcast a text from rank 0; return it on every worker."""
+    data = text.encode()
+    with comm.uncounted():
+        length = torch.tensor([len(data)])
+        comm.broadcast(length, 0)
+        if not int(length):
+            return ""
+        letters = _tensor(data) if comm.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
+        comm.broadcast(letters, 0)
+    return bytes(letters.tolist()).decode()
+
+
+def send_files_to_root(comm: ExchangeComm, folder: Path, local: Path | None) -> None:
+    """Copy all files of this worker's `local` folder to `folder` on rank 0. Collective.
+
+    `local` is None on workers that write to rank 0's disk themselves.
+    """
+    paths = sorted(local.rglob("*")) if local else []
+    files = [(path.relative_to(local).as_posix(), path.stat().st_size) for path in paths if local and path.is_file()]
+    listing = json.dumps(files).encode()
+    with comm.uncounted():
+        lengths = [int(length) for length in comm.all_gather(torch.tensor([len(listing) if files else 0]))]
+        if comm.rank == 0:
+            for rank, length in enumerate(lengths):
+                if length:
+                    _receive_files(comm, rank, length, folder)
+        elif local and files:
+            comm.send(_tensor(listing), 0, FILE_TAG)
+            for name, size in files:
+                _send_file(comm, local / name, size)
+
+
+def _send_file(comm: ExchangeComm, path: Path, size: int) -> None:
+    with path.open("rb") as source:
+        for begin in range(0, size, PIECE_BYTES):
+            comm.send(_tensor(source.read(min(PIECE_BYTES, size - begin))), 0, FILE_TAG)
+
+
+def _receive_files(comm: ExchangeComm, rank: int, length: int, folder: Path) -> None:
+    listing = torch.zeros(length, dtype=torch.uint8)
+    comm.recv(listing, rank, FILE_TAG)
+    for name, size in json.loads(bytes(listing.tolist())):
+        target = path_in_run(folder, name, rank=rank)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            for begin in range(0, size, PIECE_BYTES):
+                piece = torch.zeros(min(PIECE_BYTES, size - begin), dtype=torch.uint8)
+                comm.recv(piece, rank, FILE_TAG)
+                file.write(piece.numpy().tobytes())
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
