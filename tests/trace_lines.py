@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.recipe import Recipe
-from paceline.runs import SCHEMA
+from paceline.results import SCHEMA
 
 Line = dict[str, Any]
 

@@ -21,7 +21,7 @@ from paceline.parsing import read_json, read_toml, read_toml_value, whole_number
 from paceline.recipe import Recipe, load_recipe, parse_cluster, parse_set
 from paceline.recipe.sections import ClusterConfig
 from paceline.runs import Folder, find, read
-from paceline.runs.select import moment
+from paceline.runs.stored import parse_time
 from paceline.strategies import StrategySpec
 from paceline.study.remedies import parse_remedies
 from paceline.study.sweep_points import parse_vary, varied
@@ -310,7 +310,7 @@ class TestStoredRuns:
         with pytest.raises(UsageError):
             find(f"last~{DIGITS[:200]}", tmp_path)
         with pytest.raises(UsageError):
-            moment(f"{DIGITS}d")
+            parse_time(f"{DIGITS}d")
 
     def test_nested_files_are_damaged(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", result("ring", 0.01))

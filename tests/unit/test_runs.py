@@ -17,9 +17,9 @@ from made_up import MadeUpLauncher, Silent, launching, made_up_worker
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
 from paceline.recipe import Recipe
-from paceline.results import CompareResult, Environment, RunRecord, convert
+from paceline.results import SCHEMA, CompareResult, Environment, RunRecord, convert
 from paceline.results.worker_report import WorkerReport
-from paceline.runs import SCHEMA, Folder, finite, list_runs, read, stamped, write_run
+from paceline.runs import Folder, finite, list_runs, read, timestamped, write_run
 from paceline.study.compare import Compare
 from paceline.study.engine import StudyOutcome, run_study
 from paceline.study.entries import make_entry
@@ -172,10 +172,10 @@ def test_nan_is_written_as_null(tmp_path: Path) -> None:
 
 
 def test_names_sort_by_time_and_are_safe() -> None:
-    name = stamped("a/b c:ü")
+    name = timestamped("a/b c:ü")
     assert name[8] == name[15] == "-"
     assert name[16:] == "a-b-c-ü"
-    assert len(stamped("x" * 300)) == 100
+    assert len(timestamped("x" * 300)) == 100
 
 
 def failing(error: BaseException, at: int) -> MadeUpLauncher:

@@ -23,7 +23,7 @@ from paceline.errors import RunError, UsageError, WorkerError
 from paceline.present.model import plain_table
 from paceline.present.terminal import show_tables
 from paceline.results import StudyResult, changed
-from paceline.runs import read, stamped
+from paceline.runs import read, timestamped
 from paceline.study.entries import Entry
 from paceline.text import MOST_NAME_BYTES, file_name_of, plain_text, shortened
 from report_samples import result, usual_study, write_run, write_study
@@ -87,7 +87,7 @@ class TestFileNames:
         assert max(len(one.encode()), len(other.encode())) <= MOST_NAME_BYTES
 
     def test_stamped_names_have_fewer_signs(self) -> None:
-        assert stamped("a=b+c\x1b[31m")[16:] == "a-b-c--31m"
+        assert timestamped("a=b+c\x1b[31m")[16:] == "a-b-c--31m"
 
 
 class TestStoredRuns:

@@ -151,7 +151,7 @@ def test_kernels_lie_on_a_track_of_their_stream_with_an_arrow_from_their_launch(
         {"ph": "f", "bp": "e", **arrow, "pid": 0, "tid": 7, "ts": 20.0},
     ]
     own = {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler"}
-    trace = ProfiledTrace("rank-0.json.gz", StepRange(0, 1), 1000, [launch, kernel, *ends, own])
+    trace = ProfiledTrace(StepRange(0, 1), 1000, [launch, kernel, *ends, own])
     events = profiled_events(trace, 10_000, Arrows())
     naming = {"ph": "M", "name": "process_name", "pid": 10_000, "tid": 10_000, "args": {"name": "worker 0"}}
     check_events([naming, *events])

@@ -95,9 +95,9 @@ def test_a_message_that_clocks_put_before_its_sending_has_no_arrow() -> None:
 def test_a_collectives_arrows_lead_from_the_last_to_come_to_those_who_waited(tmp_path: Path) -> None:
     run = made_up_run(tmp_path, late_s=0.001)
     events = read_strictly(write_merged(run, steps=StepRange(7, 8)).path)
-    last = [event for event in events if event["ph"] == "s" and event["name"] == "last to come"]
+    last = [event for event in events if event["ph"] == "s" and event["name"] == "last arrival"]
     assert {event["pid"] for event in last} == {pid_of(2)}
-    ends = {event["pid"] for event in events if event["ph"] == "f" and event["name"] == "last to come"}
+    ends = {event["pid"] for event in events if event["ph"] == "f" and event["name"] == "last arrival"}
     assert ends == {pid_of(0), pid_of(1)}
 
 

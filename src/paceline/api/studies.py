@@ -15,7 +15,7 @@ from paceline.errors import UsageError
 from paceline.launch.base import Launcher, LaunchRequest, WorkerPool
 from paceline.launch.registry import choose_launcher
 from paceline.recipe import DEFAULT_RECIPE, ClusterConfig, Recipe, load_recipe
-from paceline.runs import stamped
+from paceline.runs import timestamped
 from paceline.study.base import Study, StudyListener
 from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
 from paceline.study.compare import Compare
@@ -52,7 +52,7 @@ def run(
     entry = make_entry(recipe.strategy, recipe)
     preflight(recipe, [entry])
     with workers.launch(entry.num_processes, recipe.cluster) as pool:
-        folder = run_folder(Path(out), stamped(f"{recipe.name}-{entry.label}"), pool)
+        folder = run_folder(Path(out), timestamped(f"{recipe.name}-{entry.label}"), pool)
         result = execute(pool, recipe, entry, folder=folder, on_event=ignore_event)
     assert result is not None
     assert folder is not None

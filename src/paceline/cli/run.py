@@ -22,7 +22,7 @@ def run(recipe: Any, session: Any) -> None:
     from paceline.cli.progress import StrategyBars
     from paceline.cli.study_session import launched
     from paceline.results import SCHEMA
-    from paceline.runs import stamped
+    from paceline.runs import timestamped
     from paceline.study.entries import make_entry
     from paceline.study.preflight import preflight
     from paceline.study.run import execute, run_folder
@@ -34,7 +34,7 @@ def run(recipe: Any, session: Any) -> None:
         introduce_run(session.console, recipe, entry, facts, session.where(recipe.cluster))
         bars = StrategyBars([entry], repeats=1, console=session.console)
         with session.followed(bars) as listener, bars:
-            folder = run_folder(session.out, stamped(f"{recipe.name}-{entry.label}"), launcher)
+            folder = run_folder(session.out, timestamped(f"{recipe.name}-{entry.label}"), launcher)
             listener.started(entry, 0)
             result = execute(launcher, recipe, entry, folder=folder, on_event=lambda e: listener.event(entry, e))
             if result is not None:

@@ -79,7 +79,8 @@ def _list(out: Path, wanted: Mapping[str, Any], json_target: str) -> None:
     from paceline.cli.options import console_for, write_json
     from paceline.present.studies.runs_list import list_page
     from paceline.present.terminal import say, show
-    from paceline.runs import SCHEMA, Filter, list_runs
+    from paceline.results import SCHEMA
+    from paceline.runs import Filter, list_runs
 
     console = console_for(json_target)
     everything = list_runs(out)
@@ -194,11 +195,11 @@ def delete(
 
 def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
     """Return the folders to delete, after checking that each is a run or a study."""
-    from paceline.runs import age_s, check_deletable, find, list_runs, place
+    from paceline.runs import age_s, check_deletable, find, list_runs, resolve_folder
 
     age = age_s(older_than) if older_than else None
     if names:
-        folders = [find(name, out).folder if name.startswith("last") else place(name, out) for name in names]
+        folders = [find(name, out).folder if name.startswith("last") else resolve_folder(name, out) for name in names]
     else:
         folders = [item.folder for item in list_runs(out) if item.content is not None]
         folders = [folder for folder in folders if not folder.is_symlink()]

@@ -1,6 +1,6 @@
-"""torch profiler on chosen steps: writes one Chrome trace per worker, and converts it to tracks of a merged trace.
+"""torch profiler on chosen steps: one Chrome trace per worker, and its conversion to tracks of a merged trace.
 
-Holistic Trace Analysis reads the traces of workers.
+Holistic Trace Analysis can also read the traces of workers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from paceline.errors import RunError, UsageError
 from paceline.measure.observer import Observer, Row, RunFacts
 from paceline.measure.steps import StepRange
-from paceline.measure.trace_format import Arrows, Event, Slice, Track, micro, nested, thread_names
+from paceline.measure.trace_format import Arrows, Event, Slice, Track, nested, thread_names
 
+FOLDER = "trace"  # in a run's folder
 PREFIX = "paceline."  # of phase names in a trace
+METADATA = "paceline"  # key of the start and steps of the run in a trace
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
+FIRST_TRACK = 5000  # first thread id for profiled tracks, above those of loop and communication
+INTERNAL_FIELDS = {"External id", "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "correlation"}
 
 
 class Profiler(Observer):
@@ -119,30 +125,20 @@ class Profiler(Observer):
 
 def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
     """Return the host's time of day at the run's start, from the fastest of several readings of both clocks."""
-    best_s, found = math.inf, 0
+    best_s, start_ns = math.inf, 0
     for _ in range(10):
         before = time.perf_counter()
         now_ns = time.time_ns()
         after = time.perf_counter()
         if after - before < best_s:
-            best_s, found = after - before, now_ns - round(run_time((before + after) / 2) * 1e9)
-    return found
-
-
-FOLDER = "trace"
-METADATA = "paceline"  # key of the start and steps of the run in a trace
-ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
-LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
-FIRST_TRACK = 5000  # first thread id for profiled tracks, above those of loop and communication
-# Internal fields of the profiler, not shown.
-LEFT_OUT = {"External id", "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "correlation"}
+            best_s, start_ns = after - before, now_ns - round(run_time((before + after) / 2) * 1e9)
+    return start_ns
 
 
 @dataclass(frozen=True)
 class ProfiledTrace:
     """The torch trace of one worker."""
 
-    name: str
     steps: StepRange
     shift_ns: int  # from the trace's times to the run's
     events: list[Mapping[str, Any]]
@@ -163,7 +159,6 @@ def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
             trace = json.load(packed)
         own = trace[METADATA]
         return ProfiledTrace(
-            file.name,
             StepRange(int(own["first_step"]), int(own["end_step"])),
             int(trace["baseTimeNanoseconds"]) - int(own["run_start_ns"]),
             list(trace["traceEvents"]),
@@ -175,9 +170,13 @@ def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
 
 def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Event]:
     """Return a track per thread and GPU stream, with operators and kernels, and arrows from launches to kernels."""
-    tracks: dict[tuple[Any, Any], Track] = {}
+    tracks: dict[tuple[Any, Any], Track] = {}  # by pid and tid in the trace
     slices: dict[tuple[Any, Any], list[Slice]] = {}
-    names = _thread_titles(trace)
+    names = {
+        (event["pid"], event["tid"]): str(event["args"]["name"])
+        for event in trace.events
+        if event.get("ph") == "M" and event.get("name") == "thread_name"
+    }
     for event in trace.events:
         if event.get("ph") != "X" or isinstance(event.get("pid"), str):
             continue  # internal spans of the profiler have text as pid
@@ -189,7 +188,7 @@ def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Even
                 category=event.get("cat", "profiled"),
                 begin_ns=begin_ns,
                 end_ns=begin_ns + max(round(float(event.get("dur", 0)) * 1000), 1),
-                args={key: value for key, value in event.get("args", {}).items() if key not in LEFT_OUT},
+                args={key: value for key, value in event.get("args", {}).items() if key not in INTERNAL_FIELDS},
             )
         )
         if event.get("cat") in ON_GPU:
@@ -197,19 +196,10 @@ def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Even
     found: list[Event] = []
     for number, place in enumerate(sorted(slices, key=str)):
         tracks[place] = Track(pid, pid + FIRST_TRACK + number)
-        found += thread_names(
-            tracks[place], f"profiled: {names.get(place, f'thread {place[1]}')}", FIRST_TRACK + number
-        )
+        name = names.get(place, f"thread {place[1]}")
+        found += thread_names(tracks[place], f"profiled: {name}", FIRST_TRACK + number)
         found += [piece.event(tracks[place]) for piece in nested(slices[place])]
     return [*found, *_launches(trace, tracks, arrows)]
-
-
-def _thread_titles(trace: ProfiledTrace) -> dict[tuple[Any, Any], str]:
-    return {
-        (event["pid"], event["tid"]): str(event["args"]["name"])
-        for event in trace.events
-        if event.get("ph") == "M" and event.get("name") == "thread_name"
-    }
 
 
 def _run_ns(trace: ProfiledTrace, event: Mapping[str, Any]) -> int:
@@ -224,9 +214,6 @@ def _launches(trace: ProfiledTrace, tracks: Mapping[tuple[Any, Any], Track], arr
             continue
         start = starts[end["id"]]
         source, target = (tracks.get((event["pid"], event["tid"])) for event in (start, end))
-        leaves_ns, arrives_ns = _run_ns(trace, start), _run_ns(trace, end)
-        if source is None or target is None or arrives_ns < leaves_ns:
-            continue
-        common = {"name": "launch", "cat": "arrow", "id": arrows.next_number()}
-        yield {"ph": "s", **common, "pid": source.pid, "tid": source.tid, "ts": micro(leaves_ns)}
-        yield {"ph": "f", "bp": "e", **common, "pid": target.pid, "tid": target.tid, "ts": micro(arrives_ns)}
+        if source is not None and target is not None:
+            times = {"leaves_ns": _run_ns(trace, start), "arrives_ns": _run_ns(trace, end)}
+            yield from arrows.between_tracks("launch", source, target, **times)

@@ -23,7 +23,7 @@ from paceline.measure.trace_format import (
 Line = Mapping[str, Any]
 
 PIDS_APART = 10_000  # viewers need thread ids that are unique over all processes
-WORTH_AN_ARROW_NS = 50_000  # shorter waits for the last worker of a collective get no arrow
+LEAST_WAIT_NS = 50_000  # shorter waits for the last worker of a collective get no arrow
 MESSAGES = ("send", "recv")
 # Names of counters in the viewer: levels are shown as they are, cumulative bytes as rates.
 LEVELS = {
@@ -42,7 +42,7 @@ RATES = {
 
 @dataclass
 class WorkerLines:
-    """The lines of one worker for a range of steps."""
+    """The lines of one worker's file for a range of steps."""
 
     rank: int
     head: Line = field(default_factory=dict)
@@ -99,8 +99,8 @@ def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]
     events: list[Event] = []
     drawn: list[DrawnOperation] = []
     for worker in sorted(workers, key=lambda worker: worker.rank):
-        operations, number_of_lanes = _draw_operations(worker)
-        events += _names(worker, number_of_lanes)
+        operations, num_lanes = _draw_operations(worker)
+        events += _names(worker, num_lanes)
         events += [piece.event(Track(worker.pid, worker.pid)) for piece in nested(_loop(worker))]
         events += [operation.piece.event(operation.track) for operation in operations]
         events += _resources(worker)
@@ -108,12 +108,12 @@ def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]
     return [*events, *_message_arrows(drawn, arrows), *_collective_arrows(drawn, arrows)]
 
 
-def _names(worker: WorkerLines, number_of_lanes: int) -> Iterator[Event]:
+def _names(worker: WorkerLines, num_lanes: int) -> Iterator[Event]:
     host = f" on {worker.head['host']}" if worker.head.get("host") else ""
     process = f", process {worker.head['pid']}" if worker.head.get("pid") else ""
     yield from process_names(worker.pid, f"worker {worker.rank}{host}{process}", worker.rank)
     yield from thread_names(Track(worker.pid, worker.pid), "loop", 0)
-    for lane in range(number_of_lanes):
+    for lane in range(num_lanes):
         name = "communication" if lane == 0 else f"communication {lane + 1}"
         yield from thread_names(_lane(worker, lane), name, lane + 1)
 
@@ -124,9 +124,8 @@ def _lane(worker: WorkerLines, lane: int) -> Track:
 
 def _loop(worker: WorkerLines) -> Iterator[Slice]:
     """Yield steps, the phases inside them, and blocked time inside phases."""
-    shown = ("loss", "num_samples", "sent_bytes")
     for line in worker.steps:
-        args = {key: line[key] for key in shown if key in line}
+        args = {key: line[key] for key in ("loss", "num_samples", "sent_bytes") if key in line}
         end_s = line["begin_s"] + line["iteration_s"]
         yield Slice.of(f"step {line['step']}", "step", line["begin_s"], end_s, args)
     for line in worker.spans:
@@ -135,13 +134,13 @@ def _loop(worker: WorkerLines) -> Iterator[Slice]:
         yield _slice(line, f"blocked in {_title(line)}", "blocked", ("step", "number", "peer", "tag"))
 
 
-def _slice(line: Line, name: str, category: str, shown: Sequence[str]) -> Slice:
-    args = {key: line[key] for key in shown if line.get(key) is not None}
+def _slice(line: Line, name: str, category: str, keys: Sequence[str]) -> Slice:
+    args = {key: line[key] for key in keys if line.get(key) is not None}
     return Slice.of(name, category, line["begin_s"], line["end_s"], args)
 
 
 def _title(line: Line) -> str:
-    """Return the name of an operation with its peer: `send to 2`, `broadcast from 0`, `all_reduce`."""
+    """Return an operation's name with its peer, as `send to 2` or `broadcast from 0`, or without, as `all_reduce`."""
     if line.get("peer") is None:
         return str(line["op"])
     word = "to" if line["op"] in ("send", "gather") else "from"
@@ -150,8 +149,8 @@ def _title(line: Line) -> str:
 
 def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
     """Return operations on tracks, concurrent ones in separate lanes, and the number of lanes."""
-    shown = ("step", "bytes", "number", "peer", "tag", "medium")
-    pieces = [_slice(line, _title(line), "communication", shown) for line in worker.ops]
+    keys = ("step", "bytes", "number", "peer", "tag", "medium")
+    pieces = [_slice(line, _title(line), "communication", keys) for line in worker.ops]
     chosen = lanes(pieces)
     drawn = [
         DrawnOperation(worker.rank, line, _lane(worker, lane), piece)
@@ -167,7 +166,7 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
         send = sends.get(_message(one)) if one.line["op"] == "recv" else None
         if send is not None:
             source, target = (send.track, send.piece), (one.track, one.piece)
-            yield from arrows.between(
+            yield from arrows.between_slices(
                 "message", source, target, leaves_ns=send.piece.begin_ns, arrives_ns=one.piece.end_ns
             )
 
@@ -189,14 +188,17 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
         last, waiting = _last_and_waiting(members)
         arrived_ns = last.piece.begin_ns
         for one in waiting:
-            if arrived_ns - one.piece.begin_ns >= WORTH_AN_ARROW_NS and one.piece.end_ns > arrived_ns:
+            if arrived_ns - one.piece.begin_ns >= LEAST_WAIT_NS and one.piece.end_ns > arrived_ns:
                 source, target = (last.track, last.piece), (one.track, one.piece)
-                yield from arrows.between("last to come", source, target, leaves_ns=arrived_ns, arrives_ns=arrived_ns)
+                times = {"leaves_ns": arrived_ns, "arrives_ns": arrived_ns}
+                yield from arrows.between_slices("last arrival", source, target, **times)
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Return the operation waited for and the waiting ones: all wait for the root of a broadcast or scatter, and only
-    the root of a gather waits."""
+    """Return the operation of a collective that workers wait for, and the operations of the workers that wait.
+
+    All workers wait for the root of a broadcast or scatter; in a gather only the root waits.
+    """
     op, root = members[0].line["op"], members[0].line["peer"]
     roots = [one for one in members if one.rank == root]
     others = [one for one in members if one.rank != root]

@@ -13,7 +13,7 @@ from paceline.measure.trace_events import WorkerLines, merged_events, pid_of
 from paceline.measure.trace_format import Arrows, write_events
 from paceline.worker_files import worker_files, worker_lines
 
-# Not in the folder of the workers' traces: trace tools read every file there.
+# Outside the folder of the workers' traces: trace tools read every file there.
 NAME = "merged-trace.json.gz"
 # Limits of a default trace, for a few megabytes that a viewer opens quickly.
 MOST_LINES = 50_000
@@ -42,16 +42,16 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
             "choose another folder"
         )
     files = worker_files(folder)
-    lines, total_steps = _count_lines(files)
-    if not lines:
+    num_lines, total_steps = _count_lines(files)
+    if not num_lines:
         raise UsageError(f"run {folder.name!r} has nothing to trace: its workers recorded no spans (--no-measure)")
     profiled = {rank: trace for rank in files if (trace := read_profiled(folder, rank)) is not None}
-    steps = _choose_steps(steps, lines, total_steps, profiled)
+    steps = _choose_steps(steps, num_lines, total_steps, profiled)
     workers = [WorkerLines.of(rank, worker_lines(file), steps) for rank, file in files.items()]
     arrows = Arrows()
     events = merged_events(workers, arrows)
-    shown = {rank: trace for rank, trace in profiled.items() if _overlap(trace.steps, steps)}
-    for rank, trace in shown.items():
+    included = {rank: trace for rank, trace in profiled.items() if _overlap(trace.steps, steps)}
+    for rank, trace in included.items():
         events += profiled_events(trace, pid_of(rank), arrows)
     errors_s = {worker.rank: worker.head.get("clock_error_s") for worker in workers}
     facts = {
@@ -70,7 +70,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
         path=target,
         steps=steps,
         num_workers=len(workers),
-        num_profiled=len(shown),
+        num_profiled=len(included),
         num_events=len(events),
         num_arrows=sum(event["ph"] == "s" for event in events),
         clock_error_s=sum(sorted(known)[-2:]) if len(known) == len(workers) else None,
@@ -91,39 +91,39 @@ def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
 
 
 def _choose_steps(
-    asked: StepRange | None, lines: Counter[int], total_steps: int, profiled: dict[int, ProfiledTrace]
+    requested: StepRange | None, num_lines: Counter[int], total_steps: int, profiled: dict[int, ProfiledTrace]
 ) -> StepRange:
     """Return the requested steps, else the profiled ones, else steps from the middle within the limits."""
-    kept = sorted(step for step in lines if step < total_steps) or sorted(lines)
-    if asked is not None:
-        check_within(asked, total_steps, "--steps")
-        if not any(step in asked for step in kept):
-            nearest = min(kept, key=lambda step: abs(step - asked.first))
+    recorded = sorted(step for step in num_lines if step < total_steps) or sorted(num_lines)
+    if requested is not None:
+        check_within(requested, total_steps, "--steps")
+        if not any(step in requested for step in recorded):
+            nearest = min(recorded, key=lambda step: abs(step - requested.first))
             raise UsageError(
-                f"nothing was recorded of {asked}: a long run keeps the spans of some steps only; "
+                f"nothing was recorded of {requested}: a long run keeps the spans of some steps only; "
                 f"the nearest is {nearest}"
             )
-        return asked
+        return requested
     if profiled:
         return StepRange(
             min(trace.steps.first for trace in profiled.values()), max(trace.steps.end for trace in profiled.values())
         )
-    kept = _longest_without_gaps(kept)
-    per_step = sum(lines[step] for step in kept) / len(kept)
-    number = min(max(int(MOST_LINES / per_step), 1), MOST_STEPS, len(kept))
-    first = (len(kept) - number) // 2
-    return StepRange(kept[first], kept[first + number - 1] + 1)
+    consecutive = _longest_without_gaps(recorded)
+    lines_per_step = sum(num_lines[step] for step in consecutive) / len(consecutive)
+    num_steps = min(max(int(MOST_LINES / lines_per_step), 1), MOST_STEPS, len(consecutive))
+    first = consecutive[(len(consecutive) - num_steps) // 2]
+    return StepRange(first, first + num_steps)
 
 
 def _longest_without_gaps(steps: list[int]) -> list[int]:
     """Return the longest sequence of consecutive steps."""
-    found: list[list[int]] = []
+    sequences: list[list[int]] = []
     for step in steps:
-        if found and step == found[-1][-1] + 1:
-            found[-1].append(step)
+        if sequences and step == sequences[-1][-1] + 1:
+            sequences[-1].append(step)
         else:
-            found.append([step])
-    return max(found, key=len)
+            sequences.append([step])
+    return max(sequences, key=len)
 
 
 def _overlap(one: StepRange, other: StepRange) -> bool:

@@ -1,7 +1,6 @@
 """Trace event format of chrome://tracing and ui.perfetto.dev: JSON objects with times in microseconds.
 
-Slices of one track must be nested or disjoint, and an arrow binds to the slice that is open at its end. This module
-ensures both.
+Slices of one track must be nested or disjoint, and both ends of an arrow must be in open slices. This module ensures both.
 """
 
 from __future__ import annotations
@@ -26,6 +25,11 @@ class Track:
     pid: int
     tid: int
 
+    @property
+    def place(self) -> dict[str, int]:
+        """The keys of an event that name its track."""
+        return {"pid": self.pid, "tid": self.tid}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
@@ -49,8 +53,7 @@ class Slice:
             "ph": "X",
             "name": self.name,
             "cat": self.category,
-            "pid": track.pid,
-            "tid": track.tid,
+            **track.place,
             "ts": micro(self.begin_ns),
             "dur": micro(self.end_ns - self.begin_ns),
             "args": dict(self.args),
@@ -97,60 +100,49 @@ class Arrows:
     def __init__(self) -> None:
         self._numbers = count(1)
 
-    def next_number(self) -> int:
-        return next(self._numbers)
-
-    def between(
+    def between_slices(
         self, name: str, source: tuple[Track, Slice], target: tuple[Track, Slice], *, leaves_ns: int, arrives_ns: int
     ) -> list[Event]:
-        """Return an arrow from a time in one slice to a time in another; nothing if it would point back in time."""
+        """Return an arrow as in `between_tracks`, with its times moved into the two slices."""
         (source_track, source_slice), (target_track, target_slice) = source, target
-        leaves_ns, arrives_ns = _within(leaves_ns, source_slice), _within(arrives_ns, target_slice)
+        leaves_ns, arrives_ns = _clamp(leaves_ns, source_slice), _clamp(arrives_ns, target_slice)
+        return self.between_tracks(name, source_track, target_track, leaves_ns=leaves_ns, arrives_ns=arrives_ns)
+
+    def between_tracks(
+        self, name: str, source: Track, target: Track, *, leaves_ns: int, arrives_ns: int
+    ) -> list[Event]:
+        """Return an arrow between the open slices of two tracks; nothing if it would point back in time."""
         if arrives_ns < leaves_ns:
             return []
-        common = {"name": name, "cat": "arrow", "id": self.next_number()}
+        common = {"name": name, "cat": "arrow", "id": next(self._numbers)}
         return [
-            {"ph": "s", **common, "pid": source_track.pid, "tid": source_track.tid, "ts": micro(leaves_ns)},
-            {
-                "ph": "f",
-                "bp": "e",
-                **common,
-                "pid": target_track.pid,
-                "tid": target_track.tid,
-                "ts": micro(arrives_ns),
-            },
+            {"ph": "s", **common, **source.place, "ts": micro(leaves_ns)},
+            {"ph": "f", "bp": "e", **common, **target.place, "ts": micro(arrives_ns)},
         ]
 
 
-def _within(moment_ns: int, piece: Slice) -> int:
+def _clamp(moment_ns: int, piece: Slice) -> int:
     """Clamp a time into a slice, before its end: at its end a slice is already closed."""
     return min(max(moment_ns, piece.begin_ns), piece.end_ns - 1)
 
 
 def counter(pid: int, name: str, time_s: float, value: float) -> Event:
-    return {
-        "ph": "C",
-        "name": name,
-        "cat": "resources",
-        "pid": pid,
-        "tid": pid,
-        "ts": micro(nanoseconds(time_s)),
-        "args": {"value": value},
-    }
+    event = {"ph": "C", "name": name, "cat": "resources", "pid": pid, "tid": pid}
+    return {**event, "ts": micro(nanoseconds(time_s)), "args": {"value": value}}
 
 
 def process_names(pid: int, name: str, order: int) -> list[Event]:
-    return [
-        {"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": name}},
-        {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": pid, "args": {"sort_index": order}},
-    ]
+    return _names("process", Track(pid, pid), name, order)
 
 
 def thread_names(track: Track, name: str, order: int) -> list[Event]:
-    place = {"pid": track.pid, "tid": track.tid}
+    return _names("thread", track, name, order)
+
+
+def _names(kind: str, track: Track, name: str, order: int) -> list[Event]:
     return [
-        {"ph": "M", "name": "thread_name", **place, "args": {"name": name}},
-        {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": order}},
+        {"ph": "M", "name": f"{kind}_name", **track.place, "args": {"name": name}},
+        {"ph": "M", "name": f"{kind}_sort_index", **track.place, "args": {"sort_index": order}},
     ]
 
 

@@ -214,7 +214,7 @@ class Presenter(ABC):
     def summary(self, stored: Stored) -> RunSummary:
         """The run or study in the list of runs: its fastest strategy, or the requested ones."""
         if not stored.results:
-            asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.asked_label
+            asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.requested_label
             return RunSummary(strategy=asked)
         rows = [result for result in stored.results if isinstance(result, Row)]
         best = self.best(rows) if rows else stored.results[0]

@@ -1,13 +1,31 @@
 """Store of runs and studies: one folder each."""
 
-from paceline.results import SCHEMA, STUDY_FILE
-from paceline.runs.select import Filter, age_s, check_deletable, delete, find, folder_of, place, size_bytes
-from paceline.runs.store import Folder, finite, stamped, store_study, unstamped, write_run
-from paceline.runs.stored import UNREADABLE, Stored, list_runs, name_of, read, run_folders
+from paceline.runs.store import (
+    Folder,
+    check_deletable,
+    delete,
+    finite,
+    store_study,
+    timestamped,
+    without_timestamp,
+    write_run,
+)
+from paceline.runs.stored import (
+    UNREADABLE,
+    Filter,
+    Stored,
+    age_s,
+    find,
+    folder_of,
+    list_runs,
+    name_of,
+    read,
+    resolve_folder,
+    run_folders,
+    size_bytes,
+)
 
 __all__ = [
-    "SCHEMA",
-    "STUDY_FILE",
     "UNREADABLE",
     "Filter",
     "Folder",
@@ -20,12 +38,12 @@ __all__ = [
     "folder_of",
     "list_runs",
     "name_of",
-    "place",
     "read",
+    "resolve_folder",
     "run_folders",
     "size_bytes",
-    "stamped",
     "store_study",
-    "unstamped",
+    "timestamped",
+    "without_timestamp",
     "write_run",
 ]

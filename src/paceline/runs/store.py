@@ -1,4 +1,7 @@
-"""Write runs and studies: each folder appears complete or not at all, and a lock admits one writer to a study."""
+"""Write and delete runs and studies.
+
+Each folder appears complete or not at all, and a lock admits one writer to a study.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from paceline.parsing import whole_number
 from paceline.recipe import Recipe
 from paceline.results import RUN_FILE, STUDY_FILE, Environment, RunRecord, StudyResult, Value, encode, to_json
 from paceline.results.worker_report import WorkerReport
+from paceline.runs.stored import Stored, read
 from paceline.text import file_name_of
 
 LOCK_FILE = "recipe.toml"  # written once when the folder is made; the other files are replaced while a study runs
@@ -57,7 +61,7 @@ class Folder:
         self._name = name
         try:
             out.mkdir(parents=True, exist_ok=True)
-            _sweep(out)
+            _delete_leftovers(out)
             self.path = Path(tempfile.mkdtemp(dir=out, **hidden_name(name)))
         except OSError as error:
             raise UsageError(
@@ -65,11 +69,8 @@ class Folder:
             ) from None
         self.path.chmod(0o755)
 
-    def write_json(self, name: str, value: Any) -> None:
-        if isinstance(value, Value):
-            self.write_text(name, encode(value).decode())
-        else:
-            self.write_text(name, json.dumps(finite(value), indent=1) + "\n")
+    def write_json(self, name: str, value: Value) -> None:
+        self.write_text(name, encode(value).decode())
 
     def write_text(self, name: str, text: str) -> None:
         target = self.path / name
@@ -109,11 +110,11 @@ class Folder:
 
 
 def hidden_name(name: str) -> dict[str, str]:
-    """Prefix and suffix of a hidden temporary folder; the suffix names the host and process that write it."""
+    """Return prefix and suffix of a hidden temporary folder; the suffix names the host and process that write it."""
     return {"prefix": f".{name}.", "suffix": f".{socket.gethostname()}-{os.getpid()}.part"}
 
 
-def _sweep(out: Path) -> None:
+def _delete_leftovers(out: Path) -> None:
     """Delete temporary folders of processes of this host that no longer run."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
@@ -131,22 +132,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise RunError(f"{path.name} cannot be written: {reason}") from error
 
 
-def stamped(name: str) -> str:
+def timestamped(name: str) -> str:
     """Return a folder name that begins with the current time."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{file_name_of(name, allowed='-_.', other='-')}"[:100]
 
 
-def unstamped(name: str) -> str:
+def without_timestamp(name: str) -> str:
     """Return a folder name without its time."""
     return re.sub(r"^\d{8}-\d{6}-", "", name)
 
 
 def write_run(
-    folder: Folder,
-    recipe: Recipe,
-    environment: Environment,
-    record: RunRecord,
-    workers: Sequence[WorkerReport],
+    folder: Folder, recipe: Recipe, environment: Environment, record: RunRecord, workers: Sequence[WorkerReport]
 ) -> None:
     """Write the files of one run."""
     folder.write_text("recipe.toml", recipe.to_toml())
@@ -167,6 +164,32 @@ def store_study(folder: Folder, study: StudyResult) -> Path:
     except BaseException:
         folder.discard()
         raise
+
+
+def check_deletable(folder: Path, out: Path) -> Stored:
+    """Return the run or study in a folder; UsageError if the folder may not be deleted."""
+    if folder.is_symlink():
+        raise UsageError(f"{str(folder)!r} is a link, and links are not followed; name the folder itself")
+    if not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is not the folder of a run or a study; nothing was deleted")
+    stored = read(folder)
+    if any((folder / name).is_symlink() for name in (RUN_FILE, STUDY_FILE)):
+        raise UsageError(f"{str(folder)!r} is neither a run nor a study; nothing was deleted")
+    whole = folder.resolve()
+    for other, name in ((Path.cwd(), "the current folder"), (out, "the folder of all runs")):
+        if other.resolve().is_relative_to(whole):
+            raise UsageError(f"{str(folder)!r} holds {name}; nothing was deleted")
+    return stored
+
+
+def delete(folder: Path) -> None:
+    """Delete a folder; it is renamed to a hidden one first, so that no reader finds half of it."""
+    try:
+        hidden = Path(tempfile.mkdtemp(dir=folder.parent, **hidden_name(folder.name)))
+        folder.rename(hidden)
+        shutil.rmtree(hidden)  # deletes links, not their targets
+    except OSError as error:
+        raise RunError(f"{str(folder)!r} cannot be deleted: {error.strerror}") from error
 
 
 def _step_lines(worker: WorkerReport) -> Iterator[str]:

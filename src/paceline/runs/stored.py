@@ -1,20 +1,26 @@
-"""Read stored runs and studies, including failed and unreadable ones."""
+"""Read, find and filter stored runs and studies, including failed and unreadable ones."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, unknown
 from paceline.parsing import read_toml
 from paceline.recipe import Recipe
 from paceline.results import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
     RUN_FILE,
     STUDY_FILE,
     Environment,
@@ -31,6 +37,11 @@ from paceline.results import (
 
 UNREADABLE = "unreadable"
 MOST_TOML_BYTES = 1 << 20  # a recipe is a few kilobytes
+STATUSES = (DONE, FAILED, INTERRUPTED, UNREADABLE)
+KINDS = ("run", "study")
+_LAST = re.compile(r"last(?:~(\d{1,9}))?")
+_AGE = re.compile(r"(\d{1,9})\s*([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 @dataclass(frozen=True)
@@ -123,13 +134,13 @@ class Stored:
         """Names and labels of the strategies; without results, the requested strategies."""
         if self.results:
             return [name for result in self.results for name in (result.strategy, result.label)]
-        asked = self.recipe_values.get("strategies") if self.kind == "study" else None
-        if isinstance(asked, list) and asked:
-            return [str(name) for name in asked]
+        requested = self.recipe_values.get("strategies") if self.kind == "study" else None
+        if isinstance(requested, list) and requested:
+            return [str(name) for name in requested]
         return [str(self.recipe_values.get("strategy", ""))]
 
     @property
-    def asked_label(self) -> str:
+    def requested_label(self) -> str:
         """The requested strategy of a run without a result."""
         label = self.content.label if isinstance(self.content, RunRecord) else None
         return label or self.strategies[0]
@@ -181,3 +192,108 @@ def _small_text(file: Path) -> str:
     if file.stat().st_size > MOST_TOML_BYTES:
         raise ValueError(f"{file.name} is larger than any recipe")
     return file.read_text(encoding="utf-8")
+
+
+def find(name: str, out: Path) -> Stored:
+    """Return a stored run or study: `last`, `last~1` (the one before), a name below `out`, or a path."""
+    match = _LAST.fullmatch(name)
+    if match and not (out / name).exists():
+        found = [item for item in list_runs(out) if item.content is not None]
+        back = int(match[1] or 0)
+        if back >= len(found):
+            raise UsageError(f"{name!r} is not there: {str(out)!r} holds {len(found)} runs and studies")
+        return found[-1 - back]
+    return read(resolve_folder(_complete_prefix(name, out), out))
+
+
+def folder_of(name: str, out: Path) -> Path:
+    """Return the folder that `find` would read; it may also be a folder of several runs."""
+    is_last = _LAST.fullmatch(name) and not (out / name).exists()
+    return find(name, out).folder if is_last else resolve_folder(_complete_prefix(name, out), out)
+
+
+def _complete_prefix(name: str, out: Path) -> str:
+    """Complete a unique prefix of a name below `out`; return other names unchanged."""
+    if not name or (out / name).exists() or Path(name).exists():
+        return name
+    known = [item.name for item in list_runs(out)]
+    matches = [one for one in known if one.startswith(name)]
+    return matches[0] if len(matches) == 1 else name
+
+
+def resolve_folder(name: str, out: Path) -> Path:
+    """Return the folder of a name: a name below `out`, else a path."""
+    is_path = Path(name).parts[:1] in ((), ("..",))  # relative to the current folder, not to `out`
+    for folder in (Path(name),) if is_path else (out / name, Path(name)):
+        if folder.exists() or folder.is_symlink():
+            return folder
+    known = [item.name for item in list_runs(out)]
+    if known:
+        raise unknown("run or study", name, known)
+    raise UsageError(f"there is no {name!r} in {str(out)!r}, nor a folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Filter for lists of runs and studies; empty fields match everything. Names may contain `*` and `?`."""
+
+    model: str = ""
+    strategy: str = ""
+    status: str = ""
+    kind: str = ""
+    since: str = ""  # a date, a date with time, or an age: 12h, 7d
+    last: int | None = None  # keep only this many, the newest
+
+    def __post_init__(self) -> None:
+        if self.status and self.status not in STATUSES:
+            raise unknown("status", self.status, STATUSES)
+        if self.kind and self.kind not in KINDS:
+            raise unknown("kind", self.kind, KINDS)
+        if self.last is not None and self.last < 1:
+            raise UsageError(f"--last must be at least 1, not {self.last}")
+        if self.since:
+            parse_time(self.since)
+
+    def apply(self, found: Sequence[Stored]) -> list[Stored]:
+        earliest = parse_time(self.since) if self.since else None
+        kept = [item for item in found if self._accepts(item, earliest)]
+        return kept[-self.last :] if self.last else kept
+
+    def _accepts(self, item: Stored, earliest: float | None) -> bool:
+        return (
+            self.status in ("", item.status)
+            and self.kind in ("", item.kind)
+            and (earliest is None or (item.started_at or 0.0) >= earliest)
+            and (not self.model or _matches(self.model, [item.model]))
+            and (not self.strategy or _matches(self.strategy, item.strategies))
+        )
+
+
+def parse_time(text: str) -> float:
+    """Return seconds since 1970 for a date, a date with time, or an age."""
+    if _AGE.fullmatch(text.strip()):
+        return time.time() - age_s(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise UsageError(f"{text!r} is neither a date (2026-01-31, 2026-01-31T12:00) nor an age (12h, 7d)") from None
+
+
+def age_s(text: str) -> float:
+    """Return the seconds of an age such as `30m`, `12h`, `7d` or `2w`."""
+    match = _AGE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not an age: a number and m, h, d or w, such as 30d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _matches(pattern: str, names: list[str]) -> bool:
+    return any(fnmatchcase(name.lower(), pattern.lower()) for name in names)
+
+
+def size_bytes(folder: Path) -> int:
+    """Return the bytes of all files in a folder; links are not followed."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        total += sum(os.lstat(os.path.join(path, name)).st_size for name in names)
+    return total

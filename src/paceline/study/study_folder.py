@@ -14,7 +14,7 @@ from paceline.recipe import Recipe
 from paceline.results import DONE, Json, RunRecord, RunResult, StudyResult, Unreadable, encode, read_file, to_json
 from paceline.results.json_files import RUN_FILE, STUDY_FILE
 from paceline.results.study import SCHEMA
-from paceline.runs import Folder, stamped
+from paceline.runs import Folder, timestamped
 from paceline.runs.store import check_unlocked, disk_errors, locked
 from paceline.study.base import Cell
 
@@ -73,7 +73,7 @@ class StudyFolder:
 @contextmanager
 def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iterator[StudyFolder]:
     """Create the folder of a study and hold its lock."""
-    made = Folder(out, stamped(name))
+    made = Folder(out, timestamped(name))
     try:
         made.write_text("recipe.toml", recipe.to_toml())
         made.make_inner(RUNS)

@@ -26,7 +26,7 @@ from paceline.quantize.quantized import INTEGERS_FILE, Quantized, tensors_of
 from paceline.recipe import Recipe
 from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployed, Finetuned, LeftInFloat, Quantization, Sizes
 from paceline.results.study import DONE, SCHEMA
-from paceline.runs import Folder, stamped, store_study, unstamped
+from paceline.runs import Folder, store_study, timestamped, without_timestamp
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
@@ -110,7 +110,7 @@ def quantize(
     if tuning is not None:
         parameters = Simulated(graph, Rounding()).parameters()
         check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
-    folder = Folder(out, stamped(f"quantize-{unstamped(loaded.source.name)}"))
+    folder = Folder(out, timestamped(f"quantize-{without_timestamp(loaded.source.name)}"))
     try:
         study = _Work(loaded, request, graph, folder, listener).run(tuning)
     except BaseException:
