@@ -1,6 +1,6 @@
 """Trace event format of chrome://tracing and ui.perfetto.dev: JSON objects with times in microseconds.
 
-Slices of one track must be nested or disjoint, and both ends of an arrow must be in open slices. This module ensures both.
+Slices of one track must be nested or disjoint, and arrows must start and end in open slices. This module ensures both.
 """
 
 from __future__ import annotations
