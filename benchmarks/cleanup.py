@@ -27,7 +27,7 @@ import psutil
 
 from paceline.cluster import open_cluster
 from paceline.cluster.cgroups import labelled_groups
-from paceline.cluster.discovery import living_keepers, names_inside, processes_inside
+from paceline.cluster.running import clusters_by_process, living_keepers, processes_inside
 from paceline.recipe import ClusterConfig
 
 MARK = "PACELINE_CLEANUP"  # an environment variable, which everything that a command starts inherits
@@ -64,11 +64,13 @@ class Scene:
 def look(mark: str) -> Scene:
     """Return the current resources, without clusters of others, whose keepers lack the mark."""
     marked = {process.pid: process for process in psutil.process_iter() if _has(process, mark)}
-    others = {keeper.plan.name for keeper in living_keepers() if keeper.pid not in marked}
+    others = {keeper.layout.name for keeper in living_keepers() if keeper.pid not in marked}
     groups = [folder for name, folders in labelled_groups().items() if name not in others for folder in folders]
     held = {network for pid in marked for network in _networks(pid)}
     return Scene(
-        namespaces=frozenset(held | {f"of cluster {name}" for name in names_inside() - others}),
+        namespaces=frozenset(
+            held | {f"of cluster {name}" for name in clusters_by_process().values() if name not in others}
+        ),
         interfaces=frozenset(psutil.net_if_stats()),
         cgroups=frozenset(map(str, groups)),
         processes=frozenset(f"{pid} {_words(process)}" for pid, process in marked.items()),
@@ -115,7 +117,7 @@ def kill_once(
         quiet = subprocess.DEVNULL
         popen = subprocess.Popen(command, env=environment, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet)
         time.sleep(delay_s)
-        mine = [keeper.pid for keeper in living_keepers() if keeper.plan.parent == popen.pid] if keeper_too else []
+        mine = [keeper.pid for keeper in living_keepers() if keeper.layout.parent == popen.pid] if keeper_too else []
         popen.kill()
         for pid in mine:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -135,8 +137,8 @@ def seconds_until_busy(command: list[str]) -> float:
         popen = subprocess.Popen(command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet)
         try:
             while popen.poll() is None and time.monotonic() < started + START_S:
-                mine = [keeper for keeper in living_keepers() if keeper.plan.parent == popen.pid]
-                if any(processes_inside(keeper.plan.name, but=keeper.pid) for keeper in mine):
+                mine = [keeper for keeper in living_keepers() if keeper.layout.parent == popen.pid]
+                if any(processes_inside(keeper.layout.name, excluding=keeper.pid) for keeper in mine):
                     return time.monotonic() - started
                 time.sleep(0.02)
         finally:

@@ -16,8 +16,8 @@ import pytest
 
 from helpers import TESTS
 from paceline.cluster.cgroups import labelled_groups
-from paceline.cluster.discovery import clusters_by_process, living_keepers, processes_inside
 from paceline.cluster.layout import DIRECT, USER
+from paceline.cluster.running import clusters_by_process, living_keepers, processes_inside
 from paceline.cluster.support import Host, check_host, examine
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
@@ -77,13 +77,13 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def is_gone(name: str) -> bool:
-    names = {keeper.plan.name for keeper in living_keepers()}
+    names = {keeper.layout.name for keeper in living_keepers()}
     return name not in names and name not in labelled_groups() and not processes_inside(name)
 
 
-def networked(name: str, *, but: int) -> set[int]:
-    """Return the processes in the networks of a cluster's nodes, except `but`."""
-    return {pid for pid, owner in clusters_by_process().items() if owner == name} - {but}
+def networked(name: str, *, excluding: int) -> set[int]:
+    """Return the processes in the networks of a cluster's nodes, except `excluding`."""
+    return {pid for pid, owner in clusters_by_process().items() if owner == name} - {excluding}
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

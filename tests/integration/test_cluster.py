@@ -32,9 +32,8 @@ from clusters import (
 from helpers import python_processes
 from paceline.cluster import Cluster, open_cluster
 from paceline.cluster.check import BANDWIDTH, CPU, LATENCY, check_cluster
-from paceline.cluster.discovery import living_keepers, processes_inside
 from paceline.cluster.layout import DIRECT, USER
-from paceline.cluster.removal import prune
+from paceline.cluster.running import living_keepers, processes_inside, prune
 from paceline.errors import RunError, UsageError
 from paceline.recipe import ClusterConfig
 
@@ -78,7 +77,7 @@ def test_nodes_reach_each_other_and_nobody_else(entry: str) -> None:
 
 
 SHAPER = """
-from paceline.cluster.shaping import _complete_tbf
+from paceline.cluster.network import _complete_tbf
 from pyroute2 import IPRoute
 _complete_tbf()
 with IPRoute() as route:
@@ -174,7 +173,7 @@ def test_a_share_that_the_kernel_refuses_is_a_mistake_of_the_request() -> None:
     ):
         pass
     with open_cluster(config, host=dataclasses.replace(host(), controllers=()), without_cpu_shares=True) as cluster:
-        assert cluster.plan.nodes[0].cpus is None
+        assert cluster.layout.nodes[0].cpus is None
 
 
 def test_what_the_kernel_refuses_is_said_and_taken_down() -> None:
@@ -213,8 +212,8 @@ def test_who_is_on_the_way_in_when_it_ends_is_not_left() -> None:
 
     with python_processes([VICTIM, "late", "nodes=1,cpus=0.5"]) as (victim,):
         assert victim.stdout.readline() == "open\n", victim.stderr.read()
-        keeper = next(keeper for keeper in living_keepers() if keeper.plan.name == "late")
-        enter = Cluster(keeper.plan, keeper.pid).command(0, ["sleep", "60"])
+        keeper = next(keeper for keeper in living_keepers() if keeper.layout.name == "late")
+        enter = Cluster(keeper.layout, keeper.pid).command(0, ["sleep", "60"])
         coming = threading.Thread(target=keep_coming, args=(enter,))
         coming.start()
         wait_for(lambda: len(late) > 2, "some are on their way")
@@ -234,15 +233,15 @@ def test_prune_removes_leftovers_and_nothing_else(two: Cluster) -> None:
     try:
         with python_processes([VICTIM, "leftover", "nodes=2,cpus=0.5"]) as (victim,):
             assert victim.stdout.readline() == "open\n", victim.stderr.read()
-            keeper = next(keeper for keeper in living_keepers() if keeper.plan.name == "leftover")
-            wait_for(lambda: len(networked("leftover", but=keeper.pid)) == 2, "processes are in both nodes")
+            keeper = next(keeper for keeper in living_keepers() if keeper.layout.name == "leftover")
+            wait_for(lambda: len(networked("leftover", excluding=keeper.pid)) == 2, "processes are in both nodes")
             os.kill(keeper.pid, signal.SIGKILL)
             victim.kill()
             victim.wait(20)
             assert folders_named("leftover")
             wait_for(lambda: len(processes_inside("leftover")) == 2, "the keeper has ended, its nodes have not")
             removed = [one for one in prune() if one.name == "leftover"]
-        assert [(one.processes, len(one.groups)) for one in removed] == [(2, 1)]
+        assert [(one.num_processes, len(one.cgroups)) for one in removed] == [(2, 1)]
         assert is_gone("leftover")
         assert not [one for one in prune() if one.name == "leftover"]
         assert bystander.poll() is None
@@ -259,7 +258,7 @@ def test_prune_removes_leftovers_and_nothing_else(two: Cluster) -> None:
 def test_a_killed_keepers_work_is_done_by_the_parent() -> None:
     with open_cluster(need(nodes=1, cpus=0.5)) as cluster:
         inner = subprocess.Popen(cluster.command(0, ["sleep", "99"]))
-        wait_for(lambda: inner.pid in networked(cluster.name, but=cluster.keeper), "the process is inside")
+        wait_for(lambda: inner.pid in networked(cluster.name, excluding=cluster.keeper), "the process is inside")
         os.kill(cluster.keeper, signal.SIGKILL)
     assert inner.wait(10) == -signal.SIGTERM
     assert is_gone(cluster.name)
@@ -295,7 +294,7 @@ def test_as_root_without_rights() -> None:
     code = (
         "import subprocess\nfrom paceline.cluster import open_cluster\nfrom paceline.recipe import ClusterConfig\n"
         "with open_cluster(ClusterConfig(nodes=2)) as cluster:\n"
-        "    print(cluster.plan.entry, flush=True)\n"
+        "    print(cluster.layout.entry, flush=True)\n"
         "    subprocess.run(cluster.command(1, ['cat', '/proc/net/dev']), check=True)\n"
     )
     drop = ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"] if os.geteuid() == 0 else []
@@ -305,7 +304,7 @@ def test_as_root_without_rights() -> None:
         )
     except FileNotFoundError:
         pytest.skip("setpriv is not installed")
-    if "refuses network namespaces" in done.stderr:
+    if "network namespaces or links cannot be created" in done.stderr:
         pytest.skip(done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("user\n")

@@ -14,7 +14,7 @@ import pytest
 
 from clusters import is_gone, need, started, wait_for
 from helpers import REPOSITORY
-from paceline.cluster.discovery import Keeper, living_keepers, processes_inside
+from paceline.cluster.running import Keeper, living_keepers, processes_inside
 
 
 def paceline(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -96,16 +96,16 @@ def test_ctrl_c_during_a_check_takes_the_cluster_down() -> None:
     with started(command) as popen:
 
         def mine() -> list[Keeper]:
-            return [one for one in living_keepers() if one.plan.parent == popen.pid and one.is_ready]
+            return [one for one in living_keepers() if one.layout.parent == popen.pid and one.is_ready]
 
         wait_for(lambda: bool(mine()), "the cluster is there")
         keeper = mine()[0]
-        wait_for(lambda: bool(processes_inside(keeper.plan.name, but=keeper.pid)), "it measures")
+        wait_for(lambda: bool(processes_inside(keeper.layout.name, excluding=keeper.pid)), "it measures")
         popen.send_signal(signal.SIGINT)
         _, error = popen.communicate(timeout=150)
         assert popen.returncode == 1, error
         assert "interrupted: the cluster is down" in error
-        assert is_gone(keeper.plan.name)
+        assert is_gone(keeper.layout.name)
 
 
 @pytest.mark.slow

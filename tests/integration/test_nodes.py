@@ -19,8 +19,8 @@ from command import run_command
 from helpers import child_processes, ignore_event, is_alive, on_pool, python_processes, wait_until_gone
 from paceline.api import run
 from paceline.cluster import opening
-from paceline.cluster.discovery import living_keepers
 from paceline.cluster.layout import USER
+from paceline.cluster.running import living_keepers
 from paceline.comm import comms
 from paceline.errors import UsageError, WorkerError
 from paceline.launch.base import LaunchRequest, Task
@@ -46,7 +46,7 @@ def open_nodes(num_processes: int) -> ProcessPool:
 def own_clusters() -> list[str]:
     """Clusters that this process, or a child of it, has opened and that are still there."""
     pids = {os.getpid(), *child_processes()}
-    return [keeper.plan.name for keeper in living_keepers() if keeper.plan.parent in pids]
+    return [keeper.layout.name for keeper in living_keepers() if keeper.layout.parent in pids]
 
 
 def test_every_worker_is_in_its_nodes_network_and_reuses_it() -> None:
@@ -134,7 +134,7 @@ with Emulated(LaunchRequest(cluster=ClusterConfig(nodes=2))).open(2) as launcher
 def test_killing_the_parent_leaves_neither_worker_nor_cluster() -> None:
     with python_processes(["-c", PARENT]) as [parent]:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
-        keepers = [keeper.pid for keeper in living_keepers() if keeper.plan.parent == parent.pid]
+        keepers = [keeper.pid for keeper in living_keepers() if keeper.layout.parent == parent.pid]
         assert len(keepers) == 1
         parent.send_signal(signal.SIGKILL)
         parent.wait(15)

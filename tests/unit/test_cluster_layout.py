@@ -9,16 +9,16 @@ import pytest
 
 from paceline.cluster.cgroups import claim_groups, labelled_groups, limit_files, limit_groups, members, weight_files
 from paceline.cluster.layout import DIRECT, USER, ClusterLayout, Controller, NodeLayout
-from paceline.cluster.opening import Cluster, in_words, make_layout
-from paceline.cluster.shaping import (
+from paceline.cluster.network import (
     MTU,
     ROOT,
     Request,
+    bridge_requests,
     node_requests,
     receiving_requests,
     sending_requests,
-    switch_requests,
 )
+from paceline.cluster.opening import Cluster, make_layout
 from paceline.cluster.support import Host
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig, parse_cluster
@@ -32,7 +32,7 @@ EVERYTHING = Host(
 WORDS = "nodes=4,cpus=0.5,bandwidth=1gbit,latency=1ms,loss=0.1%,memory=2g,links=0-2:100mbit,slow=3:0.5"
 
 
-def plan_of(
+def layout_of(
     words: str, *, name: str = "lab", without_cpu_shares: bool = False, host: Host = EVERYTHING
 ) -> ClusterLayout:
     changes = {key.removeprefix("cluster."): value for key, value in parse_cluster(words).items()}
@@ -40,19 +40,18 @@ def plan_of(
     return make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=1)
 
 
-def test_a_plan_survives_its_line_of_text() -> None:
-    plan = plan_of(WORDS)
-    assert ClusterLayout.from_json(plan.to_json()) == plan
-    assert "\n" not in plan.to_json()
+def test_a_layout_survives_its_line_of_text() -> None:
+    layout = layout_of(WORDS)
+    assert ClusterLayout.from_json(layout.to_json()) == layout
+    assert "\n" not in layout.to_json()
 
 
 def test_what_was_asked_for_is_kept_in_its_own_words() -> None:
-    assert plan_of(WORDS).asked == WORDS
-    assert in_words(ClusterConfig(nodes=2)) == "nodes=2"
+    assert layout_of(WORDS).asked == WORDS
 
 
 def test_numbers_of_every_node() -> None:
-    nodes = plan_of(WORDS).nodes
+    nodes = layout_of(WORDS).nodes
     assert [node.cpus for node in nodes] == [0.5, 0.5, 0.5, 0.25]
     assert {node.memory_bytes for node in nodes} == {2 << 30}
     assert [node.peers_bits_per_s for node in nodes] == [{2: 1e8}, {}, {0: 1e8}, {}]
@@ -60,23 +59,23 @@ def test_numbers_of_every_node() -> None:
 
 @pytest.mark.parametrize(("num_cores", "cpus"), [(2, 0.25), (64, 0.5)])
 def test_a_slow_node_without_shares_has_a_part_of_a_fair_one(num_cores: int, cpus: float) -> None:
-    plan = plan_of("nodes=4,slow=3:0.5", host=dataclasses.replace(EVERYTHING, num_cores=num_cores))
-    assert [node.cpus for node in plan.nodes] == [None, None, None, cpus]
-    assert [one.name for one in plan.controllers] == ["cpu"]
+    layout = layout_of("nodes=4,slow=3:0.5", host=dataclasses.replace(EVERYTHING, num_cores=num_cores))
+    assert [node.cpus for node in layout.nodes] == [None, None, None, cpus]
+    assert [one.name for one in layout.controllers] == ["cpu"]
 
 
 def test_without_cpu_shares() -> None:
-    plan = plan_of(WORDS, without_cpu_shares=True)
-    assert [node.cpus for node in plan.nodes] == [None] * 4
-    assert [one.name for one in plan.controllers] == ["memory"]
-    assert "cpus" not in plan.asked
+    layout = layout_of(WORDS, without_cpu_shares=True)
+    assert [node.cpus for node in layout.nodes] == [None] * 4
+    assert [one.name for one in layout.controllers] == ["memory"]
+    assert "cpus" not in layout.asked
 
 
 @pytest.mark.parametrize("name", ["Lab", "far-away", "ninechars", "a b"])
 def test_names_must_fit_an_interface(name: str) -> None:
-    with pytest.raises(UsageError, match="1 to 8 small letters and digits"):
-        plan_of("nodes=2", name=name)
-    assert len(plan_of("nodes=2", name="eight888").interface(249)) <= 15
+    with pytest.raises(UsageError, match="1 to 8 lowercase letters and digits"):
+        layout_of("nodes=2", name=name)
+    assert len(layout_of("nodes=2", name="eight888").interface(249)) <= 15
 
 
 @pytest.mark.parametrize("nodes", [0, 251])
@@ -86,80 +85,82 @@ def test_a_cluster_has_room_for_so_many_nodes(nodes: int) -> None:
 
 
 def test_names_are_made_up_where_none_is_given() -> None:
-    assert plan_of("nodes=2", name="").name != plan_of("nodes=2", name="").name
+    assert layout_of("nodes=2", name="").name != layout_of("nodes=2", name="").name
 
 
 def test_the_rate_between_two_nodes_is_that_of_the_narrowest_place() -> None:
-    plan = plan_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit,links=0-1:10gbit")
-    assert plan.expected_bits_per_s(0, 2) == plan.expected_bits_per_s(2, 0) == 1e8
-    assert plan.expected_bits_per_s(0, 1) == plan.expected_bits_per_s(1, 2) == 1e9
-    assert plan_of("nodes=3,links=0-2:100mbit").expected_bits_per_s(0, 1) is None
+    layout = layout_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit,links=0-1:10gbit")
+    assert layout.expected_bits_per_s(0, 2) == layout.expected_bits_per_s(2, 0) == 1e8
+    assert layout.expected_bits_per_s(0, 1) == layout.expected_bits_per_s(1, 2) == 1e9
+    assert layout_of("nodes=3,links=0-2:100mbit").expected_bits_per_s(0, 1) is None
 
 
 def test_nodes_meet_at_a_bridge() -> None:
-    plan = plan_of("nodes=2")
-    requests = switch_requests(plan)
+    layout = layout_of("nodes=2")
+    requests = bridge_requests(layout)
     assert requests[0][:3] == ("link", "add", "pl-lab-br")
     assert requests[0].arguments["kind"] == "bridge"
     peer = {"ifname": "pl-lab-1", "mtu": MTU, "net_ns_fd": 101}
     assert Request("link", "add", "port-1", {"kind": "veth", "mtu": MTU, "peer": peer}) in requests
     assert Request("link", "set", "port-1", {"master": "pl-lab-br", "state": "up"}) in requests
-    assert node_requests(plan, 1) == [
+    assert node_requests(layout, 1) == [
         Request("link", "set", "lo", {"state": "up"}),
-        Request("addr", "add", "pl-lab-1", {"address": plan.address(1), "prefixlen": 24}),
+        Request("addr", "add", "pl-lab-1", {"address": layout.address(1), "prefixlen": 24}),
         Request("link", "set", "pl-lab-1", {"state": "up"}),
     ]
 
 
 def test_a_link_without_a_rate_is_left_alone() -> None:
-    plan = plan_of("nodes=2")
-    assert sending_requests(plan, 0) == receiving_requests(plan, 0) == []
+    layout = layout_of("nodes=2")
+    assert sending_requests(layout, 0) == receiving_requests(layout, 0) == []
 
 
 def test_both_directions_of_a_link_are_shaped() -> None:
-    plan = plan_of("nodes=2,bandwidth=1gbit")
+    layout = layout_of("nodes=2,bandwidth=1gbit")
     rate = {"rate": 125_000_000, "burst": 125_000, "limit": 6_375_000}
     shaper = {"parent": ROOT, "handle": "2:", "kind": "tbf", **rate}
-    assert sending_requests(plan, 1) == [Request("tc", "add", "pl-lab-1", shaper)]
-    assert receiving_requests(plan, 1) == [Request("tc", "add", "port-1", shaper)]
+    assert sending_requests(layout, 1) == [Request("tc", "add", "pl-lab-1", shaper)]
+    assert receiving_requests(layout, 1) == [Request("tc", "add", "port-1", shaper)]
 
 
 def test_a_slow_link_has_room_for_a_frame() -> None:
-    assert sending_requests(plan_of("nodes=2,bandwidth=1mbit"), 0)[0].arguments["burst"] == MTU + 100
+    assert sending_requests(layout_of("nodes=2,bandwidth=1mbit"), 0)[0].arguments["burst"] == MTU + 100
 
 
 def test_latency_and_loss_are_added_where_a_node_sends() -> None:
-    plan = plan_of("nodes=2,latency=1.5ms,loss=0.1%,bandwidth=100mbit")
-    delay, shape = (request.arguments for request in sending_requests(plan, 0))
+    layout = layout_of("nodes=2,latency=1.5ms,loss=0.1%,bandwidth=100mbit")
+    delay, shape = (request.arguments for request in sending_requests(layout, 0))
     netem = {"kind": "netem", "limit": 100_000, "delay": 1500, "loss": pytest.approx(0.1)}
     assert delay == {"parent": ROOT, "handle": "1:", **netem}
     assert (shape["parent"], shape["kind"], shape["rate"]) == ("1:1", "tbf", 12_500_000)
-    assert [request.arguments["kind"] for request in receiving_requests(plan, 0)] == ["tbf"]
+    assert [request.arguments["kind"] for request in receiving_requests(layout, 0)] == ["tbf"]
 
 
 def test_a_slow_link_is_a_class_by_destination_at_both_ends() -> None:
-    plan = plan_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit")
+    layout = layout_of("nodes=3,bandwidth=1gbit,links=0-2:100mbit")
     for index, peer in ((0, 2), (2, 0)):
-        requests = [request.arguments for request in sending_requests(plan, index)]
+        requests = [request.arguments for request in sending_requests(layout, index)]
         rates = {one["handle"]: (one["rate"], one["ceil"]) for one in requests if "ceil" in one}
         assert rates[f"2:{16 + peer:x}"] == (12_500_000, 12_500_000)
         assert rates["2:2"] == (112_500_000, 125_000_000)
         (match,) = (one for one in requests if one["kind"] == "u32")
         assert match["target"] == f"2:{16 + peer:x}"
-        assert match["keys"] == [f"0x{bytes(map(int, plan.address(peer).split('.'))).hex().lstrip('0')}/0xffffffff+16"]
-    assert sending_requests(plan, 1)[0].arguments["kind"] == "tbf"
-    assert all(receiving_requests(plan, index)[0].arguments["kind"] == "tbf" for index in range(3))
+        assert match["keys"] == [
+            f"0x{bytes(map(int, layout.address(peer).split('.'))).hex().lstrip('0')}/0xffffffff+16"
+        ]
+    assert sending_requests(layout, 1)[0].arguments["kind"] == "tbf"
+    assert all(receiving_requests(layout, index)[0].arguments["kind"] == "tbf" for index in range(3))
 
 
 def test_classes_are_promised_no_more_than_the_link_has() -> None:
-    plan = plan_of("nodes=4,bandwidth=100mbit,links=0-1:80mbit,links=0-2:80mbit,links=0-3:1gbit")
-    classes = [one.arguments for one in sending_requests(plan, 0) if one.arguments["parent"] == "2:1"]
+    layout = layout_of("nodes=4,bandwidth=100mbit,links=0-1:80mbit,links=0-2:80mbit,links=0-3:1gbit")
+    classes = [one.arguments for one in sending_requests(layout, 0) if one.arguments["parent"] == "2:1"]
     assert 8 * sum(one["rate"] for one in classes) == pytest.approx(1e8)
     assert [8 * one["ceil"] for one in classes] == [1e8, 8e7, 8e7, 1e8]
 
 
 def test_the_command_joins_the_groups_and_then_the_network() -> None:
-    line = Cluster(plan_of("nodes=2,cpus=0.5,memory=1g"), keeper=77).command(1, ["echo", "hello"])
+    line = Cluster(layout_of("nodes=2,cpus=0.5,memory=1g"), keeper=77).command(1, ["echo", "hello"])
     joins = "echo $$ > /groups/cpu/paceline-lab/node-1/cgroup.procs && echo $$ > /groups/memory/paceline-lab/node-1"
     assert line[:2] == ["/bin/sh", "-c"]
     assert line[2].startswith(joins)
@@ -167,11 +168,11 @@ def test_the_command_joins_the_groups_and_then_the_network() -> None:
 
 
 def test_the_command_without_groups_only_enters() -> None:
-    plan = plan_of("nodes=2,cpus=0.5", host=dataclasses.replace(EVERYTHING, entry=USER))
-    line = Cluster(plan, keeper=77).command(0, ["id"], with_shares=False)
+    layout = layout_of("nodes=2,cpus=0.5", host=dataclasses.replace(EVERYTHING, entry=USER))
+    line = Cluster(layout, keeper=77).command(0, ["id"], with_shares=False)
     assert line[1:] == ["--user=/proc/77/ns/user", "--preserve-credentials", "--net=/proc/77/fd/100", "--", "id"]
     with pytest.raises(UsageError, match="node 2 is not one of 0 to 1"):
-        Cluster(plan, keeper=77).command(2, ["id"])
+        Cluster(layout, keeper=77).command(2, ["id"])
 
 
 @pytest.mark.parametrize(
@@ -189,10 +190,10 @@ def test_files_of_a_cpu_share(version: int, node: NodeLayout, files: dict[str, s
 
 
 def test_every_node_counts_towards_others_as_a_process_would() -> None:
-    plan = plan_of("nodes=3,cpus=1.5,slow=2:0.5")
-    assert dict(weight_files(Controller("cpu", 1, "/"), plan)) == {"cpu.shares": str(1024 * (2 + 2 + 1))}
-    assert dict(weight_files(Controller("cpu", 2, "/"), plan)) == {"cpu.weight": "500"}
-    assert dict(weight_files(Controller("memory", 2, "/"), plan)) == {}
+    layout = layout_of("nodes=3,cpus=1.5,slow=2:0.5")
+    assert dict(weight_files(Controller("cpu", 1, "/"), layout)) == {"cpu.shares": str(1024 * (2 + 2 + 1))}
+    assert dict(weight_files(Controller("cpu", 2, "/"), layout)) == {"cpu.weight": "500"}
+    assert dict(weight_files(Controller("memory", 2, "/"), layout)) == {}
 
 
 @pytest.mark.parametrize(("version", "name"), [(1, "memory.limit_in_bytes"), (2, "memory.max")])
@@ -203,16 +204,16 @@ def test_files_of_a_memory_limit(version: int, name: str) -> None:
 def groups_of_version_2(folder: Path) -> ClusterLayout:
     (folder / "cgroup.subtree_control").write_text("cpu memory")
     both = tuple(Controller(name, 2, str(folder)) for name in ("cpu", "memory"))
-    return plan_of("nodes=2,cpus=0.5,memory=1g,slow=1:0.5", host=dataclasses.replace(EVERYTHING, controllers=both))
+    return layout_of("nodes=2,cpus=0.5,memory=1g,slow=1:0.5", host=dataclasses.replace(EVERYTHING, controllers=both))
 
 
 def test_both_controllers_of_version_2_share_a_folder(tmp_path: Path) -> None:
-    plan = groups_of_version_2(tmp_path)
-    claim_groups(plan)
-    limit_groups(plan)
+    layout = groups_of_version_2(tmp_path)
+    claim_groups(layout)
+    limit_groups(layout)
     top = tmp_path / "paceline-lab"
-    assert plan.group_folders() == [str(top)]
-    assert plan.node_folders(1) == [str(top / "node-1")]
+    assert layout.group_folders() == [str(top)]
+    assert layout.node_folders(1) == [str(top / "node-1")]
     assert (top / "cpu.weight").read_text() == "200"
     assert (top / "node-0" / "cpu.max").read_text() == "10000 20000"
     assert (top / "node-1" / "cpu.max").read_text() == "5000 20000"
@@ -222,10 +223,10 @@ def test_both_controllers_of_version_2_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
-    plan = groups_of_version_2(tmp_path)
+    layout = groups_of_version_2(tmp_path)
     (tmp_path / "paceline-lab").mkdir()
     with pytest.raises(OSError, match="exists already; `paceline cluster prune`"):
-        claim_groups(plan)
+        claim_groups(layout)
     assert (tmp_path / "paceline-lab").exists()
 
 

@@ -48,7 +48,7 @@ def up(
     console = console_for("")
     addresses = f"{kept.nodes[0].address} to {kept.nodes[-1].address}" if len(kept.nodes) > 1 else kept.nodes[0].address
     console.print(f"Cluster {kept.name} is up: nodes 0 to {len(kept.nodes) - 1}, {addresses}.", markup=False)
-    if note := more_than_there_is(kept.plan):
+    if note := more_than_there_is(kept.layout):
         console.print(note, style="yellow", markup=False)
     console.print(f"paceline cluster exec {kept.name} 0 -- COMMAND runs a command in node 0.", markup=False)
 
@@ -57,7 +57,7 @@ def up(
 def list_clusters(json_target: Json = "") -> None:
     """List all clusters: kept ones and those of running commands."""
     from paceline.cli.options import console_for, write_json
-    from paceline.cluster.discovery import describe, living_keepers
+    from paceline.cluster.running import describe, living_keepers
     from paceline.present.studies.cluster import cluster_line
     from paceline.results.commands import ClusterList
     from paceline.results.study import SCHEMA
@@ -99,14 +99,13 @@ def down(
 ) -> None:
     """Remove kept clusters and end all processes in them."""
     from paceline.cli.options import console_for
-    from paceline.cluster.discovery import living_keepers
-    from paceline.cluster.removal import take_down
+    from paceline.cluster.running import living_keepers, take_down
     from paceline.errors import UsageError
 
     if bool(names) == everything:
         raise UsageError("give either names of clusters or --all")
     console = console_for("")
-    for name in names or [keeper.plan.name for keeper in living_keepers() if not keeper.plan.parent]:
+    for name in names or [keeper.layout.name for keeper in living_keepers() if not keeper.layout.parent]:
         take_down(name)
         console.print(f"Cluster {name} is down.", markup=False)
 
@@ -115,13 +114,14 @@ def down(
 def prune() -> None:
     """Remove leftovers of clusters whose keeper process was killed."""
     from paceline.cli.options import console_for
-    from paceline.cluster.removal import prune as remove_leftovers
+    from paceline.cluster.running import prune as remove_leftovers
 
     console = console_for("")
     removed = remove_leftovers()
     for one in removed:
         console.print(
-            f"Cluster {one.name}: {one.processes} processes ended, {len(one.groups)} cgroups removed.", markup=False
+            f"Cluster {one.name}: {one.num_processes} processes ended, {len(one.cgroups)} cgroups removed.",
+            markup=False,
         )
     if not removed:
         console.print("Nothing is left over.")
@@ -142,7 +142,7 @@ def check(
     """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with the request."""
     from paceline.cli.options import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
-    from paceline.cluster.opening import found_or_built
+    from paceline.cluster.opening import find_or_build
     from paceline.errors import RunError
     from paceline.present.studies.cluster import busy_machine, figure_line, missed, more_than_there_is
     from paceline.results.commands import ClusterCheck
@@ -151,14 +151,14 @@ def check(
     check_json_target(json_target)
     console = console_for(json_target)
     figures = []
-    with found_or_built(which, without_cpu_shares=without_cpu_shares) as built:
-        console.print(f"Cluster {built.name}: {built.plan.asked}", markup=False)
-        for note in filter(None, (more_than_there_is(built.plan), busy_machine())):
+    with find_or_build(which, without_cpu_shares=without_cpu_shares) as built:
+        console.print(f"Cluster {built.name}: {built.layout.asked}", markup=False)
+        for note in filter(None, (more_than_there_is(built.layout), busy_machine())):
             console.print(note, style="yellow", markup=False)
         for figure in check_cluster(built, seconds=seconds):
             figures.append(figure)
             console.print(figure_line(figure), markup=False)
-        name, asked = built.name, built.plan.asked
+        name, asked = built.name, built.layout.asked
     wrong = [figure for figure in figures if not figure.is_met]
     write_json(ClusterCheck(schema=SCHEMA, name=name, asked=asked, passed=not wrong, figures=figures), json_target)
     if wrong:

@@ -5,6 +5,7 @@ Clusters get their cgroups below the cgroup of this process, so that its limits 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -16,6 +17,10 @@ from paceline.cluster.layout import LABEL, ClusterLayout, Controller, NodeLayout
 
 CONTROLLERS = ("cpu", "memory")
 _NEEDED_IN_1 = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}
+PERIOD_US = 20_000  # of a CPU quota: much shorter costs precision, longer makes step times uneven
+LEAST_QUOTA_US = 1000  # the kernel's own limit
+MOST_WEIGHT = 10_000  # the kernel's own limit
+REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has reaped its processes
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,15 @@ class Mount:
 
 def read_mounts(text: str) -> list[Mount]:
     """Return the cgroup hierarchies listed in a `/proc/PID/mountinfo`."""
-    found = []
+    mounts = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.partition(" ")
         if kind in ("cgroup", "cgroup2"):
             fields = before.split()
             version = 2 if kind == "cgroup2" else 1
-            found.append(Mount(version, fields[3], _unescaped(fields[4]), tuple(options.split()[-1].split(","))))
-    return found
+            mounts.append(Mount(version, fields[3], _unescaped(fields[4]), tuple(options.split()[-1].split(","))))
+    return mounts
 
 
 def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controller], dict[str, str]]:
@@ -53,26 +58,26 @@ def find_controllers(process: Path = Path("/proc/self")) -> tuple[list[Controlle
         mounts = read_mounts((process / "mountinfo").read_text(encoding="utf-8"))
         own = _own_paths((process / "cgroup").read_text(encoding="utf-8"))
     except OSError as error:
-        return [], dict.fromkeys(CONTROLLERS, f"cgroups cannot be read: {error}")
-    found, missing = [], {}
+        return [], dict.fromkeys(CONTROLLERS, f"cgroups cannot be read: {reason_of(error)}")
+    usable, missing = [], {}
     shared = ""  # a process is in one cgroup of version 2, which all controllers share
     for name in CONTROLLERS:
         place = _in_version_1(name, mounts, own) or _in_version_2(name, mounts, own, shared)
         if isinstance(place, Controller):
-            found.append(place)
+            usable.append(place)
             shared = place.folder if place.version == 2 else shared
         else:
             missing[name] = place
-    return found, missing
+    return usable, missing
 
 
 def _own_paths(text: str) -> dict[str, str]:
     """Return the cgroup of a process by controller; the empty name stands for version 2."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
-        found |= dict.fromkeys(names.split(","), path)
-    return found
+        paths |= dict.fromkeys(names.split(","), path)
+    return paths
 
 
 def _in_version_1(name: str, mounts: list[Mount], own: dict[str, str]) -> Controller | str:
@@ -123,10 +128,18 @@ def _unescaped(text: str) -> str:
     return text.encode("latin-1").decode("unicode_escape") if "\\" in text else text
 
 
-PERIOD_US = 20_000  # of a CPU quota: much shorter costs precision, longer makes step times uneven
-LEAST_QUOTA_US = 1000  # the kernel's own limit
-MOST_WEIGHT = 10_000  # the kernel's own limit
-REMOVE_S = 5.0  # a cgroup cannot be removed before the kernel has reaped its processes
+def reason_of(error: OSError) -> str:
+    """Return the reason of an error for a message, with the file that it concerns."""
+    named = f"{error.filename}: " if error.filename else ""
+    return f"{named}{error.strerror or error}"
+
+
+def write_kernel_file(file: Path, text: str) -> None:
+    """Write a setting of the kernel; an error names the file and the text."""
+    try:
+        file.write_text(text, encoding="ascii")
+    except OSError as error:
+        raise OSError(error.errno, f"{file}: {error.strerror} (writing {text!r})") from None
 
 
 class GroupError(OSError):
@@ -137,47 +150,47 @@ class GroupError(OSError):
         self.controller = controller
 
 
-def claim_groups(plan: ClusterLayout) -> None:
+def claim_groups(layout: ClusterLayout) -> None:
     """Create the cluster's folders; raise OSError if one exists, and leave that one untouched."""
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        for controller in plan.controllers:
-            folder = group_folder(controller, plan.name)
+        for controller in layout.controllers:
+            folder = group_folder(controller, layout.name)
             if controller.version == 2:
                 delegate(Path(controller.folder), controller.name)
-            if folder not in made:
+            if folder not in created:
                 folder.mkdir()
-                made.append(folder)
+                created.append(folder)
     except OSError as error:
-        for folder in made:
-            folder.rmdir()
+        for path in created:
+            path.rmdir()
         if isinstance(error, FileExistsError):
             raise OSError(f"{folder} exists already; `paceline cluster prune` removes leftovers") from None
-        raise GroupError(controller.name, str(error)) from None
+        raise GroupError(controller.name, reason_of(error)) from None
 
 
-def limit_groups(plan: ClusterLayout) -> None:
+def limit_groups(layout: ClusterLayout) -> None:
     """Create a folder for every node and write its limits."""
-    for controller in plan.controllers:
-        top = group_folder(controller, plan.name)
+    for controller in layout.controllers:
+        top = group_folder(controller, layout.name)
         try:
             if controller.version == 2:
                 delegate(top, controller.name)
-            for name, value in weight_files(controller, plan):
-                _write(top / name, value)
-            for index, node in enumerate(plan.nodes):
+            for name, value in weight_files(controller, layout):
+                write_kernel_file(top / name, value)
+            for index, node in enumerate(layout.nodes):
                 folder = top / f"node-{index}"
                 folder.mkdir(exist_ok=True)
                 for name, value in limit_files(controller, node):
-                    _write(folder / name, value)
+                    write_kernel_file(folder / name, value)
         except OSError as error:
-            raise GroupError(controller.name, str(error)) from None
+            raise GroupError(controller.name, reason_of(error)) from None
 
 
-def weight_files(controller: Controller, plan: ClusterLayout) -> Iterator[tuple[str, str]]:
+def weight_files(controller: Controller, layout: ClusterLayout) -> Iterator[tuple[str, str]]:
     """Return files and values for the cluster's folder: by default the kernel would weigh all nodes as one process."""
     if controller.name == "cpu":
-        num_cores = sum(math.ceil(node.cpus or 1) for node in plan.nodes)
+        num_cores = sum(math.ceil(node.cpus or 1) for node in layout.nodes)
         if controller.version == 2:
             yield "cpu.weight", str(min(100 * num_cores, MOST_WEIGHT))
         else:
@@ -202,18 +215,18 @@ def delegate(folder: Path, name: str) -> None:
     """Delegate a controller to the cgroups below a folder of version 2."""
     file = folder / "cgroup.subtree_control"
     if not file.exists() or name not in file.read_text(encoding="ascii").split():
-        _write(file, f"+{name}")
+        write_kernel_file(file, f"+{name}")
 
 
-def try_to_join(plan: ClusterLayout) -> None:
-    """Check that processes can join: a short-lived child process joins the first node's cgroup."""
-    for controller in plan.controllers:
-        folder = group_folder(controller, plan.name) / "node-0"
+def check_joining(layout: ClusterLayout) -> None:
+    """Raise GroupError if processes may not join: a short-lived child process joins the first node's cgroup."""
+    for controller in layout.controllers:
+        folder = group_folder(controller, layout.name) / "node-0"
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                _write(folder / "cgroup.procs", str(os.getpid()))
+                write_kernel_file(folder / "cgroup.procs", str(os.getpid()))
                 code = 0
             finally:
                 os._exit(code)
@@ -224,13 +237,11 @@ def try_to_join(plan: ClusterLayout) -> None:
 
 def members(folder: Path) -> set[int]:
     """Return the ids of the processes in a cgroup and in those below it."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for group in _groups_in(folder):
-        try:
-            found |= {int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()}
-        except FileNotFoundError:
-            continue  # removed in the meantime
-    return found
+        with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+            pids |= {int(word) for word in (group / "cgroup.procs").read_text(encoding="ascii").split()}
+    return pids
 
 
 def remove_group(top: Path) -> None:
@@ -239,15 +250,13 @@ def remove_group(top: Path) -> None:
     for folder in _groups_in(top):
         while True:
             try:
-                folder.rmdir()
-            except FileNotFoundError:
+                with contextlib.suppress(FileNotFoundError):
+                    folder.rmdir()
                 break
             except OSError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
-            else:
-                break
 
 
 def _groups_in(top: Path) -> list[Path]:
@@ -265,10 +274,3 @@ def labelled_groups(mountinfo: Path = Path("/proc/self/mountinfo")) -> dict[str,
             for name in ours:
                 found.setdefault(name.removeprefix(LABEL), []).append(Path(parent, name))
     return found
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="ascii")
-    except OSError as error:
-        raise OSError(error.errno, f"{file}: {error.strerror} (writing {text!r})") from None

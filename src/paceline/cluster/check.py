@@ -9,8 +9,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 
+from paceline.cluster.layout import group_folder
 from paceline.cluster.opening import Cluster
 from paceline.errors import RunError
 from paceline.results.commands import ClusterFigure
@@ -28,43 +29,43 @@ BANDWIDTH, LATENCY, CPU, MEMORY = "bandwidth", "latency", "cpus", "memory"
 
 def check_cluster(cluster: Cluster, *, seconds: float = 1.0, attempts: int = ATTEMPTS) -> Iterator[ClusterFigure]:
     """Yield each figure when it is measured; measurements run one at a time so that they do not disturb each other."""
-    for source, target in pairs(cluster):
-        expected = cluster.plan.expected_bits_per_s(source, target)
-        rate = _best(lambda a=source, b=target: bandwidth(cluster, a, b, seconds), expected, attempts)  # type: ignore[misc]
+    pairs = measured_pairs(cluster)
+    for source, target in pairs:
+        expected = cluster.layout.expected_bits_per_s(source, target)
+        rate = _best(partial(measure_bandwidth, cluster, source, target, seconds), expected, attempts)
         yield _figure(BANDWIDTH, f"{source} to {target}", expected, rate)
-    for source, target in pairs(cluster):
+    for source, target in pairs:
         if source < target:
-            yield _latency(cluster, source, target)
-    for index, node in enumerate(cluster.plan.nodes):
+            yield _latency_figure(cluster, source, target)
+    for index, node in enumerate(cluster.layout.nodes):
         if node.cpus is not None:
-            share = _best(lambda i=index: cpu_share(cluster, i, seconds), node.cpus, attempts)  # type: ignore[misc]
+            share = _best(partial(measure_cpu_share, cluster, index, seconds), node.cpus, attempts)
             yield _figure(CPU, f"node {index}", node.cpus, share)
         if node.memory_bytes is not None:
-            limit = memory_limit(cluster, index)
+            limit = read_memory_limit(cluster, index)
             yield _figure(MEMORY, f"node {index}", float(node.memory_bytes), limit)
 
 
-def pairs(cluster: Cluster) -> list[tuple[int, int]]:
+def measured_pairs(cluster: Cluster) -> list[tuple[int, int]]:
     """Return the pairs of nodes to measure, in both directions."""
-    count = len(cluster.plan.nodes)
+    count = len(cluster.layout.nodes)
     if count <= ALL_PAIRS_UP_TO:
         return list(itertools.permutations(range(count), 2))
-    chosen = {tuple(sorted((index, (index + 1) % count))) for index in range(count)}
-    chosen |= {
-        (index, peer) for index in range(count) for peer in cluster.plan.nodes[index].peers_bits_per_s if index < peer
-    }
-    return sorted({(a, b) for a, b in chosen} | {(b, a) for a, b in chosen})
+    chosen = {(index, (index + 1) % count) for index in range(count)}
+    chosen |= {(index, peer) for index, node in enumerate(cluster.layout.nodes) for peer in node.peers_bits_per_s}
+    return sorted(chosen | {(b, a) for a, b in chosen})
 
 
-def bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> float:
+def measure_bandwidth(cluster: Cluster, source: int, target: int, seconds: float) -> float:
     """Return the payload rate of one TCP connection in bits per second, measured outside the CPU share."""
     with _listening(cluster, target) as (listener, port):
-        _measure(cluster, source, ["send", cluster.nodes[target].address, port, str(seconds)], with_shares=False)
+        words = ["send", cluster.nodes[target].address, port, str(seconds)]
+        _measure(cluster, source, words, with_shares=False)
         received = json.loads(_finish(listener))
     return float(8 * received["bytes"] / received["seconds"])
 
 
-def latency(cluster: Cluster, source: int, target: int) -> float:
+def measure_latency(cluster: Cluster, source: int, target: int) -> float:
     """Return the one-way latency in seconds: half the median round trip of one byte."""
     with _listening(cluster, target) as (listener, port):
         words = ["ping", cluster.nodes[target].address, port, str(PINGS)]
@@ -73,24 +74,24 @@ def latency(cluster: Cluster, source: int, target: int) -> float:
     return float(trips["median_s"] / 2)
 
 
-def cpu_share(cluster: Cluster, index: int, seconds: float) -> float:
+def measure_cpu_share(cluster: Cluster, index: int, seconds: float) -> float:
     """Return the number of cores that a fully busy node gets."""
-    processes = math.ceil(cluster.plan.nodes[index].cpus or 1)
+    processes = math.ceil(cluster.layout.nodes[index].cpus or 1)
     spun = json.loads(_measure(cluster, index, ["spin", str(seconds), str(processes)], with_shares=True))
     return float(spun["cpus"])
 
 
-def memory_limit(cluster: Cluster, index: int) -> float:
+def read_memory_limit(cluster: Cluster, index: int) -> float:
     """Return the limit that the kernel applies, in bytes: a whole number of pages."""
-    controller = next(one for one in cluster.plan.controllers if one.name == "memory")
+    controller = next(one for one in cluster.layout.controllers if one.name == "memory")
     name = "memory.max" if controller.version == 2 else "memory.limit_in_bytes"
-    found = [Path(folder, name) for folder in cluster.plan.node_folders(index) if Path(folder, name).exists()]
-    return float(found[0].read_text(encoding="ascii"))
+    folder = group_folder(controller, cluster.name) / f"node-{index}"
+    return float((folder / name).read_text(encoding="ascii"))
 
 
-def _latency(cluster: Cluster, source: int, target: int) -> ClusterFigure:
-    asked = cluster.plan.nodes[source].latency_s
-    measured = latency(cluster, source, target)
+def _latency_figure(cluster: Cluster, source: int, target: int) -> ClusterFigure:
+    asked = cluster.layout.nodes[source].latency_s
+    measured = measure_latency(cluster, source, target)
     high = (asked or 0) * (1 + LATENCY_TOLERANCE) + LATENCY_SLACK_S
     is_met = asked is None or asked * (1 - LATENCY_TOLERANCE) <= measured <= high
     where = f"{source} and {target}"
@@ -98,11 +99,8 @@ def _latency(cluster: Cluster, source: int, target: int) -> ClusterFigure:
 
 
 def _figure(what: str, where: str, asked: float | None, measured: float) -> ClusterFigure:
-    return ClusterFigure(what=what, where=where, asked=asked, measured=measured, is_met=_is_near(measured, asked))
-
-
-def _is_near(measured: float, asked: float | None) -> bool:
-    return asked is None or abs(measured / asked - 1) <= TOLERANCE
+    is_met = asked is None or abs(measured / asked - 1) <= TOLERANCE
+    return ClusterFigure(what=what, where=where, asked=asked, measured=measured, is_met=is_met)
 
 
 def _best(measure: Callable[[], float], asked: float | None, attempts: int) -> float:
@@ -135,9 +133,8 @@ def _measure(cluster: Cluster, index: int, words: list[str], *, with_shares: boo
 
 
 def _start(cluster: Cluster, index: int, words: list[str], *, with_shares: bool) -> subprocess.Popen[str]:
-    command = cluster.command(
-        index, [sys.executable, "-m", "paceline.cluster.link_meter", *words], with_shares=with_shares
-    )
+    meter = [sys.executable, "-m", "paceline.cluster.link_meter", *words]
+    command = cluster.command(index, meter, with_shares=with_shares)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -1,6 +1,6 @@
 """The keeper: the process that builds a cluster, holds its namespaces and takes it down.
 
-    python -m paceline.cluster.keeper PLAN
+    python -m paceline.cluster.keeper LAYOUT
 
 It ends with the process that opened the cluster, or, for a kept cluster, on SIGTERM. Before that it ends all processes
 inside the nodes and removes the cgroups. The kernel removes namespaces, bridge and links when the keeper ends, because
@@ -18,33 +18,41 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from paceline.cluster.cgroups import GroupError, claim_groups, limit_groups, remove_group, try_to_join
-from paceline.cluster.discovery import end_processes, ready_name
+from paceline.cluster.cgroups import GroupError, check_joining, claim_groups, limit_groups, reason_of, remove_group
 from paceline.cluster.layout import FIRST_NODE_FD, SWITCH_FD, ClusterLayout
-from paceline.cluster.namespaces import enter_network, hold_network, leave_network, new_network
-from paceline.cluster.shaping import node_requests, receiving_requests, send, sending_requests, switch_requests
+from paceline.cluster.network import (
+    bridge_requests,
+    enter_network,
+    hold_network,
+    new_network,
+    node_requests,
+    receiving_requests,
+    send,
+    sending_requests,
+)
+from paceline.cluster.running import end_processes, ready_name
 
 
 def main() -> None:
-    plan = ClusterLayout.from_json(sys.argv[1])
-    if not plan.parent and os.fork():
+    layout = ClusterLayout.from_json(sys.argv[1])
+    if not layout.parent and os.fork():
         os._exit(0)  # a kept cluster outlives the process that starts it
     signalled = _listen_for_signals()
     os.chdir("/")
     try:
-        claim_groups(plan)
+        claim_groups(layout)
     except OSError as error:
-        _report(_reason(error), _part(error))
+        _report(error)
         return
     try:
-        build(plan)
-        Path("/proc/self/comm").write_text(ready_name(plan), encoding="ascii")
-        _report("")
-        _wait(plan.parent, signalled)
+        build(layout)
+        Path("/proc/self/comm").write_text(ready_name(layout), encoding="ascii")
+        _report(None)
+        _wait(layout.parent, signalled)
     except OSError as error:
-        _report(_reason(error), _part(error))
+        _report(error)
     finally:
-        take_down(plan)
+        take_down(layout)
 
 
 def _listen_for_signals() -> int:
@@ -61,34 +69,35 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     del number, frame
 
 
-def build(plan: ClusterLayout) -> None:
+def build(layout: ClusterLayout) -> None:
     """Build the cluster; cgroups first, because hosts refuse them most often."""
-    limit_groups(plan)
-    try_to_join(plan)
-    leave_network(plan.entry)
+    limit_groups(layout)
+    check_joining(layout)
+    new_network(layout.entry)
     hold_network(SWITCH_FD)
-    for index in range(len(plan.nodes)):
+    indices = range(len(layout.nodes))
+    for index in indices:
         new_network()
         hold_network(FIRST_NODE_FD + index)
     enter_network(SWITCH_FD)
-    incoming = [request for index in range(len(plan.nodes)) for request in receiving_requests(plan, index)]
-    send([*switch_requests(plan), *incoming])
-    for index in range(len(plan.nodes)):
+    incoming = [request for index in indices for request in receiving_requests(layout, index)]
+    send([*bridge_requests(layout), *incoming])
+    for index in indices:
         enter_network(FIRST_NODE_FD + index)
-        send([*node_requests(plan, index), *sending_requests(plan, index)])
+        send([*node_requests(layout, index), *sending_requests(layout, index)])
     enter_network(SWITCH_FD)
 
 
-def take_down(plan: ClusterLayout) -> None:
+def take_down(layout: ClusterLayout) -> None:
     """End all processes inside and remove the cgroups; the kernel removes the networks with this process.
 
     The namespaces are closed first, so that no process can enter while others are ended.
     """
-    for number in (SWITCH_FD, *(FIRST_NODE_FD + index for index in range(len(plan.nodes)))):
+    for number in (SWITCH_FD, *(FIRST_NODE_FD + index for index in range(len(layout.nodes)))):
         with contextlib.suppress(OSError):  # not built yet
             os.close(number)
-    end_processes(plan.name, but=os.getpid())
-    for folder in plan.group_folders():
+    end_processes(layout.name, excluding=os.getpid())
+    for folder in layout.group_folders():
         remove_group(Path(folder))
 
 
@@ -103,21 +112,16 @@ def _wait(parent: int, signalled: int) -> None:
     select.select(watched, [], [])
 
 
-def _reason(error: OSError) -> str:
-    named = f"{error.filename}: " if error.filename else ""
-    return f"{named}{error.strerror or error}"
-
-
-def _part(error: OSError) -> str:
-    """Return the name of the refused controller, or an empty string."""
-    return error.controller if isinstance(error, GroupError) else ""
-
-
-def _report(error: str, part: str = "") -> None:
+def _report(failure: OSError | None) -> None:
     """Print the result once, then close standard output and error so that the reader continues."""
+    answer = {
+        "error": reason_of(failure) if failure else "",
+        "controller": failure.controller if isinstance(failure, GroupError) else "",
+        "pid": os.getpid(),
+    }
     devnull = os.open(os.devnull, os.O_RDWR)
     with contextlib.suppress(BrokenPipeError):
-        os.write(1, (json.dumps({"error": error, "part": part, "pid": os.getpid()}) + "\n").encode())
+        os.write(1, (json.dumps(answer) + "\n").encode())
     for descriptor in (1, 2):
         os.dup2(devnull, descriptor)
     os.close(devnull)

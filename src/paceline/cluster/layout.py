@@ -49,15 +49,15 @@ def group_folder(controller: Controller, name: str) -> Path:
 
 @dataclass(frozen=True)
 class ClusterLayout:
-    """A cluster before it is built; its name is part of the names of its interfaces and cgroups."""
+    """All settings of a cluster; its name is part of the names of its interfaces and cgroups."""
 
     name: str
     nodes: tuple[NodeLayout, ...]
-    asked: str = ""  # as the user would write it for --cluster
+    asked: str = ""  # the requested settings, as --cluster takes them
     subnet: str = "10.77.0"
     entry: str = DIRECT
     controllers: tuple[Controller, ...] = ()
-    parent: int = 0  # process that the cluster ends with; 0: the cluster is kept
+    parent: int = 0  # id of the process that the cluster ends with; 0: the cluster is kept
 
     @property
     def bridge(self) -> str:

@@ -2,7 +2,7 @@
 
 python -m paceline.cluster.link_meter listen ADDRESS            prints its port, then the bytes received from one peer
 python -m paceline.cluster.link_meter send ADDRESS PORT SECONDS
-python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints round-trip times in seconds
+python -m paceline.cluster.link_meter ping ADDRESS PORT TIMES   prints the median round trip in seconds
 python -m paceline.cluster.link_meter spin SECONDS PROCESSES    prints the CPU seconds used per second
 """
 
@@ -50,6 +50,7 @@ def _receive(connection: socket.socket) -> dict[str, float]:
 
 
 def send(address: str, port: int, seconds: float) -> None:
+    """Send to a listening peer without a pause."""
     piece = memoryview(bytearray(PIECE_BYTES))
     with socket.create_connection((address, port), timeout=30) as connection:
         connection.sendall(STREAM)
@@ -59,6 +60,7 @@ def send(address: str, port: int, seconds: float) -> None:
 
 
 def ping(address: str, port: int, times: int) -> None:
+    """Time round trips of one byte to a listening peer, and print their median."""
     trips = []
     with socket.create_connection((address, port), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -68,11 +70,11 @@ def ping(address: str, port: int, times: int) -> None:
             connection.sendall(b".")
             connection.recv(1)
             trips.append(time.perf_counter() - begin_s)
-    print(json.dumps({"median_s": statistics.median(trips), "least_s": min(trips)}))
+    print(json.dumps({"median_s": statistics.median(trips)}))
 
 
 def spin(seconds: float, processes: int) -> None:
-    """Use as much CPU as possible with that many processes, and print their total."""
+    """Use as much CPU as possible with that many processes, and print the cores that they got together."""
     begin_s, before_s = time.monotonic(), time.process_time()
     children = []
     for _ in range(processes - 1):

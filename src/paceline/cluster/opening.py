@@ -15,14 +15,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline.cluster.discovery import MODULE, living_keepers, wait_for_end
 from paceline.cluster.layout import FIRST_NODE_FD, MOST_NODES, NAME_PATTERN, USER, ClusterLayout, NodeLayout
-from paceline.cluster.removal import remove_cluster, take_down
-from paceline.cluster.support import Host, check_host, examine, no_group
-from paceline.errors import RunError, UsageError, unknown
+from paceline.cluster.running import (
+    DOWN_S,
+    KEEPER_MODULE,
+    find_keeper,
+    living_keepers,
+    remove_leftovers,
+    take_down,
+    wait_for_end,
+)
+from paceline.cluster.support import Host, check_host, examine, no_controller, requested_controllers
+from paceline.errors import RunError, UsageError
 from paceline.recipe import ClusterConfig, cluster_of
-
-STOP_S = 20.0  # for the keeper to end the processes inside and remove the cgroups
 
 
 @dataclass(frozen=True)
@@ -37,34 +42,29 @@ class Node:
 class Cluster:
     """A running cluster and the process id of its keeper."""
 
-    plan: ClusterLayout
+    layout: ClusterLayout
     keeper: int
 
     @property
     def name(self) -> str:
-        return self.plan.name
+        return self.layout.name
 
     @property
     def nodes(self) -> list[Node]:
-        return [Node(index, self.plan.address(index)) for index in range(len(self.plan.nodes))]
+        return [Node(index, self.layout.address(index)) for index in range(len(self.layout.nodes))]
 
     def command(self, index: int, command: list[str], *, with_shares: bool = True) -> list[str]:
         """Return the command line that runs a command inside a node, with the same process id and file descriptors.
 
         It joins the node's cgroups first (unless `with_shares` is false), then the node's network.
         """
-        if not 0 <= index < len(self.plan.nodes):
-            raise UsageError(f"node {index} is not one of 0 to {len(self.plan.nodes) - 1} of cluster {self.name}")
+        if not 0 <= index < len(self.layout.nodes):
+            raise UsageError(f"node {index} is not one of 0 to {len(self.layout.nodes) - 1} of cluster {self.name}")
         process = f"/proc/{self.keeper}"
-        user = [f"--user={process}/ns/user", "--preserve-credentials"] if self.plan.entry == USER else []
-        enter = [
-            shutil.which("nsenter") or "nsenter",
-            *user,
-            f"--net={process}/fd/{FIRST_NODE_FD + index}",
-            "--",
-            *command,
-        ]
-        folders = self.plan.node_folders(index) if with_shares else []
+        user = [f"--user={process}/ns/user", "--preserve-credentials"] if self.layout.entry == USER else []
+        network = f"--net={process}/fd/{FIRST_NODE_FD + index}"
+        enter = [shutil.which("nsenter") or "nsenter", *user, network, "--", *command]
+        folders = self.layout.node_folders(index) if with_shares else []
         if not folders:
             return enter
         joins = [f"echo $$ > {shlex.quote(folder)}/cgroup.procs" for folder in folders]
@@ -76,25 +76,25 @@ def open_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Iterator[Cluster]:
     """Open a cluster that ends with the block, or with this process however it ends."""
-    plan = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
-    keeper = _start(plan)
+    layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=os.getpid())
+    keeper = _start(layout)
     try:
-        yield Cluster(plan, _await_ready(plan, keeper))
+        yield Cluster(layout, _await_ready(layout, keeper))
     finally:
-        _stop(plan, keeper)
+        _stop(layout, keeper)
 
 
 def keep_cluster(
     config: ClusterConfig, *, name: str = "", without_cpu_shares: bool = False, host: Host | None = None
 ) -> Cluster:
-    """Build a cluster that stays until `removal.take_down`, even after this process ends."""
-    plan = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
-    starter = _start(plan)
+    """Build a cluster that stays until `running.take_down`, even after this process ends."""
+    layout = make_layout(config, name=name, without_cpu_shares=without_cpu_shares, host=host, parent=0)
+    starter = _start(layout)
     try:
-        return Cluster(plan, _await_ready(plan, starter))
+        return Cluster(layout, _await_ready(layout, starter))
     except KeyboardInterrupt:
         starter.communicate()  # until it is ready and can be taken down
-        take_down(plan.name)
+        take_down(layout.name)
         raise
     finally:
         starter.communicate()
@@ -102,16 +102,12 @@ def keep_cluster(
 
 def find_cluster(name: str) -> Cluster:
     """Return the running cluster of that name."""
-    found = {keeper.plan.name: keeper for keeper in living_keepers() if keeper.is_ready}
-    if not found:
-        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` builds one")
-    if name not in found:
-        raise unknown("cluster", name, found)
-    return Cluster(found[name].plan, found[name].pid)
+    keeper = find_keeper(name, [keeper for keeper in living_keepers() if keeper.is_ready])
+    return Cluster(keeper.layout, keeper.pid)
 
 
 @contextlib.contextmanager
-def found_or_built(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
+def find_or_build(which: str, *, without_cpu_shares: bool) -> Iterator[Cluster]:
     """Yield a kept cluster by its name, or build one from words such as `nodes=4` for the block."""
     if "=" not in which:
         yield find_cluster(which)
@@ -132,40 +128,29 @@ def make_layout(
     if not 1 <= config.nodes <= MOST_NODES:
         raise UsageError(f"a cluster has 1 to {MOST_NODES} nodes, not {config.nodes} (cluster.nodes)")
     if name and not re.fullmatch(NAME_PATTERN, name):
-        raise UsageError(f"a cluster's name is 1 to 8 small letters and digits, not {name!r}")
+        raise UsageError(f"a cluster's name is 1 to 8 lowercase letters and digits, not {name!r}")
     host = host or examine()
     check_host(host, config)
-    others = [keeper.plan for keeper in living_keepers()]
+    others = [keeper.layout for keeper in living_keepers()]
     if name in {other.name for other in others}:
         raise UsageError(f"there is a cluster {name!r} already; `paceline cluster down {name}` takes it down")
-    wanted = {"cpu": bool(config.cpus or config.slow), "memory": bool(config.memory)}
+    needed = requested_controllers(config)
     return ClusterLayout(
         name=name or secrets.token_hex(3),
-        nodes=tuple(_node_plan(config, index, host.num_cores) for index in range(config.nodes)),
-        asked=in_words(config),
+        nodes=tuple(_node_layout(config, index, host.num_cores) for index in range(config.nodes)),
+        asked=str(config),
         subnet=_free_subnet({other.subnet for other in others}),
         entry=host.entry,
-        controllers=tuple(one for one in host.controllers if wanted[one.name]),
+        controllers=tuple(one for one in host.controllers if one.name in needed),
         parent=parent,
     )
 
 
-def in_words(config: ClusterConfig) -> str:
-    """Return the configuration in the form that `--cluster` takes."""
-    words = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        values = value if isinstance(value, tuple) else [value]
-        words += [f"{field.name}={one:g}" if isinstance(one, float) else f"{field.name}={one}" for one in values if one]
-    return ",".join(words)
-
-
-def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodeLayout:
-    part = config.slowness.get(index)
+def _node_layout(config: ClusterConfig, index: int, num_cores: int) -> NodeLayout:
     cpus = config.cpus
-    if part is not None:
+    if index in config.slowness:
         # If cpus is unset, slow applies to one core, or to a fair share of the machine if that is less.
-        cpus = part * (cpus or min(1.0, num_cores / config.nodes))
+        cpus = config.slowness[index] * (cpus or min(1.0, num_cores / config.nodes))
     pairs = config.link_bits_per_s.items()
     return NodeLayout(
         cpus=cpus,
@@ -177,49 +162,49 @@ def _node_plan(config: ClusterConfig, index: int, num_cores: int) -> NodeLayout:
     )
 
 
-def _free_subnet(taken: set[str]) -> str:
+def _free_subnet(used: set[str]) -> str:
     """Return a subnet that no running cluster uses; a race is harmless, since the networks are isolated."""
-    return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in taken), "10.78.0")
+    return next((f"10.77.{number}" for number in range(256) if f"10.77.{number}" not in used), "10.78.0")
 
 
-def _start(plan: ClusterLayout) -> subprocess.Popen[bytes]:
+def _start(layout: ClusterLayout) -> subprocess.Popen[bytes]:
     # A new session: Ctrl-C reaches only this process, which then stops the keeper in order.
     return subprocess.Popen(
-        [sys.executable, "-m", MODULE, plan.to_json()],
-        stdin=subprocess.PIPE if plan.parent else subprocess.DEVNULL,
+        [sys.executable, "-m", KEEPER_MODULE, layout.to_json()],
+        stdin=subprocess.PIPE if layout.parent else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
 
 
-def _await_ready(plan: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
+def _await_ready(layout: ClusterLayout, starter: subprocess.Popen[bytes]) -> int:
     """Wait until the cluster is built and return the keeper's process id; raise with the keeper's reason."""
     assert starter.stdout is not None
     last = "its keeper ended without a message"
     for line in starter.stdout:
         try:
             answer = json.loads(line)
-            error, part, pid = str(answer["error"]), str(answer["part"]), int(answer["pid"])
+            error, controller, pid = str(answer["error"]), str(answer["controller"]), int(answer["pid"])
         except (ValueError, KeyError, TypeError):  # a warning or a traceback of Python's
             last = line.decode(errors="replace").strip() or last
             continue
-        if error and part:
-            raise UsageError(no_group(part, error))
+        if controller:
+            raise UsageError(no_controller(controller, error))
         if error:
-            raise RunError(f"cluster {plan.name} cannot be built: {error}")
+            raise RunError(f"cluster {layout.name} cannot be built: {error}")
         return pid
-    raise RunError(f"cluster {plan.name} cannot be built: {last}")
+    raise RunError(f"cluster {layout.name} cannot be built: {last}")
 
 
-def _stop(plan: ClusterLayout, keeper: subprocess.Popen[bytes]) -> None:
+def _stop(layout: ClusterLayout, keeper: subprocess.Popen[bytes]) -> None:
     """Stop the keeper, which takes the cluster down; clean up after one that was killed or hangs."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     keeper.stdin.close()
-    is_stuck = not wait_for_end(keeper.pid, STOP_S)
+    is_stuck = not wait_for_end(keeper.pid, DOWN_S)
     if is_stuck:
         keeper.kill()
     keeper.stdout.close()
     if keeper.wait() or is_stuck:
-        remove_cluster(plan.name)
+        remove_leftovers(layout.name)

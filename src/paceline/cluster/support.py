@@ -1,4 +1,9 @@
-"""Probe which parts of emulated nodes this machine supports, and refuse requests that need a missing part."""
+"""Probe which parts of emulated nodes this machine supports, and refuse requests that need a missing part.
+
+The probe is a short-lived process that builds each part once and prints which of them work:
+
+    python -m paceline.cluster.support direct|user
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,22 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
-from paceline.cluster.cgroups import find_controllers
-from paceline.cluster.feature_probe import ProbeResult
-from paceline.cluster.layout import DIRECT, USER, Controller
+from paceline.cluster.cgroups import find_controllers, reason_of
+from paceline.cluster.layout import DIRECT, USER, ClusterLayout, Controller, NodeLayout
+from paceline.cluster.network import ROOT, Request, new_network, send, sending_requests
 from paceline.errors import UsageError
 from paceline.recipe import ClusterConfig
 
-WITHOUT = "everything without emulated nodes still works, on real hosts too (--hosts)"
-WITHOUT_SHARES = "--without-cpu-shares"
 PROBE_S = 30.0
+DEVICE = "try-0"
+SHAPERS = {
+    "tbf": NodeLayout(bits_per_s=1e9),
+    "htb": NodeLayout(peers_bits_per_s={1: 1e9}),
+    "netem": NodeLayout(latency_s=0.001),
+}
+SHAPED = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}  # what each of them is needed for
 
 
 @dataclass(frozen=True)
@@ -32,20 +42,28 @@ class Host:
     num_cores: int = 1
 
 
+@dataclass(frozen=True)
+class ProbeResult:
+    """The parts of a cluster's network that work on this machine."""
+
+    error: str  # empty if namespaces and links can be created
+    shapers: list[str]
+
+
 def examine() -> Host:
-    """Probe this machine in a short-lived process with its own network namespace."""
+    """Find out which parts this machine supports; nothing of the probe remains."""
     cores = os.cpu_count() or 1
     if not sys.platform.startswith("linux"):
         return Host(no_network=f"network namespaces exist only on Linux, and this is {sys.platform}", num_cores=cores)
     if shutil.which("nsenter") is None:
         return Host(no_network="nsenter (package util-linux) is not installed", num_cores=cores)
-    entry, result = DIRECT, _try(DIRECT)
+    entry, result = DIRECT, _run_probe(DIRECT)
     if result.error:
-        entry, result = USER, _try(USER)
+        entry, result = USER, _run_probe(USER)
     controllers, no_controller = find_controllers()
     return Host(
         entry=entry,
-        no_network=f"this host refuses network namespaces ({result.error})" if result.error else "",
+        no_network=f"network namespaces or links cannot be created ({result.error})" if result.error else "",
         shapers=frozenset(result.shapers),
         controllers=tuple(controllers),
         no_controller=no_controller,
@@ -53,54 +71,84 @@ def examine() -> Host:
     )
 
 
-def check_host(host: Host, config: ClusterConfig) -> None:
-    """Raise UsageError for the first requested part that this host lacks."""
-    if host.no_network:
-        raise UsageError(f"emulated nodes are not possible here: {host.no_network}; {WITHOUT}")
-    shaping = {
-        "bandwidth": (bool(config.bandwidth), "tbf"),
-        "links": (bool(config.links), "htb"),
-        "latency and loss": (bool(config.latency or config.loss), "netem"),
-    }
-    for words, (is_asked, shaper) in shaping.items():
-        if is_asked and shaper not in host.shapers:
-            raise UsageError(_no_shaper(host, words, shaper))
-    groups = {"cpu": bool(config.cpus or config.slow), "memory": bool(config.memory)}
-    for name, is_asked in groups.items():
-        if is_asked and all(one.name != name for one in host.controllers):
-            raise UsageError(no_group(name, host.no_controller.get(name, "")))
-
-
-def no_group(name: str, reason: str) -> str:
-    """Return the error message for CPU shares or memory limits that are not available."""
-    if name == "cpu":
-        what, remedy = (
-            "CPU shares (cpus, slow)",
-            f"{WITHOUT_SHARES}, or leaving cpus and slow out, goes on without them",
-        )
-    else:
-        what, remedy = "memory limits (memory)", "leave memory out to go on without them"
-    rest = "nodes, addresses and shaped links still work"
-    why = f" ({reason})" if reason else ""
-    return f"{what} need a writable cgroup, and there is none{why}; {rest}: {remedy}"
-
-
-def _no_shaper(host: Host, words: str, shaper: str) -> str:
-    kept = {"tbf": "bandwidth", "htb": "links", "netem": "latency and loss"}
-    works = ", ".join(["nodes", *(kept[name] for name in kept if name in host.shapers), "CPU shares and memory limits"])
-    if host.shapers:
-        why = f"this kernel has no {shaper} (module sch_{shaper})"
-    else:
-        why = "links are shaped with the kernel's tbf, htb and netem, and none works here"
-    return f"{words} cannot be set: {why}; leave {'it' if words == 'bandwidth' else 'them'} out: {works} still work"
-
-
-def _try(entry: str) -> ProbeResult:
-    command = [sys.executable, "-m", "paceline.cluster.feature_probe", entry]
+def _run_probe(entry: str) -> ProbeResult:
+    command = [sys.executable, "-m", "paceline.cluster.support", entry]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
         return ProbeResult(**json.loads(done.stdout))
     except subprocess.TimeoutExpired:
         return ProbeResult(f"the probe took more than {PROBE_S:g} s", [])
+    except OSError as error:
+        return ProbeResult(reason_of(error), [])
     except ValueError:
         return ProbeResult((done.stderr.strip().splitlines() or ["the probe ended without a message"])[-1], [])
+
+
+def probe(entry: str) -> ProbeResult:
+    """Build each part once, in a new network namespace that ends with this process."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        new_network(entry)
+        pair = Request("link", "add", DEVICE, {"kind": "veth", "peer": {"ifname": "try-1"}})
+        send([Request("link", "add", "try-br", {"kind": "bridge"}), pair])
+    except OSError as error:
+        return ProbeResult(reason_of(error), [])
+    return ProbeResult("", [name for name, node in SHAPERS.items() if _can_shape(node)])
+
+
+def _can_shape(node: NodeLayout) -> bool:
+    requests = [request._replace(device=DEVICE) for request in sending_requests(ClusterLayout("try", (node,)), 0)]
+    try:
+        send([*requests, Request("tc", "del", DEVICE, {"parent": ROOT})])
+    except OSError:
+        return False  # the kernel lacks it
+    return True
+
+
+def check_host(host: Host, config: ClusterConfig) -> None:
+    """Raise UsageError for the first requested part that this host lacks."""
+    if host.no_network:
+        raise UsageError(
+            f"emulated nodes are not possible here: {host.no_network}; "
+            "everything without emulated nodes still works, on real hosts too (--hosts)"
+        )
+    needed = {"tbf": config.bandwidth, "htb": config.links, "netem": config.latency or config.loss}
+    for shaper, is_requested in needed.items():
+        if is_requested and shaper not in host.shapers:
+            raise UsageError(_no_shaper(host, shaper))
+    usable = {one.name for one in host.controllers}
+    for name in requested_controllers(config):
+        if name not in usable:
+            raise UsageError(no_controller(name, host.no_controller.get(name, "this machine has none")))
+
+
+def requested_controllers(config: ClusterConfig) -> list[str]:
+    """Return the cgroup controllers that a cluster needs."""
+    requested = {"cpu": config.cpus or config.slow, "memory": config.memory}
+    return [name for name, setting in requested.items() if setting]
+
+
+def no_controller(name: str, reason: str) -> str:
+    """Return the error message for CPU shares or memory limits that are not available."""
+    feature, remedy = {
+        "cpu": ("CPU shares (cpus, slow)", "add --without-cpu-shares, or leave out cpus and slow"),
+        "memory": ("memory limits (memory)", "leave out memory"),
+    }[name]
+    rest = "nodes, addresses and shaped links work without them"
+    return f"{feature} need a writable cgroup, but {reason}; {remedy}: {rest}"
+
+
+def _no_shaper(host: Host, shaper: str) -> str:
+    """Return the error message for a link setting that the kernel does not support."""
+    supported = [setting for name, setting in SHAPED.items() if name in host.shapers]
+    if supported:
+        reason = f"this kernel has no {shaper} (module sch_{shaper})"
+    else:
+        reason = "links are shaped with the kernel's tbf, htb and netem, and none works here"
+    rest = ", ".join(["nodes", *supported, "CPU shares and memory limits"])
+    pronoun = "it" if shaper == "tbf" else "them"
+    return f"{SHAPED[shaper]} cannot be set: {reason}; leave {pronoun} out: {rest} still work"
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(probe(sys.argv[1]))))

@@ -18,9 +18,9 @@ def cluster_line(one: ListedCluster) -> str:
     return f"{one.name:8}  {one.asked}, {span}, {len(one.processes)} processes inside, {ends}{building}"
 
 
-def more_than_there_is(plan: ClusterLayout, num_cores: int | None = None) -> str:
+def more_than_there_is(layout: ClusterLayout, num_cores: int | None = None) -> str:
     """A warning where the CPU shares of all nodes exceed the cores of the machine."""
-    asked, there = sum(node.cpus or 0 for node in plan.nodes), num_cores or os.cpu_count() or 1
+    asked, there = sum(node.cpus or 0 for node in layout.nodes), num_cores or os.cpu_count() or 1
     if asked <= there:
         return ""
     return f"CPU shares add up to {asked:g} cores, this machine has {there}: they hold while not all nodes are busy."

@@ -1,4 +1,4 @@
-"""Links of a cluster as netlink requests: a bridge, a veth pair per node, and shaping in both directions.
+"""Networks of a cluster: namespaces, and links as netlink requests (a bridge, a veth pair per node, shaping).
 
 A node's interface shapes its outgoing traffic, its port on the bridge the incoming. Latency and loss are added only to
 outgoing traffic, so that the one-way latency between any two nodes is the requested one.
@@ -6,17 +6,21 @@ outgoing traffic, so that the one-way latency between any two nodes is the reque
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
+import os
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.cluster.layout import FIRST_NODE_FD, ClusterLayout
+from paceline.cluster.cgroups import write_kernel_file
+from paceline.cluster.layout import DIRECT, FIRST_NODE_FD, USER, ClusterLayout
 
 MTU = 9000  # jumbo frames, as in clusters: payload is 99 % of the bytes
 BURST_S = 0.001  # traffic that may pass at once after a pause; small, so that short messages are shaped too
 QUEUE_S = 0.05  # traffic that is buffered before packets are dropped, as in a switch
-UNSHAPED = 100e9  # rate of a link without a limit of its own but with slower peers
+UNSHAPED_BITS_PER_S = 100e9  # rate of a link without a limit of its own but with slower peers
 LEAST_SHARE = 0.01  # of a link, for traffic to peers without a rate of their own
 DELAYED_PACKETS = 100_000  # in flight at once: more than any emulated link holds
 
@@ -24,6 +28,39 @@ ROOT = 0xFFFFFFFF  # the parent of an interface's outermost queueing discipline
 _IPV4 = 0x0800  # ETH_P_IP
 _DESTINATION_OFFSET = 16  # of the destination address in an IPv4 header
 _MOST_32_BITS = 2**32 - 1
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+_NEW_USER = 0x10000000  # CLONE_NEWUSER
+
+
+def new_network(entry: str = DIRECT) -> None:
+    """Move this process into a new network namespace; with `USER`, as root of a new user namespace."""
+    if entry != USER:
+        _call("unshare", _NEW_NETWORK)
+        return
+    user, group = os.geteuid(), os.getegid()
+    _call("unshare", _NEW_USER | _NEW_NETWORK)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        write_kernel_file(Path("/proc/self", name), text)
+
+
+def enter_network(descriptor: int) -> None:
+    """Move this process into the network namespace that a file descriptor holds."""
+    _call("setns", descriptor, _NEW_NETWORK)
+
+
+def hold_network(number: int) -> None:
+    """Hold the current network namespace open as the file descriptor `number`."""
+    descriptor = os.open("/proc/self/ns/net", os.O_RDONLY)
+    os.dup2(descriptor, number, inheritable=False)
+    os.close(descriptor)
+
+
+def _call(name: str, *arguments: int) -> None:
+    """Call a function of the C library that Python 3.11 does not provide."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 class Request(NamedTuple):
@@ -42,20 +79,15 @@ def send(requests: Iterable[Request]) -> None:
     _complete_tbf()
     with IPRoute(ext_ack=True) as route:
         for method, command, device, arguments in requests:
+            is_new = (method, command) == ("link", "add")
+            interfaces: dict[str, Any] = {"ifname": device} if is_new else {"index": socket.if_nametoindex(device)}
+            if "master" in arguments:
+                interfaces["master"] = socket.if_nametoindex(arguments["master"])
             try:
-                named: dict[str, Any] = (
-                    {"ifname": device} if (method, command) == ("link", "add") else {"index": _index(device)}
-                )
-                if "master" in arguments:
-                    named["master"] = _index(arguments["master"])
-                getattr(route, method)(command, **{**arguments, **named})
+                getattr(route, method)(command, **{**arguments, **interfaces})
             except NetlinkError as error:
                 kind = f"{arguments['kind']} " if "kind" in arguments else ""
                 raise OSError(f"{error.args[1]} in {method} {command} {kind}on {device}") from None
-
-
-def _index(device: str) -> int:
-    return socket.if_nametoindex(device)
 
 
 def _complete_tbf() -> None:
@@ -76,23 +108,23 @@ def _complete_tbf() -> None:
     sched_tbf.get_parameters = options
 
 
-def switch_requests(plan: ClusterLayout) -> list[Request]:
+def bridge_requests(layout: ClusterLayout) -> list[Request]:
     """Return the requests for the namespace of the bridge, by the process that holds the namespaces of the nodes."""
     settings = {"br_forward_delay": 0, "br_stp_state": 0, "br_mcast_snooping": 0}
-    requests = [Request("link", "add", plan.bridge, {"kind": "bridge", "mtu": MTU, **settings})]
-    for index in range(len(plan.nodes)):
-        peer = {"ifname": plan.interface(index), "mtu": MTU, "net_ns_fd": FIRST_NODE_FD + index}
+    requests = [Request("link", "add", layout.bridge, {"kind": "bridge", "mtu": MTU, **settings})]
+    for index in range(len(layout.nodes)):
+        peer = {"ifname": layout.interface(index), "mtu": MTU, "net_ns_fd": FIRST_NODE_FD + index}
         requests += [
-            Request("link", "add", port(index), {"kind": "veth", "mtu": MTU, "peer": peer}),
-            Request("link", "set", port(index), {"master": plan.bridge, "state": "up"}),
+            Request("link", "add", _port(index), {"kind": "veth", "mtu": MTU, "peer": peer}),
+            Request("link", "set", _port(index), {"master": layout.bridge, "state": "up"}),
         ]
-    return [*requests, _up(plan.bridge), _up("lo")]
+    return [*requests, _up(layout.bridge), _up("lo")]
 
 
-def node_requests(plan: ClusterLayout, index: int) -> list[Request]:
+def node_requests(layout: ClusterLayout, index: int) -> list[Request]:
     """Return the requests for the namespace of a node."""
-    device = plan.interface(index)
-    address = {"address": plan.address(index), "prefixlen": 24}
+    device = layout.interface(index)
+    address = {"address": layout.address(index), "prefixlen": 24}
     return [_up("lo"), Request("addr", "add", device, address), _up(device)]
 
 
@@ -100,14 +132,14 @@ def _up(device: str) -> Request:
     return Request("link", "set", device, {"state": "up"})
 
 
-def port(index: int) -> str:
+def _port(index: int) -> str:
     """Return the name of the node's interface on the bridge."""
     return f"port-{index}"
 
 
-def sending_requests(plan: ClusterLayout, index: int) -> list[Request]:
+def sending_requests(layout: ClusterLayout, index: int) -> list[Request]:
     """Return the requests inside a node that shape its outgoing traffic."""
-    node, device = plan.nodes[index], plan.interface(index)
+    node, device = layout.nodes[index], layout.interface(index)
     requests: list[Request] = []
     parent: int | str = ROOT
     if node.latency_s or node.loss_fraction:
@@ -115,62 +147,62 @@ def sending_requests(plan: ClusterLayout, index: int) -> list[Request]:
         requests.append(_queue(device, ROOT, "1:", kind="netem", limit=DELAYED_PACKETS, **netem))
         parent = "1:1"
     if node.peers_bits_per_s:
-        return requests + _by_peer(plan, index, parent)
+        return requests + _classes_by_peer(layout, index, parent)
     if node.bits_per_s:
         requests.append(_tbf(device, parent, node.bits_per_s))
     return requests
 
 
-def receiving_requests(plan: ClusterLayout, index: int) -> list[Request]:
+def receiving_requests(layout: ClusterLayout, index: int) -> list[Request]:
     """Return the requests in the namespace of the bridge that shape a node's incoming traffic."""
-    rate = plan.nodes[index].bits_per_s
-    return [_tbf(port(index), ROOT, rate)] if rate else []
+    bits_per_s = layout.nodes[index].bits_per_s
+    return [_tbf(_port(index), ROOT, bits_per_s)] if bits_per_s else []
 
 
 def _queue(device: str, parent: int | str, handle: str, **arguments: Any) -> Request:
     return Request("tc", "add", device, {"parent": parent, "handle": handle, **arguments})
 
 
-def _tbf(device: str, parent: int | str, rate: float) -> Request:
-    burst = _burst_bytes(rate)
-    limit = burst + int(rate * QUEUE_S / 8)
-    return _queue(device, parent, "2:", kind="tbf", rate=_bytes_per_s(rate), burst=burst, limit=limit)
+def _tbf(device: str, parent: int | str, bits_per_s: float) -> Request:
+    burst = _burst_bytes(bits_per_s)
+    limit = burst + int(bits_per_s * QUEUE_S / 8)
+    return _queue(device, parent, "2:", kind="tbf", rate=_bytes_per_s(bits_per_s), burst=burst, limit=limit)
 
 
-def _by_peer(plan: ClusterLayout, index: int, parent: int | str) -> list[Request]:
+def _classes_by_peer(layout: ClusterLayout, index: int, parent: int | str) -> list[Request]:
     """Return requests for a class of the whole link, with a child class for every peer with a rate of its own."""
-    node, device = plan.nodes[index], plan.interface(index)
-    whole = node.bits_per_s or UNSHAPED
-    most = {peer: min(rate, whole) for peer, rate in sorted(node.peers_bits_per_s.items())}
+    node, device = layout.nodes[index], layout.interface(index)
+    whole = node.bits_per_s or UNSHAPED_BITS_PER_S
+    ceilings = {peer: min(rate, whole) for peer, rate in sorted(node.peers_bits_per_s.items())}
     # The guaranteed rates must not add up to more than the link, or the classes would exceed it together.
-    scale = min(1.0, (1 - LEAST_SHARE) * whole / sum(most.values()))
-    rest = whole - scale * sum(most.values())
+    scale = min(1.0, (1 - LEAST_SHARE) * whole / sum(ceilings.values()))
+    rest = whole - scale * sum(ceilings.values())
     requests = [
         _queue(device, parent, "2:", kind="htb", default=2),
         _class(device, "2:", "2:1", whole, whole),
         _class(device, "2:1", "2:2", rest, whole),
     ]
-    for peer, rate in most.items():
+    for peer, ceiling in ceilings.items():
         handle = f"2:{16 + peer:x}"
-        key = f"{int(ipaddress.IPv4Address(plan.address(peer))):#x}/0xffffffff+{_DESTINATION_OFFSET}"
+        key = f"{int(ipaddress.IPv4Address(layout.address(peer))):#x}/0xffffffff+{_DESTINATION_OFFSET}"
         match = {"kind": "u32", "parent": "2:", "protocol": _IPV4, "prio": 1, "target": handle, "keys": [key]}
         requests += [
-            _class(device, "2:1", handle, scale * rate, rate),
+            _class(device, "2:1", handle, scale * ceiling, ceiling),
             Request("tc", "add-filter", device, match),
         ]
     return requests
 
 
-def _class(device: str, parent: str, handle: str, rate: float, most: float) -> Request:
-    rates = {"rate": _bytes_per_s(rate), "ceil": _bytes_per_s(most), "quantum": 2 * MTU}
-    bursts = {"burst": _burst_bytes(rate), "cburst": _burst_bytes(most)}
+def _class(device: str, parent: str, handle: str, bits_per_s: float, ceiling: float) -> Request:
+    rates = {"rate": _bytes_per_s(bits_per_s), "ceil": _bytes_per_s(ceiling), "quantum": 2 * MTU}
+    bursts = {"burst": _burst_bytes(bits_per_s), "cburst": _burst_bytes(ceiling)}
     return Request("tc", "add-class", device, {"kind": "htb", "parent": parent, "handle": handle, **rates, **bursts})
 
 
-def _burst_bytes(rate: float) -> int:
+def _burst_bytes(bits_per_s: float) -> int:
     """Return the burst size; it holds at least one frame, or nothing would pass."""
-    return max(int(rate * BURST_S / 8), MTU + 100)
+    return max(int(bits_per_s * BURST_S / 8), MTU + 100)
 
 
-def _bytes_per_s(rate: float) -> int:
-    return max(round(rate) // 8, 1)
+def _bytes_per_s(bits_per_s: float) -> int:
+    return max(round(bits_per_s) // 8, 1)

@@ -1,0 +1,221 @@
+"""Running clusters: find them and the processes inside their nodes, take them down, remove leftovers.
+
+There is no registry file that could be lost or outdated. The layout of a cluster is on its keeper's command line. A
+process is inside a cluster if its network namespace has the cluster's interface or its cgroup has the cluster's name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.cluster.cgroups import labelled_groups, members, remove_group
+from paceline.cluster.layout import INTERFACE, ClusterLayout
+from paceline.errors import RunError, UsageError, unknown
+from paceline.results.commands import ListedCluster
+
+KEEPER_MODULE = "paceline.cluster.keeper"
+GRACE_S = 1.0  # between SIGTERM and SIGKILL
+END_S = 10.0  # for the processes inside to end
+DOWN_S = 20.0  # for the keeper to end them and to remove the cgroups
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """A process that holds the namespaces of a cluster."""
+
+    pid: int
+    layout: ClusterLayout
+    is_ready: bool
+
+
+def living_keepers() -> list[Keeper]:
+    """Return the running keepers that are visible to this user, sorted by cluster name."""
+    found: dict[int, Keeper] = {}
+    for pid in _pids():
+        layout = _layout_of_keeper(pid)
+        if layout is not None:
+            found[pid] = Keeper(pid, layout, _read(f"/proc/{pid}/comm").strip() == ready_name(layout))
+    # Between fork and exec, a child of a keeper has the keeper's command line.
+    keepers = [keeper for keeper in found.values() if _parent_of(keeper.pid) not in found]
+    return sorted(keepers, key=lambda keeper: (keeper.layout.name, keeper.pid))
+
+
+def find_keeper(name: str, keepers: Iterable[Keeper]) -> Keeper:
+    """Return the keeper of the cluster of that name."""
+    by_name = {keeper.layout.name: keeper for keeper in keepers}
+    if not by_name:
+        raise UsageError(f"there is no cluster {name!r}, nor any other; `paceline cluster up` builds one")
+    if name not in by_name:
+        raise unknown("cluster", name, by_name)
+    return by_name[name]
+
+
+def ready_name(layout: ClusterLayout) -> str:
+    """Return the process name of a keeper whose cluster is built."""
+    return f"{INTERFACE}{layout.name}"
+
+
+def describe(keeper: Keeper) -> ListedCluster:
+    """Return a cluster as `paceline cluster list` shows it."""
+    layout = keeper.layout
+    return ListedCluster(
+        name=layout.name,
+        asked=layout.asked,
+        addresses=[layout.address(index) for index in range(len(layout.nodes))],
+        is_ready=keeper.is_ready,
+        keeper=keeper.pid,
+        parent=layout.parent or None,
+        processes=sorted(processes_inside(layout.name, excluding=keeper.pid)),
+        cgroups=layout.group_folders(),
+    )
+
+
+def processes_inside(name: str, *, excluding: int = 0) -> set[int]:
+    """Return the processes in the cluster's networks and cgroups, except `excluding` and this process."""
+    found = {pid for folder in labelled_groups().get(name, []) for pid in members(folder)}
+    found |= {pid for pid, cluster in clusters_by_process().items() if cluster == name}
+    return found - {excluding, os.getpid()}
+
+
+def clusters_by_process() -> dict[int, str]:
+    """Return the cluster of every process that is in a node's network, whether or not the cluster's keeper runs."""
+    by_network: dict[str, str] = {_network_of(os.getpid()): ""}
+    found = {}
+    for pid in _pids():
+        network = _network_of(pid)
+        if network and network not in by_network:
+            by_network[network] = _cluster_of_interfaces(_read(f"/proc/{pid}/net/dev"))
+        if by_network.get(network):
+            found[pid] = by_network[network]
+    return found
+
+
+def _cluster_of_interfaces(interfaces: str) -> str:
+    """Return the cluster whose interface a `/proc/PID/net/dev` lists, or an empty string."""
+    for line in interfaces.splitlines()[2:]:
+        device = line.partition(":")[0].strip()
+        if device.startswith(INTERFACE) and device.count("-") == 2:
+            return device.split("-")[1]
+    return ""
+
+
+def _network_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""  # ended, or another user's
+
+
+def _layout_of_keeper(pid: int) -> ClusterLayout | None:
+    """Return the layout on a process's command line; None if it is not a keeper."""
+    words = _read(f"/proc/{pid}/cmdline").split("\0")
+    if KEEPER_MODULE not in words[1:4]:
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # not a layout
+        return ClusterLayout.from_json(words[words.index(KEEPER_MODULE) + 1])
+    return None
+
+
+def _parent_of(pid: int) -> int:
+    after_name = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(after_name[1]) if len(after_name) > 1 else 0
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""  # the process has ended
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def end_processes(name: str, *, excluding: int = 0) -> int:
+    """End all processes inside a cluster and return their number; raise OSError if some do not end."""
+    ended: set[int] = set()
+    started = math.inf  # the time of the first search: a search is slow on a busy machine
+    while inside := processes_inside(name, excluding=excluding):
+        started = min(started, time.monotonic())
+        is_grace = time.monotonic() < started + GRACE_S
+        if time.monotonic() > started + END_S:
+            raise OSError(f"processes {', '.join(map(str, sorted(inside)))} of cluster {name} do not end")
+        for pid in inside - (ended if is_grace else set()):
+            _signal(pid, name, signal.SIGTERM if is_grace else signal.SIGKILL)
+        ended |= inside
+        time.sleep(0.02)
+    return len(ended)
+
+
+def _signal(pid: int, name: str, number: signal.Signals) -> None:
+    """Signal a process if it is still inside the cluster; its id may have been reused."""
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if pid in processes_inside(name):
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def wait_for_end(pid: int, timeout_s: float) -> bool:
+    """Wait for a process to end; return whether it ended within `timeout_s`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def take_down(name: str) -> None:
+    """End a kept cluster and wait until its keeper has ended."""
+    keeper = find_keeper(name, living_keepers())
+    if keeper.layout.parent:
+        raise UsageError(f"cluster {name} belongs to process {keeper.layout.parent} and ends with it")
+    try:
+        os.kill(keeper.pid, signal.SIGTERM)
+    except PermissionError:
+        raise UsageError(f"cluster {name} belongs to another user") from None
+    if not wait_for_end(keeper.pid, DOWN_S):
+        raise RunError(f"cluster {name} did not end within {DOWN_S:g} s; its keeper is process {keeper.pid}")
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """The removed leftovers of a cluster; the kernel removes its networks with the last process inside."""
+
+    name: str
+    num_processes: int
+    cgroups: tuple[str, ...]
+
+
+def prune() -> list[Leftovers]:
+    """Remove the leftovers of every cluster without a running keeper."""
+    names = sorted({*labelled_groups(), *clusters_by_process().values()})
+    # Keepers are listed second: a cluster has a keeper before it has a cgroup.
+    kept = {keeper.layout.name for keeper in living_keepers()}
+    return [remove_leftovers(name) for name in names if name not in kept]
+
+
+def remove_leftovers(name: str) -> Leftovers:
+    """End all processes inside a cluster without a keeper and remove its cgroups."""
+    folders = labelled_groups().get(name, [])
+    try:
+        num_processes = end_processes(name)
+        for folder in folders:
+            remove_group(folder)
+    except OSError as error:
+        raise RunError(f"the leftovers of cluster {name} cannot be removed: {error}") from None
+    return Leftovers(name, num_processes, tuple(map(str, folders)))
