@@ -19,10 +19,9 @@ import numpy as np
 from paceline.dataflow.baselines import best_accesses
 from paceline.dataflow.chips import Chip, load_chip
 from paceline.dataflow.layers import alexnet
-from paceline.dataflow.mapping import OBJECTIVES, best_mapping
 from paceline.dataflow.matrices import make_operands
 from paceline.dataflow.network_cost import analyse
-from paceline.dataflow.row_stationary import Mapping, accesses, cycles, total_cycles
+from paceline.dataflow.row_stationary import OBJECTIVES, Mapping, accesses, best_mapping, cycles, total_cycles
 from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS, Timing
 
@@ -106,7 +105,7 @@ def show_widths(chip: Chip) -> None:
         cells = []
         for inputs in (1, 2, 4):
             other = replace(chip, network=replace(chip.network, filter=filters, input=inputs))
-            rows = analyse(alexnet(4), other, with_others=False)["layers"]
+            rows = analyse(alexnet(4), other, with_baselines=False)["layers"]
             cells.append(f"inputs {inputs}: {mean_absolute(differences(rows)[0]):6.1%}")
         print(f"  filters {filters}:  {'   '.join(cells)}")
     print()
@@ -130,7 +129,7 @@ def differences(rows: Sequence[dict[str, Any]]) -> list[list[float]]:
 def show_objectives(chip: Chip) -> None:
     print("by objective: active PEs; time, mean difference; buffer and DRAM, largest difference; energy per MAC")
     for objective in OBJECTIVES:
-        result = analyse(alexnet(4), chip, objective=objective, with_others=False)
+        result = analyse(alexnet(4), chip, objective=objective, with_baselines=False)
         active = " ".join(str(row["active_pes"]) for row in result["layers"])
         took, *moved = differences(result["layers"])
         largest = "  ".join(f"{max(part, key=abs):+6.1%}" for part in moved)
@@ -164,7 +163,7 @@ def show_speed(chip: Chip, *, side: int, repeats: int) -> None:
     for _ in range(repeats):
         best_mapping.cache_clear()
         started = time.perf_counter()
-        analyse(alexnet(4), chip, with_others=False)
+        analyse(alexnet(4), chip, with_baselines=False)
         counting.append(time.perf_counter() - started)
     print(f"counts of AlexNet's five layers: {sorted(counting)[repeats // 2]:.3f} s, median of {repeats}")
     random = np.random.default_rng(0)

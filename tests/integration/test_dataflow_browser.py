@@ -190,7 +190,7 @@ def test_sums_of_an_earlier_fold_are_said_and_filters_named(tmp_path: Path) -> N
 
 def test_layers_with_numbers_for_names_are_all_drawn(tmp_path: Path) -> None:
     layers = [replace(layer, name=name) for layer, name in zip(alexnet(1), ("0", "2.a", "2.b", "5", "10"), strict=True)]
-    result = analyse(layers, load_chip("eyeriss"), network="mine", with_others=False)
+    result = analyse(layers, load_chip("eyeriss"), network="mine", with_baselines=False)
     with opened(write_page(network_page(result), tmp_path / "n.html")) as page:
         for chart in ("layer-utilisation", "layer-times", "energy"):
             ticks = page.locator(f"#{chart} .xtick text").all_text_contents()

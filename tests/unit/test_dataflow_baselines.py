@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataflow_reference import axes, shaped
 from paceline.dataflow.accesses import Accesses
-from paceline.dataflow.baselines import OTHERS, Allowed, any_block, best_accesses
+from paceline.dataflow.baselines import BASELINES, Allowed, any_block, best_accesses
 from paceline.dataflow.chips import Chip, load_chip
 from paceline.dataflow.shape import ConvAxis, Shape
 from properties import examples
@@ -59,7 +59,7 @@ def test_other_dataflows_with_room_for_everything(
             "register_file": {},
         },
     }
-    assert set(expected) == set(OTHERS)
+    assert set(expected) == set(BASELINES)
     for name, levels in expected.items():
         moved = best_accesses(name, shape, AMPLE)
         assert moved.dram == {"filter": weights, "input": read, "partial_sum": outputs}, name
@@ -75,7 +75,7 @@ def test_a_plane_of_weights_with_more_of_them_than_pes_is_folded() -> None:
     assert folded.buffer["input"] == 2 * whole.buffer["input"]
 
 
-@pytest.mark.parametrize("dataflow", OTHERS)
+@pytest.mark.parametrize("dataflow", BASELINES)
 def test_pixels_that_nobody_reads_are_not_paid_for(dataflow: str) -> None:
     """One weight and a stride of 2: a quarter of the pixels is met."""
     shape = Shape(
@@ -94,7 +94,7 @@ def worth_trying(whole: int) -> list[int]:
     return [part for part in range(1, whole + 1) if part == 1 or -(-whole // part) < -(-whole // (part - 1))]
 
 
-@pytest.mark.parametrize("dataflow", OTHERS)
+@pytest.mark.parametrize("dataflow", BASELINES)
 def test_an_input_that_no_output_reads(dataflow: str) -> None:
     """Padding of 2 and a stride of 5: the one output is over padding alone."""
     shape = shaped(*[ConvAxis(size=1, kernel=1, stride=5, padding=2)] * 2)
@@ -187,7 +187,7 @@ def test_less_freedom_costs_more() -> None:
     def energy(dataflow: str, **given: Allowed) -> float:
         return float(sum(best_accesses(dataflow, shape, EYERISS, **given).energy(EYERISS).values()))
 
-    for dataflow in OTHERS:
+    for dataflow in BASELINES:
         assert energy(dataflow, allowed=lambda *sizes: sizes[0] == 1) > energy(dataflow)
         assert energy(dataflow, allowed=any_block) == energy(dataflow)
         with pytest.raises(ValueError, match="none of a dataflow's blocks is allowed"):

@@ -16,8 +16,7 @@ from dataflow_reference import axes, shaped
 from paceline.dataflow.accesses import Accesses
 from paceline.dataflow.baselines import best_accesses
 from paceline.dataflow.chips import Chip, load_chip
-from paceline.dataflow.mapping import OBJECTIVES, best_mapping, choose_mapping
-from paceline.dataflow.row_stationary import Mapping, accesses, cycles
+from paceline.dataflow.row_stationary import OBJECTIVES, Mapping, accesses, best_mapping, choose_mapping, cycles
 from paceline.dataflow.shape import ConvAxis, Shape
 from paceline.errors import UsageError
 from properties import examples

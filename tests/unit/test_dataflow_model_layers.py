@@ -15,7 +15,7 @@ from command import run_command
 from paceline.data import load_data
 from paceline.dataflow.accesses import encoded_share
 from paceline.dataflow.chips import load_chip
-from paceline.dataflow.model_layers import UNKNOWN, layers_of, read_layers
+from paceline.dataflow.model_layers import UNSUPPORTED, layers_of, read_layers
 from paceline.dataflow.network_cost import analyse
 from paceline.errors import UsageError
 from paceline.models import build_model
@@ -125,7 +125,7 @@ def test_models_that_cannot_be_followed() -> None:
         layers_of(nn.Sequential(nn.Conv2d(1, 1, (3, 4), padding="same")), torch.zeros(1, 1, 9, 9), num_images=1)
     with pytest.raises(UsageError, match="pads with 'reflect'"):
         layers_of(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), torch.zeros(1, 1, 9, 9), num_images=1)
-    with pytest.raises(UsageError, match="has no convolution"):
+    with pytest.raises(UsageError, match="runs no convolution module"):
         layers_of(nn.Linear(4, 2), torch.zeros(1, 4), num_images=1)
     with pytest.raises(UsageError, match="does not take inputs of 3x9x9"):
         layers_of(nn.Conv2d(1, 1, 3), torch.zeros(1, 3, 9, 9), num_images=1)
@@ -141,7 +141,7 @@ def test_padding_in_words(words: str, kernel: tuple[int, int], numbers: tuple[in
     assert model(torch.zeros(1, 1, 9, 9)).shape[2:] == (layer.shape.output_height, layer.shape.output_width)
 
 
-@pytest.mark.parametrize("kind", UNKNOWN)
+@pytest.mark.parametrize("kind", UNSUPPORTED)
 def test_other_convolutions_are_not_left_out_in_silence(kind: type[nn.Module]) -> None:
     sides = [9] * int(kind.__name__[-2])
     model = nn.Sequential(nn.Sequential(kind(1, 1, 3)), nn.Flatten())

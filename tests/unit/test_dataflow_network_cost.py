@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.dataflow.accesses import compressed_share, encoded_share
-from paceline.dataflow.baselines import OTHERS, best_accesses
+from paceline.dataflow.baselines import BASELINES, best_accesses
 from paceline.dataflow.chips import Chip, chip_names, load_chip
-from paceline.dataflow.layers import LayerShape, alexnet, told_apart, vgg16
-from paceline.dataflow.mapping import OBJECTIVES, best_mapping, choose_mapping, divided
+from paceline.dataflow.layers import LayerShape, alexnet, vgg16, with_unique_names
 from paceline.dataflow.network_cost import analyse
-from paceline.dataflow.row_stationary import buffer_banks, filter_bytes
-from paceline.dataflow.shape import Shape
+from paceline.dataflow.row_stationary import OBJECTIVES, best_mapping, buffer_banks, choose_mapping, filter_bytes
+from paceline.dataflow.shape import Shape, part_sizes
 from paceline.errors import UsageError
 from properties import examples
 
@@ -54,7 +53,7 @@ def test_alexnet_is_as_published(published: dict[str, Any]) -> None:
 
 def test_row_stationary_needs_least_energy(published: dict[str, Any]) -> None:
     ratios = {name: energy["over_row_stationary"] for name, energy in published["total"]["energy_by_dataflow"].items()}
-    assert set(ratios) == {"row-stationary", *OTHERS}
+    assert set(ratios) == {"row-stationary", *BASELINES}
     assert min(ratios, key=lambda name: ratios[name]) == "row-stationary"
     assert max(ratios, key=lambda name: ratios[name]) == "no-local-reuse"
     for row in published["layers"]:
@@ -84,7 +83,7 @@ def test_a_chosen_mapping_fits_the_chip(objective: str) -> None:
         assert mapping.m <= layer.shape.num_filters
 
 
-@pytest.mark.parametrize("dataflow", OTHERS)
+@pytest.mark.parametrize("dataflow", BASELINES)
 def test_other_dataflows_move_at_least_what_there_is(dataflow: str) -> None:
     for layer in alexnet(4):
         moved = best_accesses(dataflow, layer.shape, EYERISS)
@@ -98,11 +97,11 @@ def test_other_dataflows_move_at_least_what_there_is(dataflow: str) -> None:
 def test_layers_of_one_shape_share_a_mapping() -> None:
     best_mapping.cache_clear()
     layers = [replace(alexnet(1)[2], name=name) for name in ("first", "second", "first")]
-    result = analyse(layers, EYERISS, with_others=False)
+    result = analyse(layers, EYERISS, with_baselines=False)
     assert (best_mapping.cache_info().misses, best_mapping.cache_info().hits) == (1, 2)
     assert [row["name"] for row in result["layers"]] == ["first", "second", "first (2)"]
     named = [replace(layers[0], name=name) for name in ("a", "a (2)", "a", "a")]
-    assert [layer.name for layer in told_apart(named)] == ["a", "a (2)", "a (3)", "a (4)"]
+    assert [layer.name for layer in with_unique_names(named)] == ["a", "a (2)", "a (3)", "a (4)"]
 
 
 def encode(values: list[int], longest: int) -> list[tuple[int, int]]:
@@ -185,7 +184,7 @@ def test_chips(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         load_chip(str(file))
     file.write_text(text.replace("word_bits = 16", "word_bits = 8").replace("pairs_per_word = 3", "pairs_per_word = 4"))
-    assert analyse(alexnet(1), load_chip(str(file)), with_others=False)["total"]["dram_bytes"] > 0
+    assert analyse(alexnet(1), load_chip(str(file)), with_baselines=False)["total"]["dram_bytes"] > 0
     with pytest.raises(UsageError, match="does not exist"):
         load_chip(str(tmp_path / "none.toml"))
     with pytest.raises(UsageError, match="did you mean 'eyeriss'"):
@@ -194,11 +193,11 @@ def test_chips(tmp_path: Path) -> None:
 
 def test_a_larger_array_is_faster_and_a_starved_one_is_bound_elsewhere() -> None:
     layer = alexnet(4)[2]
-    usual = analyse([layer], EYERISS, with_others=False)["layers"][0]
-    large = analyse([layer], replace(EYERISS, rows=24), with_others=False)["layers"][0]
+    usual = analyse([layer], EYERISS, with_baselines=False)["layers"][0]
+    large = analyse([layer], replace(EYERISS, rows=24), with_baselines=False)["layers"][0]
     assert large["cycles"] < usual["cycles"]
     slow = replace(EYERISS, dram=replace(EYERISS.dram, bytes_per_s=1e6))
-    assert analyse([layer], slow, with_others=False)["layers"][0]["bound"] == "dram"
+    assert analyse([layer], slow, with_baselines=False)["layers"][0]["bound"] == "dram"
     assert usual["bound"] == "compute"
     assert "energy_by_dataflow" not in usual
 
@@ -208,14 +207,14 @@ def test_loading_filters_is_the_buffers_part() -> None:
     sizes = {"input_height": 4, "input_width": 4, "kernel_height": 3, "kernel_width": 3, "padding": (1, 1)}
     layer = LayerShape(name="deep", shape=Shape(num_filters=512, num_channels=512, **sizes))
     fast = replace(EYERISS, dram=replace(EYERISS.dram, bytes_per_s=1e12))
-    row = analyse([layer], fast, with_others=False)["layers"][0]
+    row = analyse([layer], fast, with_baselines=False)["layers"][0]
     assert row["cycles_by_cause"]["filter_load"] > row["cycles_by_cause"]["compute"]
     assert row["bound"] == "buffer"
 
 
 def test_utilisation_is_of_the_time_that_is_shown() -> None:
     slow = replace(EYERISS, dram=replace(EYERISS.dram, bytes_per_s=1e6))
-    result = analyse(alexnet(4)[2:4], slow, with_others=False)
+    result = analyse(alexnet(4)[2:4], slow, with_baselines=False)
     for row in (*result["layers"], result["total"]):
         assert row["time_s"] == row["dram_s"] > row["processing_s"]
         cycles = row["time_s"] * EYERISS.clock_hz
@@ -224,6 +223,6 @@ def test_utilisation_is_of_the_time_that_is_shown() -> None:
 
 
 def test_parts_that_divide_a_whole() -> None:
-    assert divided(13, 13) == [1, 2, 3, 4, 5, 7, 13]
-    assert divided(13, 4) == [1, 2, 3, 4]
-    assert divided(1, 5) == [1]
+    assert part_sizes(13, 13) == [1, 2, 3, 4, 5, 7, 13]
+    assert part_sizes(13, 4) == [1, 2, 3, 4]
+    assert part_sizes(1, 5) == [1]

@@ -30,7 +30,7 @@ def worked(model: str, array: tuple[int, int] | None = None) -> Simulation:
 @pytest.mark.parametrize("model", MODELS)
 def test_the_worked_example_on_every_array(model: str, array: tuple[int, int] | None) -> None:
     simulation = worked(model, array)
-    assert simulation.operands.shown(simulation.output).tolist() == [[8, 19], [16, 6]]
+    assert simulation.operands.without_added_axes(simulation.output).tolist() == [[8, 19], [16, 6]]
     assert simulation.plan.num_logical_pes == 4
 
 
@@ -172,7 +172,7 @@ def test_floating_point_stays_near_the_reference() -> None:
 def test_axes_of_the_output() -> None:
     def shown(images: str, filters: str, **more: int) -> tuple[int, ...]:
         operands = make_operands(read_matrix(images, "--input"), read_matrix(filters, "--kernel"), **more)  # type: ignore[arg-type]
-        return operands.shown(Simulation.of(operands, Timing()).output).shape
+        return operands.without_added_axes(Simulation.of(operands, Timing()).output).shape
 
     assert shown("random:5x5", "random:2x2") == (4, 4)
     assert shown("random:3x5x5", "random:3x2x2") == (4, 4)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 
 from dataflow_reference import arrays, convolutions, timings
-from paceline.dataflow.access_counts import conv_accesses
 from paceline.dataflow.matrices import make_operands, read_matrix
 from paceline.dataflow.pe_events import OPERATIONS, count_events, events
+from paceline.dataflow.simulation_results import conv_accesses
 from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS, Timing
 from paceline.dataflow.trace_export import write_trace

@@ -64,9 +64,9 @@ def conv(
     json_target: Json = "",
 ) -> None:
     from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
-    from paceline.dataflow.access_counts import conv_result
     from paceline.dataflow.matrices import is_file_name, make_operands, read_matrix
     from paceline.dataflow.shape import parse_array, parse_pair
+    from paceline.dataflow.simulation_results import conv_result
     from paceline.dataflow.simulator import Simulation
     from paceline.dataflow.timing import Timing
     from paceline.dataflow.trace_export import check_trace, check_trace_file, write_trace
@@ -156,9 +156,9 @@ def network(
     """Compute mapping, time, accesses and energy of every convolution of a network on a chip."""
     from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.chips import load_chip
-    from paceline.dataflow.mapping import check_objective
     from paceline.dataflow.matrices import parse_sides
     from paceline.dataflow.network_cost import analyse, read_network
+    from paceline.dataflow.row_stationary import check_objective
     from paceline.present.studies.dataflow import network_page
     from paceline.present.terminal import say, show
 
@@ -169,7 +169,7 @@ def network(
     found = load_chip(chip)
     sides = parse_sides(input_shape) if input_shape else None
     title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
-    result = analyse(layers, found, network=title, batch=batch, objective=objective, with_others=others)
+    result = analyse(layers, found, network=title, batch=batch, objective=objective, with_baselines=others)
     page = network_page(result)
     if chart:  # before printing, which a closed pipe can interrupt
         from paceline.present.html import write_page

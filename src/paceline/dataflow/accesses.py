@@ -17,7 +17,7 @@ LEVELS = ("dram", "buffer", "neighbour", "register_file")
 
 @dataclass(frozen=True, kw_only=True)
 class Accesses:
-    """Words by level and data type; `neighbour` is traffic between PEs and from the on-chip network into a PE."""
+    """Words moved, by level and data type; `neighbour` counts words that a PE gets from PEs or the on-chip network."""
 
     dram: dict[str, Amount] = field(default_factory=dict)
     buffer: dict[str, Amount] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Accesses:
         return sum(getattr(self, level).values())
 
     def energy(self, chip: Chip) -> dict[str, Amount]:
-        """Energy by level, relative to a multiply-accumulate."""
+        """Return the energy by level, relative to a multiply-accumulate."""
         return {level: self.total(level) * getattr(chip.energy, level) for level in LEVELS}
 
     def times(self, count: int) -> Accesses:
@@ -44,10 +44,10 @@ class Accesses:
 
 
 def compressed_share(zeros: float, chip: Chip) -> float:
-    """Expected compressed size over plain size for independent zeros; at most 1: plain values can be sent instead.
+    """Return the expected compressed size over the plain size if zeros are independent; at most 1, by sending plain.
 
-    Each non-zero value carries the number of zeros before it. A run that is too long for its counter is closed with a
-    zero as its value, which happens once per 2^run_bits zeros.
+    Each non-zero value carries the number of zeros before it. A run that is too long for its counter ends with a pair
+    whose value is zero, which happens once per 2^run_bits zeros.
     """
     longest: int = 2**chip.compression.run_bits
     pairs = (1 - zeros) / (1 - zeros**longest) if zeros < 1 else 1 / longest
@@ -55,7 +55,7 @@ def compressed_share(zeros: float, chip: Chip) -> float:
 
 
 def encoded_share(values: NDArray[Any], chip: Chip) -> float:
-    """Compressed size over plain size of actual values; trailing zeros are encoded as a last pair with value 0."""
+    """Return the compressed size of values over their plain size; a last pair with value 0 ends trailing zeros."""
     longest: int = 2**chip.compression.run_bits
     flat = values.ravel()
     ends = np.flatnonzero(flat)

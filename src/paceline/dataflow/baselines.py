@@ -15,8 +15,7 @@ import numpy as np
 
 from paceline.dataflow.accesses import LEVELS, Accesses
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.mapping import divided
-from paceline.dataflow.shape import Amount, Shape, ceiling
+from paceline.dataflow.shape import Amount, Shape, ceiling, part_sizes
 from paceline.errors import UsageError
 
 
@@ -29,7 +28,7 @@ class Tiles:
     e: Amount
 
 
-# Whether a block of these sizes may be laid out on the array; a block is what the PEs compute in parallel.
+# Returns whether a block of these sizes may be laid out on the array; the PEs compute a block in parallel.
 Allowed = Callable[..., bool]
 
 
@@ -39,12 +38,13 @@ def any_block(*_: int) -> bool:
 
 def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = any_block) -> Accesses:
     """Return the accesses with the least energy under a dataflow, for one group of a layer."""
-    found = OTHERS[dataflow](shape, chip, allowed)
-    energy = np.asarray(sum(found.energy(chip).values()), dtype=float)
+    candidates = BASELINES[dataflow](shape, chip, allowed)
+    energy = np.asarray(sum(candidates.energy(chip).values()), dtype=float)
     best = int(np.argmin(energy))
     levels = {
         level: {
-            kind: float(np.broadcast_to(words, energy.shape)[best]) for kind, words in getattr(found, level).items()
+            kind: float(np.broadcast_to(words, energy.shape)[best])
+            for kind, words in getattr(candidates, level).items()
         }
         for level in LEVELS
     }
@@ -54,13 +54,12 @@ def best_accesses(dataflow: str, shape: Shape, chip: Chip, allowed: Allowed = an
 def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """R x S PEs hold a plane of weights; inputs pass over them, sums go from PE to PE and on to the buffer.
 
-    Blocks are filters and channels whose planes lie side by side.
-
-    A plane with more weights than there are PEs is folded: inputs pass once more, and sums come back, for every fold.
+    Blocks are filters and channels whose planes lie side by side. A plane with more weights than there are PEs is
+    folded: inputs pass once more, and sums come back, for every fold.
     """
     plane = shape.kernel_height * shape.kernel_width
     folds = ceiling(plane, chip.num_pes)
-    blocks = _kept(_pairs(shape.num_filters, shape.num_channels, max(1, chip.num_pes // plane)), allowed)
+    blocks = _filters_and_channels(shape, max(1, chip.num_pes // plane), allowed)
     (a, b), tiles = _with_tiles(shape, chip, blocks, lambda a, b, n, rows: (a, n * b * rows * shape.row_reads, 0))
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     pixels = shape.num_images * shape.num_channels * shape.rows.read_in_strips(tiles.e) * shape.row_reads
@@ -80,10 +79,10 @@ def weight_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """A PE holds one sum until it is complete; weights go to all PEs of a filter, inputs to all of a pixel."""
     blocks = []
-    for a in divided(shape.num_filters, chip.num_pes):
-        for rows in divided(shape.output_height, chip.num_pes // a):
-            blocks += [(a, rows, columns) for columns in divided(shape.output_width, chip.num_pes // (a * rows))]
-    a, rows, columns = np.array(_kept(blocks, allowed), dtype=np.int64).T
+    for a in part_sizes(shape.num_filters, chip.num_pes):
+        for rows in part_sizes(shape.output_height, chip.num_pes // a):
+            blocks += [(a, rows, columns) for columns in part_sizes(shape.output_width, chip.num_pes // (a * rows))]
+    a, rows, columns = np.array(_allowed_blocks(blocks, allowed), dtype=np.int64).T
     tiles = ceiling(shape.output_height, rows) * ceiling(shape.output_width, columns)
     windows = shape.rows.read_in_strips(rows) * shape.columns.read_in_strips(columns)
     macs = shape.num_multiplications
@@ -104,18 +103,16 @@ def output_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """A PE holds one input pixel; weights go to all PEs of a channel, sums from PE to PE and on to the buffer."""
-    blocks = []
-    for b in divided(shape.num_channels, chip.num_pes):
-        for rows in divided(max(1, shape.rows.real), chip.num_pes // b):
+    blocks: list[tuple[int, ...]] = []
+    for b in part_sizes(shape.num_channels, chip.num_pes):
+        for rows in part_sizes(max(1, shape.rows.real), chip.num_pes // b):
             blocks += [
-                (b, rows, columns) for columns in divided(max(1, shape.columns.real), chip.num_pes // (b * rows))
+                (b, rows, columns) for columns in part_sizes(max(1, shape.columns.real), chip.num_pes // (b * rows))
             ]
     plane = shape.kernel_height * shape.kernel_width
+    blocks = _allowed_blocks(blocks, allowed)
     (b, rows, columns), tiles = _with_tiles(
-        shape,
-        chip,
-        _kept(blocks, allowed),
-        lambda b, rows, columns, *_: (1, b * rows * columns, b * plane),
+        shape, chip, blocks, lambda b, rows, columns, *_: (1, b * rows * columns, b * plane)
     )
     width = shape.output_width  # strips are of rows
     count = shape.rows.blocks_in_strips(rows, tiles.e) * shape.columns.blocks_in_strips(columns, width)
@@ -139,13 +136,10 @@ def input_stationary(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
 
 def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     """PEs keep nothing: a weight comes from the buffer for every product; an input reaches the PEs of all filters."""
-    blocks = _kept(_pairs(shape.num_filters, shape.num_channels, chip.num_pes), allowed)
+    blocks = _filters_and_channels(shape, chip.num_pes, allowed)
     plane = shape.kernel_height * shape.kernel_width
     (a, b), tiles = _with_tiles(
-        shape,
-        chip,
-        blocks,
-        lambda a, b, n, rows: (a, a * b * plane + n * b * rows * shape.row_reads, 0),
+        shape, chip, blocks, lambda a, b, n, rows: (a, a * b * plane + n * b * rows * shape.row_reads, 0)
     )
     macs, loads = shape.num_multiplications, _loads(shape, tiles)
     return Accesses(
@@ -160,7 +154,7 @@ def no_local_reuse(shape: Shape, chip: Chip, allowed: Allowed) -> Accesses:
     )
 
 
-OTHERS: dict[str, Callable[[Shape, Chip, Allowed], Accesses]] = {
+BASELINES: dict[str, Callable[[Shape, Chip, Allowed], Accesses]] = {
     "weight-stationary": weight_stationary,
     "output-stationary": output_stationary,
     "input-stationary": input_stationary,
@@ -168,16 +162,17 @@ OTHERS: dict[str, Callable[[Shape, Chip, Allowed], Accesses]] = {
 }
 
 
-def _kept(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list[tuple[int, ...]]:
-    kept = [block for block in blocks if allowed(*block)]
-    if not kept:
+def _allowed_blocks(blocks: Sequence[tuple[int, ...]], allowed: Allowed) -> list[tuple[int, ...]]:
+    found = [block for block in blocks if allowed(*block)]
+    if not found:
         raise ValueError("none of a dataflow's blocks is allowed")
-    return kept
+    return found
 
 
-def _pairs(first: int, second: int, most: int) -> list[tuple[int, int]]:
-    """Filters and channels side by side."""
-    return [(a, b) for a in divided(first, most) for b in divided(second, most // a)]
+def _filters_and_channels(shape: Shape, most: int, allowed: Allowed) -> list[tuple[int, ...]]:
+    """Return the allowed numbers of filters and channels side by side, at most `most` planes together."""
+    filters = part_sizes(shape.num_filters, most)
+    return _allowed_blocks([(a, b) for a in filters for b in part_sizes(shape.num_channels, most // a)], allowed)
 
 
 def _with_tiles(
@@ -190,8 +185,8 @@ def _with_tiles(
     """
     sizes = [
         (n, e)
-        for n in divided(shape.num_images, shape.num_images)
-        for e in divided(shape.output_height, shape.output_height)
+        for n in part_sizes(shape.num_images, shape.num_images)
+        for e in part_sizes(shape.output_height, shape.output_height)
     ]
     choices = np.indices((len(blocks), len(sizes))).reshape(2, -1)
     block = np.array(blocks, dtype=np.int64)[choices[0]].T
@@ -225,7 +220,7 @@ def _loads_without_sums(shape: Shape, chip: Chip) -> dict[str, Amount]:
     room = _buffer_words(chip)
     weights = shape.num_filters * shape.weights_per_output
     options = []
-    for e in divided(shape.output_height, shape.output_height):
+    for e in part_sizes(shape.output_height, shape.output_height):
         images = min(shape.num_images, room // (shape.num_channels * shape.rows.read(e) * shape.row_reads))
         if images:
             turns = ceiling(shape.output_height, e) * ceiling(shape.num_images, images)

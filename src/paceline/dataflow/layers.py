@@ -1,4 +1,4 @@
-"""Layer descriptions: `LayerShape`, and the published networks AlexNet and VGG-16."""
+"""Layers as the accelerator sees them (`LayerShape`), and the published networks AlexNet and VGG-16."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LayerShape:
 
 def conv_layer(
     name: str,
-    given: Sequence[int],
-    weight: Sequence[int],
+    input_shape: Sequence[int],
+    weight_shape: Sequence[int],
     *,
     num_images: int,
     num_tried: int,
@@ -43,19 +43,19 @@ def conv_layer(
     padding: tuple[int, int] = (0, 0),
     dilation: tuple[int, int] = (1, 1),
 ) -> LayerShape:
-    """Describe a convolution by the shape of its input for `num_tried` images and of its weight."""
+    """Describe a convolution by the shapes of its weight and of its input for `num_tried` images."""
     if dilation != (1, 1):
         raise UsageError(f"layer {name} has dilation {dilation}; only convolutions without dilation can be mapped")
-    count = _scaled(name, given[0], num_images, num_tried)
+    count = _scaled(name, input_shape[0], num_images, num_tried)
     try:
         shape = Shape(
             num_images=count,
-            num_filters=weight[0] // num_groups,
-            num_channels=weight[1],
-            input_height=given[2],
-            input_width=given[3],
-            kernel_height=weight[2],
-            kernel_width=weight[3],
+            num_filters=weight_shape[0] // num_groups,
+            num_channels=weight_shape[1],
+            input_height=input_shape[2],
+            input_width=input_shape[3],
+            kernel_height=weight_shape[2],
+            kernel_width=weight_shape[3],
             stride=stride,
             padding=padding,
         )
@@ -64,12 +64,14 @@ def conv_layer(
     return LayerShape(name=name, shape=shape, num_groups=num_groups)
 
 
-def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried: int, num_filters: int) -> LayerShape:
+def linear_layer(
+    name: str, input_shape: Sequence[int], *, num_images: int, num_tried: int, num_filters: int
+) -> LayerShape:
     """Describe a linear layer as a 1x1 convolution in which every input vector is a pixel."""
     shape = Shape(
-        num_images=_scaled(name, math.prod(given[:-1]), num_images, num_tried),
+        num_images=_scaled(name, math.prod(input_shape[:-1]), num_images, num_tried),
         num_filters=num_filters,
-        num_channels=given[-1],
+        num_channels=input_shape[-1],
         input_height=1,
         input_width=1,
         kernel_height=1,
@@ -78,30 +80,28 @@ def linear_layer(name: str, given: Sequence[int], *, num_images: int, num_tried:
     return LayerShape(name=name, shape=shape)
 
 
-def _scaled(name: str, seen: int, num_images: int, num_tried: int) -> int:
+def _scaled(name: str, num_inputs: int, num_images: int, num_tried: int) -> int:
     """Scale the number of inputs to `num_images`; a model may, for example, split an image into patches."""
-    count, rest = divmod(seen * num_images, num_tried)
+    count, rest = divmod(num_inputs * num_images, num_tried)
     if rest or not count:
         raise UsageError(
-            f"layer {name} reads {seen} inputs for {num_tried} images, which is not a whole number per image"
+            f"layer {name} reads {num_inputs} inputs for {num_tried} images, which is not a whole number per image"
         )
     return count
 
 
-def told_apart(layers: Sequence[LayerShape]) -> list[LayerShape]:
+def with_unique_names(layers: Sequence[LayerShape]) -> list[LayerShape]:
     """Make the names unique: a layer that is called several times becomes conv, conv (2), conv (3)."""
-    taken: set[str] = set()
-    found = []
+    unique: dict[str, LayerShape] = {}
     for layer in layers:
         names = itertools.chain([layer.name], (f"{layer.name} ({number})" for number in itertools.count(2)))
-        name = next(name for name in names if name not in taken)
-        taken.add(name)
-        found.append(replace(layer, name=name))
-    return found
+        name = next(name for name in names if name not in unique)
+        unique[name] = replace(layer, name=name)
+    return list(unique.values())
 
 
 def alexnet(num_images: int) -> list[LayerShape]:
-    """The five convolutions of AlexNet on images of 227 x 227, with the zeros measured on the chip.
+    """Return the five convolutions of AlexNet on images of 227 x 227, with the zeros measured on the chip.
 
     The share of zeros in an output is that of the next layer's input, even if pooling lies between. For the last
     layer none is published, so that of its input is used.
@@ -121,7 +121,7 @@ def alexnet(num_images: int) -> list[LayerShape]:
 
 
 def vgg16(num_images: int) -> list[LayerShape]:
-    """The thirteen convolutions of VGG-16 on images of 224 x 224; no zeros are assumed."""
+    """Return the thirteen convolutions of VGG-16 on images of 224 x 224; no zeros are assumed."""
     layers = []
     channels, side = 3, 224
     for group, (width, depth) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):

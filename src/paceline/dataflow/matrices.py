@@ -1,4 +1,4 @@
-"""Matrix input: parse text, nested JSON or a file (.npy, .csv, .json), and build the operands of a convolution."""
+"""Read matrices from text, nested JSON or a file (.npy, .csv, .json), and build the operands of a convolution."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def parse_sides(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """Images (N, C, H, W, padded), filters (M, C, R, S), and the axes of the result to show."""
+    """Images (N, C, H, W, padded) and filters (M, C, R, S), and whether the request had these axes."""
 
     images: Matrix
     filters: Matrix
@@ -193,8 +193,8 @@ class Operands:
     has_batch: bool
     has_filters: bool
 
-    def shown(self, output: Matrix) -> Matrix:
-        """Drop the axes of an output (N, M, E, F) that the request did not specify."""
+    def without_added_axes(self, output: Matrix) -> Matrix:
+        """Drop the axes of an output (N, M, E, F) that the request did not have."""
         without_batch = output if self.has_batch else output[0]
         return without_batch if self.has_filters else without_batch[..., 0, :, :]
 
@@ -210,8 +210,8 @@ def make_operands(
     num_images: int | None = None,
 ) -> Operands:
     """Bring both to four axes; a plain matrix is split along its rows into channels, filters and images on request."""
-    given_batch = images.ndim == 4 or num_images is not None
-    given_filters = filters.ndim == 4 or num_filters is not None
+    has_batch = images.ndim == 4 or num_images is not None
+    has_filters = has_batch or filters.ndim == 4 or num_filters is not None
     images = _with_axes(images, "--input", ("batch", num_images), ("channels", num_channels))
     filters = _with_axes(filters, "--kernel", ("filters", num_filters), ("channels", num_channels))
     if images.shape[1] != filters.shape[1]:
@@ -238,8 +238,8 @@ def make_operands(
         images=np.pad(images, borders),
         filters=filters,
         shape=shape,
-        has_batch=given_batch,
-        has_filters=given_filters or given_batch,
+        has_batch=has_batch,
+        has_filters=has_filters,
     )
 
 

@@ -16,7 +16,7 @@ from paceline.data import Data, load_data
 from paceline.data.base import Batch, Dataset
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.layers import PUBLISHED, LayerShape, conv_layer, linear_layer
-from paceline.dataflow.zeros import Seen, look_at, look_at_images, with_zeros
+from paceline.dataflow.zeros import InputZeros, measure_conv_input, measure_linear_input, with_zeros
 from paceline.errors import PacelineError, UsageError, unknown
 from paceline.models import build_model, model_names
 from paceline.plugins import is_reference, load_reference
@@ -43,20 +43,20 @@ def layers_of_integers(stored: Stored, chip: Chip, *, num_images: int, with_line
     if not ops:
         raise UsageError("this model has no convolution; --linear counts linear layers as well")
     layers: list[LayerShape] = []
-    seen: list[Seen] = []
+    zeros: list[InputZeros] = []
 
-    def see(name: str, integers: Tensor) -> None:
+    def add_layer(name: str, integers: Tensor) -> None:
         if name in ops:
             op = ops[name]
             # Subtract the zero point, which represents zero; the executor has channels last.
             values = integers.to(torch.int16) - model.grid(op.inputs[0]).zero_point
             values = values.movedim(-1, 1) if values.dim() == 4 else values
             layers.append(_integer_layer(op, values, num_images, len(images), model.weights[name].weight))
-            seen.append(_look(op, values, chip))
+            zeros.append(_measure_input(op, values, chip))
 
     network = integer_network(model)
-    network.run(network.input_grid.quantize(images), see)
-    return with_zeros(layers, seen)
+    network.run(network.input_grid.quantize(images), add_layer)
+    return with_zeros(layers, zeros)
 
 
 def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantized:
@@ -76,36 +76,34 @@ def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantiz
     return restored(graph, grids, tensors)
 
 
-def _look(op: Conv | Linear, values: Tensor, chip: Chip) -> Seen:
+def _measure_input(op: Conv | Linear, values: Tensor, chip: Chip) -> InputZeros:
     if isinstance(op, Linear):
-        return look_at(values, chip)
+        return measure_linear_input(values, chip)
     kernel = (int(op.weight.shape[2]), int(op.weight.shape[3]))
-    return look_at_images(values, chip, kernel=kernel, stride=op.stride, padding=op.padding)
+    return measure_conv_input(values, chip, kernel=kernel, stride=op.stride, padding=op.padding)
 
 
 def _integer_layer(op: Conv | Linear, values: Tensor, num_images: int, num_tried: int, weight: Tensor) -> LayerShape:
+    counts = {"num_images": num_images, "num_tried": num_tried}
     if isinstance(op, Linear):
-        layer = linear_layer(
-            op.module, values.shape, num_images=num_images, num_tried=num_tried, num_filters=len(weight)
-        )
+        layer = linear_layer(op.module, values.shape, num_filters=len(weight), **counts)
     else:
         layer = conv_layer(
             op.module,
             values.shape,
             weight.shape,
-            num_images=num_images,
-            num_tried=num_tried,
             num_groups=op.groups,
             stride=op.stride,
             padding=op.padding,
             dilation=op.dilation,
+            **counts,
         )
     return replace(layer, filter_zeros=float((weight == 0).double().mean()))
 
 
-CLASSES = 10  # of a model that is built only for its layer shapes
+NUM_CLASSES = 10  # of a model that is built only for its layer shapes
 # Convolutions without a mapping are refused: ignoring them would underestimate the cost of a network.
-UNKNOWN = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+UNSUPPORTED = (nn.Conv1d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def read_layers(
@@ -117,24 +115,24 @@ def read_layers(
             if is_reference(name):
                 load_reference(name, "model")  # report a missing model before a missing shape
             raise UsageError(f"the input shape of {name!r} is unknown; give --input-shape, such as 3x32x32 or 1x28x28")
-        model = build_model(name, Data(_Nothing(), _Nothing(), input_shape, CLASSES))
+        model = build_model(name, Data(_NoSamples(), _NoSamples(), input_shape, NUM_CLASSES))
         return name, layers_of(model, torch.zeros(1, *input_shape), num_images=num_images, with_linear=with_linear)
     if input_shape is not None:
         raise UsageError(f"{name!r} is stored with its data; --input-shape applies only to models")
-    found = _stored(name, runs)
+    found = _find_stored(name, runs)
     kind, read_stored = ("quantization", layers_of_integers) if found.kind == "study" else ("run", _layers_of_run)
     layers = read_stored(found, chip, num_images=num_images, with_linear=with_linear)
     return f"{kind} {found.name}", layers
 
 
-def _stored(name: str, runs: Path) -> Stored:
+def _find_stored(name: str, runs: Path) -> Stored:
     try:
         found = find(name, runs)
     except PacelineError as error:
         if name == "last":
             raise
-        nothing = unknown("network or model", name, [*PUBLISHED, *model_names()])
-        raise UsageError(f"{nothing} (Nor is it a stored run: {error})") from None
+        unknown_name = unknown("network or model", name, [*PUBLISHED, *model_names()])
+        raise UsageError(f"{unknown_name} (Nor is it a stored run: {error})") from None
     if found.kind != "run" and found.study != "quantize":
         raise UsageError(f"{name!r} is a study of several runs; name one of them, or a quantization")
     return found
@@ -162,17 +160,17 @@ def _layers_of_run(run: Stored, chip: Chip, *, num_images: int, with_linear: boo
         raise UsageError(
             f"run {folder.name!r} has nested inputs; only models with a single input tensor can be analysed"
         )
-    seen: list[Seen] = []
+    zeros: list[InputZeros] = []
 
-    def look(module: nn.Module, given: Tensor) -> None:
+    def measure(module: nn.Module, values: Tensor) -> None:
         if isinstance(module, nn.Conv2d):
-            kernel, stride = (_pair(sides) for sides in (module.kernel_size, module.stride))
-            seen.append(look_at_images(given, chip, kernel=kernel, stride=stride, padding=_padding(module)))
+            kernel, stride = _pair(module.kernel_size), _pair(module.stride)
+            zeros.append(measure_conv_input(values, chip, kernel=kernel, stride=stride, padding=_padding(module)))
         else:
-            seen.append(look_at(given, chip))
+            zeros.append(measure_linear_input(values, chip))
 
-    found = layers_of(model, inputs, num_images=num_images, with_linear=with_linear, look=look)
-    return with_zeros(found, seen)
+    layers = layers_of(model, inputs, num_images=num_images, with_linear=with_linear, on_input=measure)
+    return with_zeros(layers, zeros)
 
 
 def layers_of(
@@ -181,29 +179,26 @@ def layers_of(
     *,
     num_images: int,
     with_linear: bool = False,
-    look: Callable[[nn.Module, Tensor], None] | None = None,
+    on_input: Callable[[nn.Module, Tensor], None] | None = None,
 ) -> list[LayerShape]:
-    """Return the convolutions, and optionally linear layers as 1x1 convolutions, that the inputs pass, in order.
+    """Run a model and return its convolutions, and optionally linear layers as 1x1 convolutions, in order of execution.
 
-    `look` is called with every such module and its input, batch first.
+    `on_input` is called with every such module and its input, batch first.
     """
-    found: list[LayerShape] = []
+    layers: list[LayerShape] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def see(module: nn.Module, args: tuple[Any, ...], kwargs: Json) -> None:
-        given: Tensor = args[0] if args else kwargs["input"]
-        if isinstance(module, nn.Conv2d) and given.dim() == 3:
-            given = given[None]
-        found.append(_layer(names[module] or type(module).__name__, module, given, num_images, len(inputs)))
-        if look is not None:
-            look(module, given)
+    def add_layer(module: nn.Module, args: tuple[Any, ...], kwargs: Json) -> None:
+        values: Tensor = args[0] if args else kwargs["input"]
+        if isinstance(module, nn.Conv2d) and values.dim() == 3:
+            values = values[None]
+        layers.append(_layer(names[module] or type(module).__name__, module, values, num_images, len(inputs)))
+        if on_input is not None:
+            on_input(module, values)
 
-    kinds = (nn.Conv2d, *UNKNOWN, nn.Linear) if with_linear else (nn.Conv2d, *UNKNOWN)
-    hooks = [
-        module.register_forward_pre_hook(see, with_kwargs=True)
-        for module in model.modules()
-        if isinstance(module, kinds)
-    ]
+    kinds = (nn.Conv2d, *UNSUPPORTED, nn.Linear) if with_linear else (nn.Conv2d, *UNSUPPORTED)
+    modules = [module for module in model.modules() if isinstance(module, kinds)]
+    hooks = [module.register_forward_pre_hook(add_layer, with_kwargs=True) for module in modules]
     was_training = model.training
     model.eval()
     try:
@@ -218,21 +213,20 @@ def layers_of(
         model.train(was_training)
         for hook in hooks:
             hook.remove()
-    if not found:
+    if not layers:
         raise UsageError(
-            "this model has no convolution that its input passes (those that it calls as functions are not seen); "
+            "this model runs no convolution module (convolutions called as functions do not count); "
             "--linear counts linear layers as well"
         )
-    return found
+    return layers
 
 
-def _layer(name: str, module: nn.Module, given: Tensor, num_images: int, num_tried: int) -> LayerShape:
-    """Describe a layer by `given`, its input for `num_tried` images."""
+def _layer(name: str, module: nn.Module, values: Tensor, num_images: int, num_tried: int) -> LayerShape:
+    """Describe a layer by `values`, its input for `num_tried` images."""
+    counts = {"num_images": num_images, "num_tried": num_tried}
     if isinstance(module, nn.Linear):
-        return linear_layer(
-            name, given.shape, num_images=num_images, num_tried=num_tried, num_filters=module.out_features
-        )
-    if isinstance(module, UNKNOWN):
+        return linear_layer(name, values.shape, num_filters=module.out_features, **counts)
+    if isinstance(module, UNSUPPORTED):
         raise UsageError(f"layer {name} is a {type(module).__name__}; only Conv2d convolutions can be mapped")
     assert isinstance(module, nn.Conv2d)
     if module.padding_mode != "zeros":
@@ -241,14 +235,13 @@ def _layer(name: str, module: nn.Module, given: Tensor, num_images: int, num_tri
         raise UsageError(f"layer {name} has padding='same' with an even kernel; only symmetric padding can be mapped")
     return conv_layer(
         name,
-        given.shape,
+        values.shape,
         module.weight.shape,
-        num_images=num_images,
-        num_tried=num_tried,
         num_groups=module.groups,
         stride=_pair(module.stride),
         padding=_padding(module),
         dilation=_pair(module.dilation),
+        **counts,
     )
 
 
@@ -266,7 +259,9 @@ def _pair(sides: Any) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-class _Nothing(Dataset):
+class _NoSamples(Dataset):
+    """Dataset of a model that is built only for its layer shapes."""
+
     def __len__(self) -> int:
         return 0
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.dataflow.accesses import LEVELS, Accesses, compressed_share
-from paceline.dataflow.baselines import OTHERS, best_accesses
+from paceline.dataflow.baselines import BASELINES, best_accesses
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.layers import PUBLISHED, LayerShape, told_apart
-from paceline.dataflow.mapping import DEFAULT_OBJECTIVE, choose_mapping
-from paceline.dataflow.row_stationary import accesses, cycles, total_cycles
+from paceline.dataflow.layers import PUBLISHED, LayerShape, with_unique_names
+from paceline.dataflow.row_stationary import DEFAULT_OBJECTIVE, accesses, choose_mapping, cycles, total_cycles
 from paceline.errors import UsageError
 from paceline.results.dataflow import AccessCounts, ConvShape, Cost, Gating, LayerCost, LayerEnergy, NetworkCost
 from paceline.results.study import SCHEMA
@@ -28,11 +27,13 @@ def analyse(
     network: str = "",
     batch: int = 1,
     objective: str = DEFAULT_OBJECTIVE,
-    with_others: bool = True,
+    with_baselines: bool = True,
 ) -> NetworkCost:
     """Return the cost of every layer and their total; `network` and `batch` are copied into the result."""
-    named = told_apart(layers)
-    rows = [analyse_layer(layer, chip, objective=objective, with_others=with_others) for layer in named]
+    rows = [
+        analyse_layer(layer, chip, objective=objective, with_baselines=with_baselines)
+        for layer in with_unique_names(layers)
+    ]
     return NetworkCost(
         network=network,
         batch=batch,
@@ -46,21 +47,21 @@ def analyse(
     )
 
 
-def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_others: bool) -> LayerCost:
+def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_baselines: bool) -> LayerCost:
     """Return the cost of one layer under the best mapping by the objective."""
     shape, groups = layer.shape, layer.num_groups
     mapping = choose_mapping(layer.name, shape, chip, objective)
-    moved = accesses(shape, mapping).times(groups)
+    words = accesses(shape, mapping).times(groups)
     parts = {name: int(count) * groups for name, count in cycles(shape, mapping, chip).items()}
     cycle_count = int(total_cycles(parts))
-    dram_bytes = _dram_bytes(layer, moved, chip)
+    dram_bytes = _dram_bytes(layer, words, chip)
     processing_s, dram_s = cycle_count / chip.clock_hz, sum(dram_bytes.values()) / chip.dram.bytes_per_s
     time_s = max(processing_s, dram_s)
-    energy = _energy(moved, layer, chip)
+    energy = _energy(words, layer, chip)
     by_dataflow = None
-    if with_others:
+    if with_baselines:
         by_dataflow = {ROW_STATIONARY: energy} | {
-            name: _energy(best_accesses(name, shape, chip).times(groups), layer, chip) for name in OTHERS
+            name: _energy(best_accesses(name, shape, chip).times(groups), layer, chip) for name in BASELINES
         }
     return LayerCost(
         name=layer.name,
@@ -81,10 +82,10 @@ def analyse_layer(layer: LayerShape, chip: Chip, *, objective: str, with_others:
         bound=_bound(parts, processing_s, dram_s),
         utilisation=_utilisation(layer.num_macs, time_s, chip),
         processing_utilisation=_utilisation(layer.num_macs, processing_s, chip),
-        accesses=moved.counts(),
-        buffer_traffic_bytes=int((moved.buffer["input"] + moved.buffer["partial_sum"]) * chip.word_bytes),
+        accesses=words.counts(),
+        buffer_traffic_bytes=int((words.buffer["input"] + words.buffer["partial_sum"]) * chip.word_bytes),
         dram_bytes=round(sum(dram_bytes.values())),
-        dram_uncompressed_bytes=int(moved.total("dram") * chip.word_bytes),
+        dram_uncompressed_bytes=int(words.total("dram") * chip.word_bytes),
         energy=energy,
         gated=_gating(layer, chip),
         energy_by_dataflow=by_dataflow,
@@ -104,14 +105,14 @@ def read_network(
     return read_layers(name, chip, num_images=num_images, input_shape=input_shape, with_linear=with_linear, runs=runs)
 
 
-def _dram_bytes(layer: LayerShape, moved: Accesses, chip: Chip) -> dict[str, float]:
-    """DRAM traffic by data type; inputs and outputs are compressed if that is shorter, filters never."""
+def _dram_bytes(layer: LayerShape, words: Accesses, chip: Chip) -> dict[str, float]:
+    """Return DRAM traffic by data type; inputs and outputs are compressed if that is shorter, filters never."""
     shares = {
         "filter": 1.0,
         "input": _share(layer.input_share, layer.input_zeros, chip),
         "partial_sum": _share(layer.output_share, layer.output_zeros, chip),
     }
-    return {kind: words * chip.word_bytes * shares[kind] for kind, words in moved.dram.items()}
+    return {kind: count * chip.word_bytes * shares[kind] for kind, count in words.dram.items()}
 
 
 def _share(counted: float | None, zeros: float, chip: Chip) -> float:
@@ -119,14 +120,14 @@ def _share(counted: float | None, zeros: float, chip: Chip) -> float:
 
 
 def _gating(layer: LayerShape, chip: Chip) -> Gating:
-    """Savings of zero gating, which skips the product, the weight read, and the read and write of the partial sum."""
+    """Return the savings of zero gating, which skips a product, its weight read, and a partial sum's read and write."""
     share = layer.input_zeros if layer.zero_products is None else layer.zero_products
     skipped = round(layer.num_macs * share)
     return Gating(products=skipped, energy_saved=skipped * (chip.energy.mac + 3 * chip.energy.register_file))
 
 
 def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
-    """The bottleneck: DRAM if it takes longer than the chip, else the longer of computing and moving words."""
+    """Return the bottleneck: DRAM if it takes longer than the chip, else the longer of computing and moving words."""
     if dram_s > processing_s:
         return "dram"
     moving = parts["filter_load"] + parts["window_load"] + max(parts["input"], parts["partial_sum"])
@@ -134,14 +135,14 @@ def _bound(parts: Mapping[str, int], processing_s: float, dram_s: float) -> str:
 
 
 def _utilisation(macs: int, time_s: float, chip: Chip) -> float:
-    """Share of the PE cycles in that time that multiply."""
+    """Return the share of the PE cycles in that time that multiply."""
     return macs / (chip.num_pes * time_s * chip.clock_hz)
 
 
-def _energy(moved: Accesses, layer: LayerShape, chip: Chip) -> LayerEnergy:
-    """Energy by level and in total, relative to a multiply-accumulate; DRAM uncompressed, as for other dataflows."""
+def _energy(words: Accesses, layer: LayerShape, chip: Chip) -> LayerEnergy:
+    """Return energy by level and in total, relative to a multiply-accumulate; DRAM uncompressed, as for baselines."""
     levels = {"mac": layer.num_macs * chip.energy.mac}
-    levels |= {level: float(cost) for level, cost in moved.energy(chip).items()}
+    levels |= {level: float(cost) for level, cost in words.energy(chip).items()}
     total = sum(levels.values())
     return LayerEnergy(**levels, total=total, per_mac=total / layer.num_macs)
 
@@ -153,8 +154,8 @@ def _total(rows: Sequence[LayerCost], chip: Chip) -> Cost:
     macs, time_s, processing_s = summed("macs"), summed("time_s"), summed("processing_s")
     by_dataflow = None
     if all(row.energy_by_dataflow is not None for row in rows):
-        found = [row.energy_by_dataflow or {} for row in rows]
-        by_name = {name: _summed([energies[name] for energies in found], macs) for name in found[0]}
+        by_layer = [row.energy_by_dataflow or {} for row in rows]
+        by_name = {name: _summed([energies[name] for energies in by_layer], macs) for name in by_layer[0]}
         least = by_name[ROW_STATIONARY].total
         by_dataflow = {
             name: changed(energy, over_row_stationary=energy.total / least) for name, energy in by_name.items()
@@ -180,10 +181,10 @@ def _total(rows: Sequence[LayerCost], chip: Chip) -> Cost:
     )
 
 
-def _summed_accesses(found: Sequence[AccessCounts]) -> AccessCounts:
+def _summed_accesses(layers: Sequence[AccessCounts]) -> AccessCounts:
     def level(name: str) -> dict[str, int]:
-        words: list[dict[str, int]] = [getattr(one, name) for one in found]
-        return {kind: sum(one[kind] for one in words) for kind in words[0]}
+        by_layer: list[dict[str, int]] = [getattr(counts, name) for counts in layers]
+        return {kind: sum(counts[kind] for counts in by_layer) for kind in by_layer[0]}
 
     return AccessCounts(**{name: level(name) for name in LEVELS})
 

@@ -20,7 +20,7 @@ class Event:
 
     cycle: int
     last_cycle: int
-    number: int  # of the pass
+    number: int  # of the pass (its index)
     place: Place
     operation: str  # one of OPERATIONS; sum adds up a column
     left: Number | None  # a weight, or the sum so far
@@ -55,7 +55,7 @@ def events(simulation: Simulation) -> Iterator[Event]:
 
 
 def count_events(simulation: Simulation) -> int:
-    """Number of events: every operation, and a send for every partial sum that moves to another PE."""
+    """Return the number of events: every operation, and a send for every partial sum that moves to another PE."""
     plan, shape = simulation.plan, simulation.plan.shape
     sends = 0 if plan.is_serial else shape.num_outputs * (shape.kernel_height - plan.num_folds)
     return shape.num_multiplications + shape.num_additions + sends

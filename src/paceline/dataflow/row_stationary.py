@@ -1,24 +1,31 @@
-"""Row-stationary dataflow in closed form: accesses per memory level and cycles of a mapping.
+"""Row-stationary dataflow in closed form: accesses and cycles of a mapping, and the search for the best mapping.
 
 A mapping has seven parameters, named as in the Eyeriss papers: m filters and n images whose partial sums are in the
 buffer, e output rows at a time, p filters and q channels in each PE, r sets of PEs on different channels and t sets on
-different filters. All functions accept plain numbers and arrays of candidates.
+different filters. Functions accept plain numbers and arrays of candidates. The search evaluates every mapping that fits
+the chip and chooses the best by an objective.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from paceline.dataflow.accesses import Accesses
 from paceline.dataflow.chips import Chip
-from paceline.dataflow.shape import Amount, Shape, ceiling
+from paceline.dataflow.shape import Amount, Shape, ceiling, part_sizes
+from paceline.errors import UsageError, unknown
+
+DEFAULT_OBJECTIVE = "dram-delay"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mapping:
-    """Layout of a layer in space and time."""
+    """Layout of a layer on the array and in time, or arrays with one entry per candidate."""
 
     m: Amount
     n: Amount
@@ -54,8 +61,8 @@ class Rounds:
             buffered=ceiling(shape.num_filters, mapping.m),
             channels=ceiling(shape.num_channels, mapping.q * mapping.r),
             input_rows=shape.rows.read_in_strips(mapping.e),
-            filter_sets=_sets_at_work(shape.num_filters, mapping.p, mapping.t),
-            channel_sets=_sets_at_work(shape.num_channels, mapping.q, mapping.r),
+            filter_sets=_busy_sets(shape.num_filters, mapping.p, mapping.t),
+            channel_sets=_busy_sets(shape.num_channels, mapping.q, mapping.r),
         )
 
     @property
@@ -82,7 +89,7 @@ def filter_bytes(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
 
 
 def accesses(shape: Shape, mapping: Mapping) -> Accesses:
-    """Words moved at every level for one group of a layer."""
+    """Return the words moved at every level for one group of a layer."""
     rounds = Rounds.of(shape, mapping)
     weights = shape.num_filters * shape.weights_per_output
     outputs, macs = shape.num_outputs, shape.num_multiplications
@@ -111,14 +118,14 @@ def accesses(shape: Shape, mapping: Mapping) -> Accesses:
 
 
 def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
-    """Cycles of one group by cause; `compute`, `input` and `partial_sum` overlap.
+    """Return the cycles of one group by cause; `compute`, `input` and `partial_sum` overlap.
 
     A pass begins with loading filters and the first window of inputs, which is not overlapped: a PE has room for one
     set of them. The remaining inputs and the partial sums are transferred while the PEs multiply.
     """
     rounds = Rounds.of(shape, mapping)
-    filters = _in_turns(shape.num_filters, mapping.p, mapping.t)
-    channels = _in_turns(shape.num_channels, mapping.q, mapping.r)
+    filters = _items_per_pe(shape.num_filters, mapping.p, mapping.t)
+    channels = _items_per_pe(shape.num_channels, mapping.q, mapping.r)
     compute = filters * channels * shape.kernel_width * shape.output_width * shape.num_images * rounds.strips
     weights = shape.num_filters * shape.weights_per_output * rounds.filter_loads
     window = shape.num_channels * shape.kernel_width * rounds.input_rows * rounds.filters * rounds.images
@@ -134,16 +141,128 @@ def cycles(shape: Shape, mapping: Mapping, chip: Chip) -> dict[str, Amount]:
 
 
 def total_cycles(parts: dict[str, Amount]) -> Amount:
+    """Add up cycles by cause; of the overlapping causes only the longest counts."""
     flowing = np.maximum(np.maximum(parts["compute"], parts["input"]), parts["partial_sum"])
     return flowing + parts["filter_load"] + parts["window_load"]
 
 
-def _sets_at_work(whole: int, inner: Amount, sets: Amount) -> Amount:
+def _busy_sets(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Number of busy sets, summed over all rounds; the last round may need fewer."""
     return whole // (inner * sets) * sets + np.minimum(whole % (inner * sets), sets)
 
 
-def _in_turns(whole: int, inner: Amount, sets: Amount) -> Amount:
+def _items_per_pe(whole: int, inner: Amount, sets: Amount) -> Amount:
     """Number of filters or channels that a PE processes in all rounds; the last round may be shorter."""
     rest = whole % (inner * sets)
     return whole // (inner * sets) * inner + ceiling(rest, sets)
+
+
+def _energy(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    return sum(accesses(shape, mapping).energy(chip).values()) + shape.num_multiplications * chip.energy.mac
+
+
+def _time(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    """Return the cycles on the chip, without the time of DRAM, which depends on the data."""
+    return total_cycles(cycles(shape, mapping, chip))
+
+
+# The chosen mapping minimises one of these. None depends on the data: zeros are not known in advance.
+OBJECTIVES: dict[str, Callable[[Shape, Mapping, Chip], Amount]] = {
+    "dram-delay": lambda shape, mapping, chip: accesses(shape, mapping).total("dram") * _time(shape, mapping, chip),
+    "energy-delay": lambda shape, mapping, chip: _energy(shape, mapping, chip) * _time(shape, mapping, chip),
+    "energy": _energy,
+    "time": _time,
+}
+
+
+def check_objective(name: str) -> None:
+    if name not in OBJECTIVES:
+        raise unknown("objective", name, OBJECTIVES)
+
+
+def choose_mapping(name: str, shape: Shape, chip: Chip, objective: str = DEFAULT_OBJECTIVE) -> Mapping:
+    """Return the best mapping of a group of a layer; raise UsageError if none fits."""
+    check_objective(objective)
+    try:
+        return best_mapping(shape, chip, objective)
+    except _Unmappable as problem:
+        raise UsageError(f"layer {name} cannot be mapped onto {chip.name}: {problem}") from None
+
+
+class _Unmappable(Exception):
+    """No mapping fits; the message names the resource that is too small."""
+
+
+@lru_cache(maxsize=256)
+def best_mapping(shape: Shape, chip: Chip, objective: str) -> Mapping:
+    """Return the mapping that minimises the objective; ties are broken by energy."""
+    candidates = _candidates(shape, chip)
+    order = np.lexsort((_energy(shape, candidates, chip), OBJECTIVES[objective](shape, candidates, chip)))
+    return Mapping(**{key: int(values[order[0]]) for key, values in vars(candidates).items()})
+
+
+def _candidates(shape: Shape, chip: Chip) -> Mapping:
+    """Return all mappings that fit, as arrays; raise if there is none."""
+    _check_kernel(shape, chip)
+    per_pe = np.array(list(_pe_choices(shape, chip)), dtype=np.int64)
+    sets = np.array(list(_set_choices(shape, chip)), dtype=np.int64)
+    images = np.array(part_sizes(shape.num_images, shape.num_images), dtype=np.int64)
+    choices = np.indices((len(per_pe), len(sets), len(images))).reshape(3, -1)
+    (p, q), (e, r, t), n = per_pe[choices[0]].T, sets[choices[1]].T, images[choices[2]]
+    mappings = Mapping(m=np.minimum(p * t, shape.num_filters), n=n, e=e, p=p, q=q, r=r, t=t)
+    # Sets that share filters or channels get at least one and no more than their share.
+    fits = (p <= ceiling(shape.num_filters, t)) & (q <= ceiling(shape.num_channels, r))
+    fits &= filter_bytes(shape, mappings, chip) <= chip.buffer.filter_bytes
+    fits &= buffer_banks(shape, mappings, chip) <= chip.buffer.banks
+    if not fits.any():
+        raise _Unmappable(
+            "even the smallest strip of its output leaves no room for inputs and partial sums in the buffer's "
+            f"{chip.buffer.banks} banks of {chip.buffer.bank_bytes} bytes"
+        )
+    mappings = Mapping(**{key: values[fits] for key, values in vars(mappings).items()})
+    return replace(mappings, m=_most_filters(shape, mappings, chip))
+
+
+def _most_filters(shape: Shape, mapping: Mapping, chip: Chip) -> Amount:
+    """Return the most filters that fit the buffer, all or in whole passes; more of them cost nothing else."""
+    per_filter = mapping.n * mapping.e * shape.output_width * chip.word_bytes
+    free = (chip.buffer.banks - input_banks(shape, mapping, chip)) * chip.buffer.bank_bytes
+    per_pass = mapping.p * mapping.t
+    most = np.minimum(free // per_filter, shape.num_filters).astype(np.int64)
+    return np.where(most == shape.num_filters, most, most // per_pass * per_pass)
+
+
+def _check_kernel(shape: Shape, chip: Chip) -> None:
+    """Raise if the kernel exceeds the rows of the array or the scratch pads of a PE, which no mapping can change."""
+    pads = chip.scratch_pads
+    if shape.kernel_height > chip.rows:
+        problem = f"its {shape.kernel_height} filter rows need as many rows of PEs, but the chip has {chip.rows}"
+    elif shape.kernel_width > pads.input:
+        problem = f"a row of {shape.kernel_width} weights needs as many words for inputs, but a PE has {pads.input}"
+    elif shape.kernel_width > pads.filter:
+        problem = f"a row of {shape.kernel_width} weights does not fit into a PE's {pads.filter} words"
+    else:
+        return
+    raise _Unmappable(problem)
+
+
+def _pe_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int]]:
+    """Yield numbers of filters and channels that fit into the scratch pads of a PE."""
+    pads = chip.scratch_pads
+    for p in part_sizes(shape.num_filters, pads.partial_sum):
+        for q in part_sizes(shape.num_channels, pads.input // shape.kernel_width):
+            if p * q * shape.kernel_width <= pads.filter:
+                yield p, q
+
+
+def _set_choices(shape: Shape, chip: Chip) -> Iterator[tuple[int, int, int]]:
+    """Yield output rows per set, sets on different channels and sets on different filters that fit the array.
+
+    A set wider than the array is split into pieces placed below each other.
+    """
+    down = chip.rows // shape.kernel_height
+    for e in part_sizes(shape.output_height, shape.output_height):
+        room = down * (chip.columns // e) if e <= chip.columns else down // math.ceil(e / chip.columns)
+        for r in part_sizes(shape.num_channels, room):
+            for t in part_sizes(shape.num_filters, room // r):
+                yield e, r, t

@@ -13,11 +13,23 @@ from numpy.typing import NDArray
 
 from paceline.errors import UsageError
 
-Amount = Any  # a number, or an array with one entry per candidate
+Amount = Any  # a number, or an array with one entry per candidate mapping
 
 
 def ceiling(whole: Amount, part: Amount) -> Amount:
+    """Return the number of parts that cover the whole: their quotient, rounded up."""
     return -(-whole // part)
+
+
+def part_sizes(whole: int, most: int) -> list[int]:
+    """Return the smallest part sizes, up to `most`, that divide a whole into 1, 2, 3, ... rounds."""
+    sizes = []
+    part = min(whole, most)
+    while part:
+        part = ceiling(whole, ceiling(whole, part))  # the smallest that needs as few rounds
+        sizes.append(part)
+        part -= 1
+    return sizes[::-1]
 
 
 @dataclass(frozen=True, kw_only=True)

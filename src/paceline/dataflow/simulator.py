@@ -1,7 +1,8 @@
-"""Simulator: runs a convolution on the PE array, pass by pass, with numpy arrays over all PEs."""
+"""Simulator: run a convolution on the PE array, pass by pass, with numpy arrays over all PEs."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +31,6 @@ class PEArray:
         # arbitrary pixels and are never read back.
         self.filters, self.inputs = load(plan, one, images, filters)
         self.partial_sums: Matrix = np.zeros((*self.inputs.shape[:3], self._num_outputs), dtype=images.dtype)
-        self.product: Matrix = self.partial_sums
         self.column_sums: Matrix = self.partial_sums[:, 0]  # strip, column, output: in the first PE of each column
 
     @property
@@ -44,28 +44,9 @@ class PEArray:
         end = tap + (self._num_outputs - 1) * self._stride + 1
         return np.asarray(self.inputs[:, :, :, lane, tap : end : self._stride])
 
-    def multiply(self, lane: int, tap: int) -> None:
-        weight = self.filters[:, :, None, lane, tap, None]
-        self.product = weight * self.window(lane, tap)
-
-    def accumulate(self, *, is_first: bool) -> None:
-        """Add the product to the partial sum, or start the sum with the first product."""
-        if is_first:
-            self.partial_sums = self.product
-        else:
-            self.partial_sums = self.partial_sums + self.product
-
-    def begin_column_sums(self) -> None:
-        """Start the column sums with the partial sums of the first PE of each column."""
-        self.column_sums = np.asarray(self.partial_sums[:, 0])
-
-    def receive(self, row: int) -> None:
-        """Add the partial sums of a row to the column sums."""
-        self.column_sums = self.column_sums + self.partial_sums[:, row]
-
-    def add_carried(self, carried: Matrix) -> None:
-        """Add the sums of an earlier fold to the column sums."""
-        self.column_sums = self.column_sums + carried
+    def multiply(self, lane: int, tap: int) -> Matrix:
+        """Return the products of a weight of each PE."""
+        return np.asarray(self.filters[:, :, None, lane, tap, None] * self.window(lane, tap))
 
 
 def _load_rows(plan: Placement, one: Pass, images: Matrix, filters: Matrix) -> tuple[Matrix, Matrix]:
@@ -131,7 +112,7 @@ class Simulation:
 
     @cached_property
     def output(self) -> Matrix:
-        """The result, with axes images, filters, rows, columns."""
+        """The convolution's result, with axes images, filters, rows, columns."""
         output = self._empty()
         for _ in self._run(output, is_recorded=False):
             pass
@@ -191,22 +172,20 @@ class Simulation:
     def _multiply(self, record: Record, *, is_recorded: bool) -> None:
         pes = record.pes
         for number, (lane, tap) in enumerate(pes.taps):
-            pes.multiply(lane, tap)
-            pes.accumulate(is_first=number == 0)
+            product = pes.multiply(lane, tap)
+            pes.partial_sums = pes.partial_sums + product if number else product
             if is_recorded:
-                record.products.append(pes.product)
+                record.products.append(product)
                 record.partial_sums.append(pes.partial_sums)
 
     def _sum_columns(self, record: Record, *, is_recorded: bool) -> None:
+        """Add up each column in its first PE: the partial sums of all rows, then those of an earlier fold."""
         pes = record.pes
-        pes.begin_column_sums()
-        sums = [pes.column_sums]
-        for row in range(1, pes.partial_sums.shape[1]):
-            pes.receive(row)
-            sums.append(pes.column_sums)
+        first, *others = (pes.partial_sums[:, row] for row in range(pes.partial_sums.shape[1]))
         if record.carried is not None:
-            pes.add_carried(record.carried)
-            sums.append(pes.column_sums)
+            others.append(record.carried)
+        sums = list(itertools.accumulate(others, initial=np.asarray(first)))
+        pes.column_sums = sums[-1]
         if is_recorded:
             record.column_sums.extend(sums)
 
@@ -214,11 +193,11 @@ class Simulation:
 def _gather(output: Matrix, one: Pass) -> Matrix:
     """Return the partial sums of an earlier fold for a pass; missing columns of a short strip are zero."""
     width = max(strip.num_columns for strip in one.strips)
-    kept = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)
+    sums = np.zeros((len(one.strips), width, output.shape[3]), dtype=output.dtype)
     for index, strip in enumerate(one.strips):
         rows = slice(strip.first_row, strip.first_row + strip.num_columns)
-        kept[index, : strip.num_columns] = output[strip.image, strip.filter, rows]
-    return kept
+        sums[index, : strip.num_columns] = output[strip.image, strip.filter, rows]
+    return sums
 
 
 def _scatter(sums: Matrix, output: Matrix, one: Pass) -> None:

@@ -68,12 +68,12 @@ class Schedule:
 
     @property
     def worker_busy(self) -> NDArray[np.bool_]:
-        """Whether a PE other than the first of its column is busy, per cycle."""
+        """Return for each cycle whether a PE other than the first of its column is busy."""
         return self._busy(self._worker_spans)
 
     @property
     def adder_busy(self) -> NDArray[np.bool_]:
-        """Whether the first PE of a column is busy, per cycle."""
+        """Return for each cycle whether the first PE of a column is busy."""
         return self._busy(self._adder_spans)
 
     @cached_property
@@ -86,7 +86,7 @@ class Schedule:
 
     @property
     def _worker_spans(self) -> tuple[Cycles, Cycles]:
-        """Start and end cycles of the operations."""
+        """Return start and end cycles of the operations."""
         starts = np.concatenate([self.multiply_start.ravel(), self.add_start.ravel()])
         lengths = np.repeat([self.multiply_cycles, self.add_cycles], [self.multiply_start.size, self.add_start.size])
         return starts, starts + lengths
@@ -105,7 +105,7 @@ class Schedule:
 
 
 def _covered(spans: tuple[Cycles, Cycles]) -> int:
-    """Number of cycles covered by at least one operation."""
+    """Return the number of cycles in which at least one operation runs."""
     order = np.argsort(spans[0], kind="stable")
     starts, ends = spans[0][order], np.maximum.accumulate(spans[1][order])
     gaps = np.maximum(starts[1:] - ends[:-1], 0)
@@ -152,29 +152,29 @@ def _pipelined(timing: Timing, outputs: int, taps: int, sums: int) -> tuple[Cycl
     multiply, add = timing.multiply_cycles, timing.add_cycles
     multiply_start = np.zeros((outputs, taps), dtype=np.int64)
     add_start = np.zeros((outputs, taps - 1), dtype=np.int64)
-    free_multiplier = free_adder = taken = 0
+    free_multiplier = free_adder = accepted = 0  # accepted: when the adder took the last product
     for output in range(outputs):
         for tap in range(taps):
-            start = max(free_multiplier, taken - multiply)
+            start = max(free_multiplier, accepted - multiply)
             multiply_start[output, tap] = start
-            free_multiplier = taken = start + multiply
+            free_multiplier = accepted = start + multiply
             if tap:
-                taken = max(free_multiplier, free_adder)
-                add_start[output, tap - 1] = taken
-                free_adder = taken + add
+                accepted = max(free_multiplier, free_adder)
+                add_start[output, tap - 1] = accepted
+                free_adder = accepted + add
     done = (add_start[:, -1] + add) if taps > 1 else (multiply_start[:, -1] + multiply)
     return multiply_start, add_start, _in_gaps(add_start.ravel(), done, sums, add)
 
 
-def _in_gaps(taken: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
+def _in_gaps(own_starts: Cycles, ready: Cycles, sums: int, length: int) -> Cycles:
     """Return the earliest starts of the column's sums, in order, that do not overlap the PE's own additions."""
     starts = np.zeros((len(ready), sums), dtype=np.int64)
     free, index = 0, 0
     for output, since in enumerate(ready):
         for number in range(sums):
             start = max(free, int(since))
-            while index < len(taken) and taken[index] < start + length:
-                start = max(start, int(taken[index]) + length)
+            while index < len(own_starts) and own_starts[index] < start + length:
+                start = max(start, int(own_starts[index]) + length)
                 index += 1
             starts[output, number] = start
             free = start + length

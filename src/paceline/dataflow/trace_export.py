@@ -18,20 +18,10 @@ from paceline.results.value import Json
 
 SCHEMA = 1
 MAX_EVENTS = 20_000_000  # a few gigabytes; also the limit on cycles, each of which is a line in a .vcd
-COLUMNS: tuple[str, ...] = (
-    "cycle",
-    "last_cycle",
-    "pass",
-    "row",
-    "column",
-    "operation",
-    "left",
-    "right",
-    "result",
-    "image",
-    "filter",
+COLUMNS = (
+    *("cycle", "last_cycle", "pass", "row", "column", "operation", "left", "right", "result", "image", "filter"),
+    *("output_row", "output_column", "loads", "from_row", "from_column", "to_row", "to_column", "is_complete"),
 )
-COLUMNS += ("output_row", "output_column", "loads", "from_row", "from_column", "to_row", "to_column", "is_complete")
 
 
 def check_trace_file(target: str) -> None:
@@ -75,7 +65,7 @@ def event_row(event: Event) -> Json:
 def _write_csv(simulation: Simulation, file: TextIO) -> int:
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    return _each(events(simulation), lambda event: writer.writerow(event_row(event)))
+    return _for_each(events(simulation), lambda event: writer.writerow(event_row(event)))
 
 
 def _write_json(simulation: Simulation, file: TextIO) -> int:
@@ -83,8 +73,8 @@ def _write_json(simulation: Simulation, file: TextIO) -> int:
     plan = simulation.plan
     head = {"schema": SCHEMA, "model": plan.timing.model, "cycles": simulation.cycles, "array": list(plan.array)}
     file.write(json.dumps(head)[:-1] + ', "events": [')
-    separators = _separators()
-    count = _each(events(simulation), lambda event: file.write(next(separators) + json.dumps(event_row(event))))
+    separators = itertools.chain(["\n"], itertools.repeat(",\n"))
+    count = _for_each(events(simulation), lambda event: file.write(next(separators) + json.dumps(event_row(event))))
     file.write("\n]}\n")
     return count
 
@@ -95,22 +85,17 @@ def _write_waves(simulation: Simulation, file: TextIO) -> int:
         file,
         places=simulation.plan.places,
         cycles=simulation.cycles,
-        is_whole=simulation.operands.images.dtype.kind == "i",
+        has_integers=simulation.operands.images.dtype.kind == "i",
     )
 
 
-def _each(found: Iterable[Event], write: Callable[[Event], object]) -> int:
+def _for_each(found: Iterable[Event], write: Callable[[Event], object]) -> int:
+    """Call `write` with every event; return their number."""
     count = 0
     for event in found:
         write(event)
         count += 1
     return count
-
-
-def _separators() -> Iterator[str]:
-    yield "\n"
-    while True:
-        yield ",\n"
 
 
 _WRITERS: dict[str, Callable[[Simulation, TextIO], int]] = {
@@ -128,7 +113,7 @@ SIGNALS = ("operation", "left", "right", "result")
 Key = tuple[int, int, str]  # row, column, unit
 
 
-def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, is_whole: bool) -> int:
+def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], cycles: int, has_integers: bool) -> int:
     """Write events, ordered by cycle, as a value change dump; return their number.
 
     Time t is the start of cycle t + 1. An idle unit keeps its last operands. Integers are 64-bit vectors, so that none
@@ -139,22 +124,19 @@ def write_vcd(found: Iterable[Event], file: TextIO, *, places: Sequence[Place], 
         key: [_identifier(number) for number in range(base, base + len(SIGNALS))]
         for base, key in zip(itertools.count(1, len(SIGNALS)), keys, strict=False)
     }
-    file.writelines(_header(names, places, is_whole=is_whole))
-    changes = _Changes(file, names, is_whole=is_whole)
-    count = 0
-    for event in found:
-        changes.start(event)
-        count += 1
+    file.writelines(_header(names, places, has_integers=has_integers))
+    changes = _ChangeWriter(file, names, has_integers=has_integers)
+    count = _for_each(found, changes.start)
     changes.finish(cycles)
     return count
 
 
-def _header(names: dict[Key, list[str]], places: Sequence[Place], *, is_whole: bool) -> Iterator[str]:
+def _header(names: dict[Key, list[str]], places: Sequence[Place], *, has_integers: bool) -> Iterator[str]:
     yield "$comment a row-stationary array, one time unit per cycle; operation: 0 idle, "
     yield ", ".join(f"{code} {name}" for name, code in CODES.items()) + " $end\n"
     yield "$timescale 1 ns $end\n$scope module array $end\n"
     yield f"$var integer 64 {_identifier(0)} cycle $end\n"
-    value = "integer 64" if is_whole else "real 64"
+    value = "integer 64" if has_integers else "real 64"
     for row, column in places:
         yield f"$scope module pe_{row}_{column} $end\n"
         for unit in UNITS.values():
@@ -166,25 +148,25 @@ def _header(names: dict[Key, list[str]], places: Sequence[Place], *, is_whole: b
     yield "$upscope $end\n$enddefinitions $end\n"
 
 
-def _change(value: Number, identifier: str, *, is_whole: bool) -> str:
+def _change(value: Number, identifier: str, *, has_integers: bool) -> str:
     """Format a value change; negative integers are in two's complement."""
-    return f"b{int(value) % 2**64:b} {identifier}\n" if is_whole else f"r{value:.17g} {identifier}\n"
+    return f"b{int(value) % 2**64:b} {identifier}\n" if has_integers else f"r{value:.17g} {identifier}\n"
 
 
-class _Changes:
+class _ChangeWriter:
     """Writes changes in order of time, each signal at most once per time; pending ends of operations are queued."""
 
-    def __init__(self, file: TextIO, names: dict[Key, list[str]], *, is_whole: bool) -> None:
+    def __init__(self, file: TextIO, names: dict[Key, list[str]], *, has_integers: bool) -> None:
         self._file = file
         self._names = names
-        self._is_whole = is_whole
+        self._is_whole = has_integers
         self._ends: list[tuple[int, Key]] = []
         self._until: dict[Key, int] = {}
         self._time = 0
         self._pending: dict[str, str] = {}
         for operation, *operands in names.values():
             self._pending[operation] = f"b0 {operation}\n"
-            self._pending |= {one: _change(0, one, is_whole=is_whole) for one in operands}
+            self._pending |= {one: _change(0, one, has_integers=has_integers) for one in operands}
 
     def start(self, event: Event) -> None:
         key = (*event.place, UNITS[event.operation])
@@ -193,7 +175,7 @@ class _Changes:
         self._pending[operation] = f"b{CODES[event.operation]:b} {operation}\n"
         for identifier, value in zip(operands, (event.left, event.right, event.result), strict=True):
             if value is not None:
-                self._pending[identifier] = _change(value, identifier, is_whole=self._is_whole)
+                self._pending[identifier] = _change(value, identifier, has_integers=self._is_whole)
         self._until[key] = max(event.last_cycle, event.cycle)
         heapq.heappush(self._ends, (self._until[key], key))
 

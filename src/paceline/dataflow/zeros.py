@@ -1,4 +1,4 @@
-"""Zeros in the actual inputs of layers: their share, the compressed size, and the products that they save."""
+"""Zeros in the actual inputs of layers: their share, the compressed size, and the share of products that are zero."""
 
 from __future__ import annotations
 
@@ -17,42 +17,41 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Statistics of a layer's input: share of zeros, compressed share, and share of products that are zero."""
+class InputZeros:
+    """Zeros in a layer's input."""
 
-    zeros: float
-    share: float
-    products: float
+    zeros: float  # share of its values
+    compressed: float  # compressed size over plain size
+    zero_products: float  # share of the layer's products
 
 
-def look_at(values: Tensor, chip: Chip) -> Seen:
+def measure_linear_input(values: Tensor, chip: Chip) -> InputZeros:
     """Measure the input of a linear layer."""
     zeros = float((values == 0).double().mean())
-    return Seen(zeros, encoded_share(values.numpy(), chip), zeros)
+    return InputZeros(zeros, encoded_share(values.numpy(), chip), zeros)
 
 
-def look_at_images(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> Seen:
+def measure_conv_input(values: Tensor, chip: Chip, *, kernel: Pair, stride: Pair, padding: Pair) -> InputZeros:
     """Measure the input of a convolution, channels first; products with the zeros of its padding count too."""
     is_zero = (values == 0).double()
     down, across = padding
     padded = functional.pad(is_zero, (across, across, down, down), value=1.0)
     ones = torch.ones(1, padded.shape[1], *kernel, dtype=torch.float64)
     windows = functional.conv2d(padded, ones, stride=stride)
-    return Seen(
-        float(is_zero.mean()), encoded_share(values.contiguous().numpy(), chip), float(windows.mean()) / ones.numel()
-    )
+    compressed = encoded_share(values.contiguous().numpy(), chip)
+    return InputZeros(float(is_zero.mean()), compressed, float(windows.mean()) / ones.numel())
 
 
-def with_zeros(layers: Sequence[LayerShape], seen: Sequence[Seen]) -> list[LayerShape]:
-    """Set each layer's statistics; an output has the next layer's; the last one, its own input's."""
+def with_zeros(layers: Sequence[LayerShape], measured: Sequence[InputZeros]) -> list[LayerShape]:
+    """Set each layer's zeros; an output has those of the next layer's input, and the last output those of its input."""
     return [
         replace(
             layer,
             input_zeros=own.zeros,
             output_zeros=following.zeros,
-            input_share=own.share,
-            output_share=following.share,
-            zero_products=own.products,
+            input_share=own.compressed,
+            output_share=following.compressed,
+            zero_products=own.zero_products,
         )
-        for layer, own, following in zip(layers, seen, [*seen[1:], seen[-1]], strict=True)
+        for layer, own, following in zip(layers, measured, [*measured[1:], measured[-1]], strict=True)
     ]

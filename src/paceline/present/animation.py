@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from paceline.dataflow.describe import holdings, number_text
 from paceline.dataflow.pe_events import OPERATIONS, Event, count_events, events
 from paceline.dataflow.placement import Pass
+from paceline.dataflow.simulation_results import number_text, pe_contents
 from paceline.dataflow.simulator import Simulation
 from paceline.errors import UsageError
 from paceline.present.html import policy_for, render_template, template_file, write_whole
@@ -78,7 +78,7 @@ def _pass(simulation: Simulation, one: Pass) -> Json:
             "input_row": held.input_row,
             "output_row": held.output_row,
         }
-        for held in holdings(simulation, one)
+        for held in pe_contents(simulation, one)
     ]
     return {"start": one.start_cycle, "whole_kernel": simulation.plan.is_serial, "pes": found}
 

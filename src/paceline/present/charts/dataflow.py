@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from paceline.dataflow.access_counts import conv_accesses
 from paceline.dataflow.chips import load_chip
+from paceline.dataflow.simulation_results import conv_accesses
 from paceline.dataflow.simulator import Simulation
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
 from paceline.present.charts.registry import chart

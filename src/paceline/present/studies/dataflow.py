@@ -9,9 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
-from paceline.dataflow.describe import Holding, about, holdings, number_text, output_text, summary
 from paceline.dataflow.pe_events import Event, count_events, events
 from paceline.dataflow.pe_events import Place as PE
+from paceline.dataflow.simulation_results import (
+    PEContents,
+    number_text,
+    output_text,
+    pe_contents,
+    placement_lines,
+    summary,
+)
 from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import MODELS
 from paceline.errors import UsageError
@@ -32,7 +39,7 @@ LEVELS = {"registers": "register_file", "neighbours": "neighbour", "buffer": "bu
 
 
 def about_conv(simulation: Simulation) -> str:
-    return f"{'; '.join([*about(simulation), summary(simulation)])}."
+    return f"{'; '.join([*placement_lines(simulation), summary(simulation)])}."
 
 
 def check_conv_charts(simulation: Simulation) -> None:
@@ -57,7 +64,7 @@ def conv_page(simulation: Simulation) -> Page:
 
 def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> None:
     """Print the values of every PE, the events of every cycle, and the output."""
-    for line in about(simulation):
+    for line in placement_lines(simulation):
         say(console, line)
     if simulation.plan.num_passes > 1:
         say(console, f"Values of PEs in the first of {simulation.plan.num_passes:,} passes:")
@@ -87,12 +94,12 @@ def _other_models(simulation: Simulation) -> str:
     return "Other models: " + ", ".join(f"{model} {cycles:,}" for model, cycles in others.items()) + " cycles"
 
 
-def _holdings(simulation: Simulation) -> Table[Holding]:
+def _holdings(simulation: Simulation) -> Table[PEContents]:
     """The filter row and the input row of each PE in the first pass, and whose partial sums it has."""
     is_serial = simulation.plan.is_serial
     first = next(simulation.plan.passes())
     num_pes = first.num_columns * simulation.plan.set_rows
-    columns: list[Column[Holding]] = [
+    columns: list[Column[PEContents]] = [
         Column(title="PE", text=lambda one: _name(one.place), is_number=False),
         Column(
             title="filter row",
@@ -113,7 +120,7 @@ def _holdings(simulation: Simulation) -> Table[Holding]:
         ),
     ]
     more = [f"... {num_pes - MANY_ROWS} more"] if num_pes > MANY_ROWS else []
-    rows = list(itertools.islice(holdings(simulation, first), MANY_ROWS))
+    rows = list(itertools.islice(pe_contents(simulation, first), MANY_ROWS))
     return Table(columns=columns, rows=rows, notes=more)
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataflow_reference import arrays, axes, convolutions, shaped, timings
-from paceline.dataflow.access_counts import conv_accesses
 from paceline.dataflow.chips import load_chip
 from paceline.dataflow.matrices import make_operands, read_matrix
 from paceline.dataflow.row_stationary import Mapping, accesses, cycles, total_cycles
 from paceline.dataflow.shape import ConvAxis, Shape
+from paceline.dataflow.simulation_results import conv_accesses
 from paceline.dataflow.simulator import Simulation
 from paceline.dataflow.timing import Timing
 from properties import examples
