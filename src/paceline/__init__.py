@@ -47,53 +47,25 @@ if TYPE_CHECKING:
     from paceline.train.allocator import keep_memory
 
 # Imported on first use, so that `paceline --help` does not import torch.
-_HOME = {
-    "compare": "api",
-    "run": "api",
-    "scale": "api",
-    "sweep": "api",
-    "tune": "api",
-    "Codec": "codecs",
-    "TensorSpec": "codecs",
-    "Comm": "comm",
-    "Operation": "comm",
-    "Data": "data",
-    "Dataset": "data",
-    "PacelineError": "errors",
-    "RunError": "errors",
-    "UsageError": "errors",
-    "WorkerError": "errors",
-    "finish": "library",
-    "init": "library",
-    "load_state_dict": "library",
-    "no_sync": "library",
-    "parallel": "library",
-    "rank": "library",
-    "shard": "library",
-    "state_dict": "library",
-    "world_size": "library",
-    "Recipe": "recipe",
-    "load_recipe": "recipe",
-    "Accumulating": "strategies",
-    "Asynchronous": "strategies",
-    "BufferEstimate": "strategies",
-    "Drifting": "strategies",
-    "GradientAveraging": "strategies",
-    "GradientPolicy": "strategies",
-    "Guarantee": "strategies",
-    "Periodic": "strategies",
-    "Servers": "strategies",
-    "Strategy": "strategies",
-    "Worker": "strategies",
-    "WrappedModel": "strategies",
-    "keep_memory": "train.allocator",
+_NAMES = {
+    "api": "compare run scale sweep tune",
+    "codecs": "Codec TensorSpec",
+    "comm": "Comm Operation",
+    "data": "Data Dataset",
+    "errors": "PacelineError RunError UsageError WorkerError",
+    "library": "finish init load_state_dict no_sync parallel rank shard state_dict world_size",
+    "recipe": "Recipe load_recipe",
+    "strategies": "Accumulating Asynchronous BufferEstimate Drifting GradientAveraging GradientPolicy Guarantee "
+    "Periodic Servers Strategy Worker WrappedModel",
+    "train.allocator": "keep_memory",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"paceline.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"paceline.{_MODULES[name]}"), name)
 
 
 def _register_backend() -> None:

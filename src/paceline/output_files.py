@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-SYSTEM = {"dev", "proc"}  # entries there are never plain files, even if they look like it
+SYSTEM_FOLDERS = {"dev", "proc"}  # entries there are never plain files, even if they look like it
 
 
 @contextmanager
-def whole_file(target: str | Path) -> Iterator[TextIO]:
+def atomic_file(target: str | Path) -> Iterator[TextIO]:
     """Open a text file that replaces `target` when the block succeeds, so that readers never see a partial file.
 
     A symbolic link stays, and its target is replaced. Pipes and devices are written to directly.
@@ -22,18 +22,18 @@ def whole_file(target: str | Path) -> Iterator[TextIO]:
             yield file
         return
     path = Path(os.path.realpath(target))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
             yield file
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
         with suppress(OSError):  # on a read-only disk there is nothing to remove
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
 def is_stream(target: str | Path) -> bool:
     """Whether a path exists and is not a plain file: a pipe, a device or similar."""
     path = Path(target)
-    return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM)
+    return path.exists() and (not path.is_file() or path.absolute().parts[1] in SYSTEM_FOLDERS)

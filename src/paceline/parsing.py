@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from paceline.errors import UsageError
@@ -13,8 +13,9 @@ from paceline.errors import UsageError
 T = TypeVar("T")
 Table = dict[str, Any]  # a TOML table: plain values, lists and nested tables
 
-LARGEST_WHOLE = 2**64  # what TOML, numpy and torch's seeds can hold; Python itself cannot print 5,000 digits
+LARGEST_WHOLE = 2**64  # limit of TOML, numpy and torch's seeds; Python itself cannot print 5,000 digits
 MOST_LEVELS = 32  # of nested tables and lists
+TYPE_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -94,31 +95,31 @@ def read_toml_value(text: str, what: str) -> Any:
 
 
 def _bounded_toml(text: str, what: str) -> Table:
-    try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        raise
-    except RecursionError:
-        raise UsageError(_too_deep(what)) from None
-    except ValueError:  # from Python's limit on the digits of a number
-        raise UsageError(_too_large(what)) from None
-    _check(found, what, levels=MOST_LEVELS)
-    return found
+    table: Table = _load(tomllib.loads, text, what)
+    _check_limits(table, what, levels=MOST_LEVELS)
+    return table
 
 
 def read_json(text: str, what: str) -> Any:
     """Parse JSON; `what` names it in errors."""
     try:
-        return json.loads(text)
+        return _load(json.loads, text, what)
     except json.JSONDecodeError as error:
         raise UsageError(f"{what} is not JSON: {error}") from None
+
+
+def _load(load: Callable[[str], Any], text: str, what: str) -> Any:
+    try:
+        return load(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError):
+        raise
     except RecursionError:
         raise UsageError(_too_deep(what)) from None
     except ValueError:  # from Python's limit on the digits of a number
         raise UsageError(_too_large(what)) from None
 
 
-def _check(value: Any, what: str, *, levels: int) -> None:
+def _check_limits(value: Any, what: str, *, levels: int) -> None:
     if isinstance(value, int):
         if abs(value) >= LARGEST_WHOLE:
             raise UsageError(_too_large(what))
@@ -126,7 +127,7 @@ def _check(value: Any, what: str, *, levels: int) -> None:
         if not levels:
             raise UsageError(_too_deep(what))
         for item in value.values() if isinstance(value, dict) else value:
-            _check(item, what, levels=levels - 1)
+            _check_limits(item, what, levels=levels - 1)
 
 
 def _too_deep(what: str) -> str:

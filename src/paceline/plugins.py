@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import LARGEST_WHOLE
+from paceline.parsing import LARGEST_WHOLE, TYPE_NAMES
 
 T = TypeVar("T")
 Options = dict[str, bool | int | float | str | None]  # of a strategy or a codec, by name
@@ -109,10 +109,7 @@ def _convert(what: str, hint: Any, text: str) -> Any:
             raise ValueError("it is too large")
         return value
     except ValueError:
-        raise UsageError(f"{what} must be {_TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
-
-
-_TYPE_NAMES = {int: "a whole number", float: "a number"}
+        raise UsageError(f"{what} must be {TYPE_NAMES.get(hint, hint.__name__)}, not {text!r}") from None
 
 
 def _load_file(path_text: str, kind: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Files that are written whole, and what is no file."""
+"""Output files: written atomically; links, pipes, devices and folders."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from command import run_command
 from paceline.cli.options import check_different, check_target
 from paceline.errors import UsageError
-from paceline.output_files import is_stream, whole_file
+from paceline.output_files import atomic_file, is_stream
 
 CONV = ("dataflow", "conv", "--input", "1 2; 3 4", "--kernel", "1", "--cycles", "0")
 
 
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+def test_a_file_is_complete_or_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("old")
-    with pytest.raises(UnicodeEncodeError), whole_file(file) as target:
+    with pytest.raises(UnicodeEncodeError), atomic_file(file) as target:
         target.writelines(["half", "\ud800"])
     assert file.read_text() == "old"
-    with whole_file(file) as target:
+    with atomic_file(file) as target:
         target.write("new")
         target.flush()
         assert file.read_text() == "old"
@@ -35,7 +35,7 @@ def test_a_link_keeps_pointing_where_it_does(tmp_path: Path) -> None:
     file, link = tmp_path / "real.txt", tmp_path / "link.txt"
     link.symlink_to("real.txt")
     for text in ("made", "replaced"):
-        with whole_file(link) as target:
+        with atomic_file(link) as target:
             target.write(text)
         assert file.read_text() == text
     assert link.is_symlink()
@@ -44,7 +44,7 @@ def test_a_link_keeps_pointing_where_it_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--json", "--trace", "--chart", "--animate"])
 def test_a_pipe_is_written_to(tmp_path: Path, option: str) -> None:
-    """And is still a pipe."""
+    """A pipe is not replaced by a file."""
     pipe = tmp_path / ("pipe.csv" if option == "--trace" else "pipe.html")
     os.mkfifo(pipe)
     read: list[str] = []
@@ -70,7 +70,7 @@ def test_devices_are_streams(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a system without /proc")
 @pytest.mark.parametrize("option", ["--json", "--trace"])
 def test_a_folder_that_takes_no_files_is_said_first(option: str) -> None:
-    """Whatever its rights are."""
+    """A folder is refused whatever its permissions are."""
     said = run_command(*CONV, option, "/proc/result.json", width=200)
     assert (said.code, said.out) == (2, "")
     assert "the folder cannot be written" in said.err

@@ -21,7 +21,7 @@ from paceline.cli.console import PlainConsole
 from paceline.cli.launch_options import host_options as host_options
 from paceline.cli.launch_options import keyword, offering, own_parameters
 from paceline.errors import RunError, UsageError
-from paceline.output_files import is_stream, whole_file
+from paceline.output_files import atomic_file, is_stream
 from paceline.recipe import (
     DEFAULT_RECIPE,
     Changes,
@@ -224,7 +224,7 @@ def write_json(value: Any, target: str) -> None:
         sys.stdout.flush()
         return
     try:
-        with whole_file(target) as file:
+        with atomic_file(target) as file:
             file.write(text)
     except OSError as error:
         raise RunError(f"{target!r} cannot be written: {error.strerror}") from None

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from paceline.dataflow.pe_events import OPERATIONS, Event, Number, Place, count_events, events
 from paceline.dataflow.simulator import Simulation
 from paceline.errors import RunError, UsageError
-from paceline.output_files import whole_file
+from paceline.output_files import atomic_file
 from paceline.results.value import Json
 
 SCHEMA = 1
@@ -48,7 +48,7 @@ def write_trace(simulation: Simulation, target: str) -> int:
     check_trace_file(target)
     check_trace(simulation, target)
     try:
-        with whole_file(target) as file:
+        with atomic_file(target) as file:
             return _WRITERS[Path(target).suffix.lower()](simulation, file)
     except OSError as error:
         raise RunError(f"{target!r} cannot be written: {error.strerror}") from None

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from paceline.errors import UsageError
-from paceline.output_files import whole_file
+from paceline.output_files import atomic_file
 from paceline.present.chart import compact
 from paceline.present.model import Column, Finding, Page, Table, Visibility
 from paceline.runs.store import disk_errors
@@ -149,5 +149,5 @@ def write_whole(output: Path, text: str) -> None:
     """Write a file and the folders on the way to it."""
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(output) as file:
+        with atomic_file(output) as file:
             file.write(text)

@@ -1,4 +1,4 @@
-"""Fields of a recipe: defaults, help texts and bounds, checked at construction."""
+"""Base class of recipe sections, which checks the types and bounds of their fields at construction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import LARGEST_WHOLE
+from paceline.parsing import LARGEST_WHOLE, TYPE_NAMES
 
 
 def option(
@@ -64,12 +64,9 @@ class RecipeSection:
 Changes = dict[str, Any]  # dotted recipe keys with new values; `Recipe.replace` checks their types
 
 
-def hints_of(cls: Any) -> dict[str, Any]:
-    return _resolved_hints(cls)
-
-
 @functools.cache  # resolving hints takes longer than the rest of building a recipe
-def _resolved_hints(cls: Any) -> dict[str, Any]:
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Return the types of a section's fields by name."""
     return typing.get_type_hints(cls)
 
 
@@ -88,11 +85,8 @@ def _coerce(key: str, hint: Any, value: Any) -> Any:
             return tuple(word.strip() for word in words if word.strip())
         raise UsageError(f"{key} must be a list of strings, not {value!r}")
     if type(value) is not hint:
-        raise UsageError(f"{key} must be {_TYPE_NAMES[hint]}, not {value!r}")
+        raise UsageError(f"{key} must be {TYPE_NAMES[hint]}, not {value!r}")
     return value
-
-
-_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 def _check_bounds(key: str, value: Any, metadata: Mapping[str, Any]) -> None:

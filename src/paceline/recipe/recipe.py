@@ -1,4 +1,4 @@
-"""Recipe: all sections with checks across them, changes by dotted key, TOML input and output, built-in recipes."""
+"""The recipe of a run: all sections with checks across them, changes by key, TOML files, built-in recipes."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class Recipe(RecipeSection):
 
     @property
     def batch_size(self) -> int:
-        """Samples per step over all workers."""
+        """Return the number of samples per step over all workers."""
         if self.train.batch_size:
             return self.train.batch_size
         return self.train.worker_batch_size * self.workers if self.train.worker_batch_size else 100
 
     def num_steps(self, num_samples: int) -> int:
-        """Steps until the first of epochs and iterations is reached."""
+        """Return the number of steps until the first of `epochs` and `iterations` is reached."""
         per_epoch = -(-num_samples // self.batch_size)
         epochs, iterations = self.train.epochs, self.train.iterations
         if epochs is None:
@@ -123,15 +123,11 @@ class Recipe(RecipeSection):
         if changes.get("optimizer.name", self.optimizer.name) != self.optimizer.name:
             for name in ("momentum", "nesterov"):  # they apply to the previous optimiser
                 values["optimizer"].pop(name, None)
-        if any(key not in SAME_STORY and value is not None for key, value in changes.items()):
+        if any(key not in KEYS_NOT_DESCRIBED and value is not None for key, value in changes.items()):
             values["description"] = ""  # it describes the previous settings
         if changes.keys() & {"model.name", "data.name"}:
-            model, data = (
-                changes.get(key, old) for key, old in (("model.name", self.model.name), ("data.name", self.data.name))
-            )
-            values["name"] = (
-                f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values that are not strings
-            )
+            model, data = changes.get("model.name", self.model.name), changes.get("data.name", self.data.name)
+            values["name"] = f"{_short(str(model))}-{_short(str(data))}"  # from_dict refuses values other than strings
         for key, value in changes.items():
             section, dot, name = key.partition(".")
             known = dict(recipe_keys())
@@ -153,8 +149,8 @@ EXCLUSIVE = {
     "train.epochs": "train.iterations",
 }
 
-# Keys that can change while a recipe's name and description stay true.
-SAME_STORY = {
+# Keys that a recipe's name and description do not mention.
+KEYS_NOT_DESCRIBED = {
     "strategy",
     "strategies",
     "codec",

@@ -128,17 +128,19 @@ class MeasureConfig(RecipeSection):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig(RecipeSection):
-    """Emulated nodes: their number, and the link, CPU share and memory of each."""
+    """Emulated nodes: their number, and the link, cores and memory of each."""
 
     section: typing.ClassVar[str] = "cluster"
     nodes: int = option(0, "nodes to emulate on this machine (0: none, workers are plain processes)", least=0)
-    cpus: float | None = option(None, "cores of each node, as 0.5; unset: not limited", least=0.01)
-    bandwidth: str = option("", "rate of each node's link in both directions, as 100mbit or 1gbit; empty: not shaped")
-    latency: str = option("", "delay of each node's link, as 1ms; empty: none")
-    loss: str = option("", "share of packets that get lost, as 0.1%; empty: none")
-    memory: str = option("", "most memory of each node, as 2g; empty: not limited")
-    links: tuple[str, ...] = option((), "rates between two nodes, as 0-2:100mbit", is_repeated=True)
-    slow: tuple[str, ...] = option((), "nodes with a part of the others' cores only, as 3:0.5", is_repeated=True)
+    cpus: float | None = option(None, "cores of each node, such as 0.5; unset: not limited", least=0.01)
+    bandwidth: str = option("", "rate of each node's link in both directions, such as 1gbit; empty: not limited")
+    latency: str = option("", "delay of each node's link, such as 1ms; empty: none")
+    loss: str = option("", "share of lost packets, such as 0.1%; empty: none")
+    memory: str = option("", "memory limit of each node, such as 2g; empty: not limited")
+    links: tuple[str, ...] = option((), "rates between two nodes, such as 0-2:100mbit", is_repeated=True)
+    slow: tuple[str, ...] = option(
+        (), "slow nodes with their fraction of the others' cores, such as 3:0.5", is_repeated=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,14 +157,14 @@ class ClusterConfig(RecipeSection):
         words = []
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            for one in value if isinstance(value, tuple) else [value]:
-                if one:
-                    words.append(f"{item.name}={one:g}" if isinstance(one, float) else f"{item.name}={one}")
+            for part in value if isinstance(value, tuple) else [value]:
+                if part:
+                    words.append(f"{item.name}={part:g}" if isinstance(part, float) else f"{item.name}={part}")
         return ",".join(words)
 
     @property
     def bits_per_s(self) -> float | None:
-        """Rate of each node's link, or None if it is not shaped."""
+        """Return the rate of each node's link, or None if it is not limited."""
         return bits_per_s("cluster.bandwidth", self.bandwidth) if self.bandwidth else None
 
     @property
@@ -179,24 +181,24 @@ class ClusterConfig(RecipeSection):
 
     @property
     def link_bits_per_s(self) -> dict[tuple[int, int], float]:
-        """Rates between pairs of nodes, the smaller number first."""
-        found: dict[tuple[int, int], float] = {}
+        """Return the rates between pairs of nodes, the smaller number first."""
+        rates: dict[tuple[int, int], float] = {}
         for word in self.links:
             pair, _, rate = word.partition(":")
             ends = pair.split("-")
             if len(ends) != 2 or not rate or any(whole_number(end) is None for end in ends):
                 raise UsageError(f"cluster.links {word!r} is not two nodes and a rate such as 0-2:100mbit")
             first, second = sorted(self._node("links", word, end) for end in ends)
-            if first == second or (first, second) in found:
+            if first == second or (first, second) in rates:
                 reason = "joins a node with itself" if first == second else "is the second for the same two nodes"
                 raise UsageError(f"cluster.links {word!r} {reason}")
-            found[first, second] = bits_per_s("cluster.links", rate)
-        return found
+            rates[first, second] = bits_per_s("cluster.links", rate)
+        return rates
 
     @property
     def slowness(self) -> dict[int, float]:
-        """Fraction of the other nodes' cores that each slow node has."""
-        found: dict[int, float] = {}
+        """Return the fraction of the other nodes' cores that each slow node has."""
+        fractions: dict[int, float] = {}
         for word in self.slow:
             node, _, text = word.partition(":")
             try:
@@ -206,10 +208,10 @@ class ClusterConfig(RecipeSection):
             if whole_number(node) is None or not 0 < part <= 1:
                 raise UsageError(f"cluster.slow {word!r} is not a node and a part from 0 to 1 such as 3:0.5")
             number = self._node("slow", word, node)
-            if number in found:
+            if number in fractions:
                 raise UsageError(f"cluster.slow {word!r} is the second for node {number}")
-            found[number] = part
-        return found
+            fractions[number] = part
+        return fractions
 
     def _node(self, key: str, word: str, text: str) -> int:
         number = whole_number(text)
@@ -231,7 +233,7 @@ def parse_cluster(text: str) -> Changes:
         words.setdefault(name, []).append(value)
     if "nodes" not in words:
         raise UsageError(f"--cluster {text!r} does not say how many nodes; an example: {CLUSTER_EXAMPLE}")
-    changes = {name: _read(name, given) for name, given in words.items()}
+    changes = {name: _convert(name, given) for name, given in words.items()}
     ClusterConfig(**changes)
     return {f"cluster.{name}": changes.get(name, _default(item)) for name, item in fields.items()}
 
@@ -242,7 +244,7 @@ def cluster_of(text: str | None) -> ClusterConfig:
     return ClusterConfig(**{key.removeprefix("cluster."): value for key, value in changes.items()})
 
 
-def _read(name: str, given: list[str]) -> Any:
+def _convert(name: str, given: list[str]) -> Any:
     if name in ("links", "slow"):
         return tuple(given)
     if len(given) > 1:
