@@ -13,7 +13,7 @@ from paceline.comm.torch import make_store
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import DataConfig
-from paceline.strategies.ring import Spare, ring_all_reduce
+from paceline.strategies.ring import BufferPool, ring_all_reduce
 from paceline.train.context import Context
 
 SHAPES = {"lenet5": "synthetic:1x28x28x10"}
@@ -21,9 +21,9 @@ SHAPES = {"lenet5": "synthetic:1x28x28x10"}
 
 def time_all_reduces(context: Context, num_elements: int, repeats: int, warmup: int) -> dict[str, list[float]]:
     """Time the ring and torch's all-reduce on the same vector, in turn; return seconds per call."""
-    comm, spare = context.comm, Spare()
+    comm, pool = context.comm, BufferPool()
     functions: dict[str, Any] = {
-        "ring": lambda vector: ring_all_reduce(vector, comm, spare),
+        "ring": lambda vector: ring_all_reduce(vector, comm, pool),
         "library": comm.all_reduce,
     }
     times: dict[str, list[float]] = {name: [] for name in functions}

@@ -1,4 +1,4 @@
-"""The strategy contract: small, and every optional capability explicit."""
+"""The interface of strategies: lifecycle methods, and optional capabilities with their defaults."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from paceline.strategies import Guarantee, Strategy, StrategySpec, Worker, capab
 from paceline.strategies.capabilities import (
     STALENESS,
     Asynchronous,
-    Varied,
+    TunedValues,
     as_asynchronous,
     buffer_bytes_of,
     check_contract,
     check_model_of,
     drift_bound_of,
+    hooked_parameters_of,
     is_synchronised,
     is_tried_by_tune,
     keep_alive_of,
@@ -41,7 +42,6 @@ from paceline.strategies.capabilities import (
     staleness_bound_of,
     steps_to_synchronisation,
     tuned_options_of,
-    watched_by,
     zero_grad,
 )
 from paceline.study.candidates import tried_strategies
@@ -56,7 +56,7 @@ CONTRACT = {
 
 @dataclass(kw_only=True)
 class Plain(Strategy):
-    """Nothing is sent, and nothing optional is declared."""
+    """A strategy without any capability, which sends nothing."""
 
     @property
     def guarantee(self) -> Guarantee:
@@ -87,10 +87,10 @@ def test_a_plain_strategy_has_every_default() -> None:
     assert (micro_batches_of(strategy), loss_scale_of(strategy)) == (1, 1.0)
     assert (optimizer_of(strategy), optimizer_share_of(strategy, 4)) == (optimizer, 1.0)
     assert buffer_bytes_of(strategy, tensors, rank=0, world_size=4) == 0
-    assert watched_by(strategy) == []
+    assert hooked_parameters_of(strategy) == []
     assert (tuned_options_of(Plain), is_tried_by_tune(Plain)) == ({}, False)
     assert metrics_of(strategy) == {}
-    keep_alive_of(strategy)()
+    assert keep_alive_of(strategy) is None
     check_model_of(strategy, tensors)
     model(torch.ones(1, 2)).sum().backward()
     zero_grad(strategy)
@@ -109,7 +109,7 @@ def test_options_switch_capabilities_off() -> None:
 def test_staleness_is_declared_by_the_capability() -> None:
     @dataclass(kw_only=True)
     class Late(Plain, Asynchronous):
-        """Gradients are late by one and three updates."""
+        """An asynchronous strategy with gradients that are one and three updates old."""
 
         is_asked_to_stop = False
         staleness_updates = (1, 3, 3)
@@ -179,10 +179,10 @@ def test_strategies_declare_what_tune_tries_and_varies() -> None:
     assert set(tried_strategies()) == expected
     varied = {name: dict(tuned_options_of(cls)) for name, cls in strategies.classes.items() if tuned_options_of(cls)}
     assert varied == {
-        "ddp": {"bucket_mb": Varied.BUCKET_MB},
-        "local-sgd": {"sync_every": Varied.PERIOD_STEPS},
-        "overlap": {"bucket_mb": Varied.BUCKET_MB},
-        "sharded": {"bucket_mb": Varied.BUCKET_MB},
+        "ddp": {"bucket_mb": TunedValues.BUCKET_MB},
+        "local-sgd": {"sync_every": TunedValues.PERIOD_STEPS},
+        "overlap": {"bucket_mb": TunedValues.BUCKET_MB},
+        "sharded": {"bucket_mb": TunedValues.BUCKET_MB},
     }
     for name, options in varied.items():
         assert set(options) <= set(strategies.classes[name].option_fields())

@@ -113,7 +113,7 @@ class Strategy(ABC):
         self.worker = worker
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        """Called as soon as a gradient is complete, during the last backward of a step."""
+        """Handle a gradient as soon as it is complete, during the last backward of a step."""
 
     def after_backward(self) -> None: ...
 
@@ -123,14 +123,14 @@ class Strategy(ABC):
     def after_step(self) -> None: ...
 
     def finish(self) -> None:
-        """Called after the last step: make all replicas equal."""
+        """Make all replicas equal; called after the last step."""
 
     @abstractmethod
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         """Predict the operations of one worker in one step from tensor sizes."""
 
     def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
-        """Return after how many steps `traffic` repeats; override it if `traffic` depends on the step."""
+        """Return the number of steps after which `traffic` repeats; override it if `traffic` depends on the step."""
         return 1
 
     def metrics(self) -> Json:
@@ -138,7 +138,7 @@ class Strategy(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state that a resumed worker needs: the codec's, to which a strategy adds its own."""
+        """Return the state that a resumed worker needs; a strategy adds its own to that of the codec."""
         return {f"{_CODEC}{name}": tensor for name, tensor in self.codec.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -161,7 +161,7 @@ class Strategy(ABC):
 _CODEC = "codec."  # prefix of the codec's state in a strategy's state
 
 
-def joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
+def joined_size(tensors: Sequence[TensorSpec]) -> TensorSpec:
     """Return the size of all tensors as one vector, in the widest of their data types."""
     return TensorSpec(sum(t.numel for t in tensors), max(t.itemsize for t in tensors))
 
@@ -169,7 +169,7 @@ def joined(tensors: Sequence[TensorSpec]) -> TensorSpec:
 def predict_traffic(
     strategy: Strategy, tensors: Sequence[TensorSpec], *, rank: int, world_size: int, num_steps: int
 ) -> Counter:
-    """Predict the operations of one worker over a number of steps, from those of one period."""
+    """Predict the operations of one worker over a number of steps."""
     total = Counter()
     period = strategy.traffic_period(world_size)
     whole, rest = divmod(num_steps, period)

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,13 @@ from paceline.strategies.capabilities import (
     CarriesReach,
     GradientBuffers,
     Tunable,
-    Varied,
+    TunedValues,
 )
 
 MB = 1_000_000
 FIRST_MB = 1.0
 LARGE = 1 << 14  # elements: for larger tensors a pass over memory costs more than a call
-LIVE_BYTES = 2 << 20  # gradients up to this size stay in a core's cache from backward to the sum
+IN_PLACE_BYTES = 2 << 20  # gradients up to this size stay in a core's cache from backward to the sum
 ALIGN = 16  # elements: a bucket begins on a cache line
 
 
@@ -43,7 +43,8 @@ class Bucket:
     flags: int = 0  # start of the members' reach flags if they are sent too, else the end
 
 
-class Limits(TypedDict):
+@dataclass(frozen=True)
+class Limits:
     """Size limits of the first bucket and of all others."""
 
     first_bytes: float
@@ -51,12 +52,7 @@ class Limits(TypedDict):
 
 
 def plan_buckets(
-    sizes: Sequence[tuple[int, int, Any]],
-    *,
-    first_bytes: float,
-    bucket_bytes: float,
-    divisor: int = 1,
-    with_reach: bool = False,
+    sizes: Sequence[tuple[int, int, Any]], limits: Limits, *, divisor: int = 1, with_reach: bool = False
 ) -> list[Bucket]:
     """Assign tensors, described by (numel, itemsize, kind), to buckets, the last tensor first.
 
@@ -85,7 +81,7 @@ def plan_buckets(
         bucket.members.append(index)
         bucket.offsets.append(bucket.end)
         bucket.end += numel
-        limit = first_bytes if not closed else bucket_bytes
+        limit = limits.first_bytes if not closed else limits.bucket_bytes
         if (bucket.end - bucket.begin) * itemsize >= limit:
             close(opened.pop(kind))
     for bucket in list(opened.values()):
@@ -99,9 +95,8 @@ class GradientBuckets:
     def __init__(
         self,
         worker: Worker,
+        limits: Limits,
         *,
-        first_bytes: float,
-        bucket_bytes: float,
         is_scattered: bool = False,
         is_shared: bool = False,
         divisor: int = 1,
@@ -115,33 +110,27 @@ class GradientBuckets:
         self.parameters = worker.parameters
         # Tensors of one vector share the data type on the wire, the device and their own data type.
         sizes = [(p.numel(), p.element_size(), (cast or p.dtype, p.device, p.dtype)) for p in self.parameters]
-        self.buckets = plan_buckets(
-            sizes,
-            first_bytes=first_bytes,
-            bucket_bytes=bucket_bytes,
-            divisor=divisor,
-            with_reach=self._carries_reach,
-        )
+        self.buckets = plan_buckets(sizes, limits, divisor=divisor, with_reach=self._carries_reach)
         lengths = {bucket.kind: bucket.end for bucket in self.buckets}
         self.reductions: dict[Any, Reduction] = {
             kind: self._reduction(length, *kind[:2], is_shared=is_shared) for kind, length in lengths.items()
         }
         self.own: list[Tensor] = [torch.empty(0)] * len(self.parameters)
         self.results: list[Tensor] = list(self.own)
-        self._home = {}
+        self._positions = {}
         for number, bucket in enumerate(self.buckets):
             reduction = self.reductions[bucket.kind]
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
                 parameter = self.parameters[index]
-                self.own[index] = like(parameter, reduction.own, offset)
-                self.results[index] = like(parameter, reduction.result, offset)
-                self._home[parameter] = (index, number)
+                self.own[index] = view_like(parameter, reduction.own, offset)
+                self.results[index] = view_like(parameter, reduction.result, offset)
+                self._positions[parameter] = (index, number)
         num_bytes = sum(reduction.own.nbytes for reduction in self.reductions.values())
         # Backward accumulates small gradients directly into the vectors. For large ones that is slower: backward would
         # read zeros from memory first, while a separate gradient is copied once, perhaps by another thread.
         is_allowed = policy.in_place_allowed and not policy.none_where_unreached
-        self.is_live = is_allowed and num_bytes <= LIVE_BYTES and cast is None and not self._is_encoded
-        self.replaced: list[Tensor | None] = []
+        self.is_in_place = is_allowed and num_bytes <= IN_PLACE_BYTES and cast is None and not self._is_encoded
+        self.replaced_gradients: list[Tensor | None] = []
         self._reset()
 
     def attach(self) -> None:
@@ -158,43 +147,43 @@ class GradientBuckets:
         return comm.reduction(length, dtype, device, shared=is_shared)
 
     @property
-    def early(self) -> list[nn.Parameter]:
+    def parameters_before_last(self) -> list[nn.Parameter]:
         """Return the parameters that need a hook: all but those of the last bucket, which `finish` starts."""
         return [self.parameters[index] for bucket in self.buckets[:-1] for index in bucket.members]
 
     def _reset(self) -> None:
-        self._missing = [len(bucket.members) for bucket in self.buckets]
-        self._arrived = [False] * len(self.parameters)
+        self._num_missing = [len(bucket.members) for bucket in self.buckets]
+        self._is_complete = [False] * len(self.parameters)
         self._works: list[Work] = []
 
-    def arrived(self, parameter: nn.Parameter) -> None:
+    def mark_complete(self, parameter: nn.Parameter) -> None:
         """Record that a gradient is complete on this worker; start the bucket that it completes."""
-        index, number = self._home[parameter]
-        self._arrived[index] = True
-        self._missing[number] -= 1
-        if self._missing[number] == 0:
+        index, number = self._positions[parameter]
+        self._is_complete[index] = True
+        self._num_missing[number] -= 1
+        if self._num_missing[number] == 0:
             self._start()
             self._worker.comm.progress()
 
     def finish(self) -> None:
         """Start the remaining buckets after backward, with zeros for missing gradients, and wait for all sums."""
         for index, parameter in enumerate(self.parameters):
-            self._arrived[index] |= parameter.grad is not None  # it may come from a backward under no_sync
-        self._missing = [0] * len(self.buckets)
+            self._is_complete[index] |= parameter.grad is not None  # it may come from a backward under no_sync
+        self._num_missing = [0] * len(self.buckets)
         self._start()
         for work in self._works:
             work.wait()
-        self._keep_reach()
+        self._read_reach()
         self._reset()
 
-    def give_back(self) -> None:
+    def set_gradients(self) -> None:
         """Set the sums as the parameters' gradients; None for parameters that no worker's backward reached."""
-        if self.is_live:
+        if self.is_in_place:
             for parameter, result in zip(self.parameters, self.results, strict=True):
                 parameter.grad = result
             return
         # Freed here, their memory would return to the system and be paged in again by the next backward.
-        self.replaced = [parameter.grad for parameter in self.parameters]
+        self.replaced_gradients = [parameter.grad for parameter in self.parameters]
         for parameter, result, is_reached in zip(self.parameters, self.results, self.is_reached, strict=True):
             if not is_reached:
                 parameter.grad = None
@@ -205,10 +194,10 @@ class GradientBuckets:
 
     def _start(self) -> None:
         """Start complete buckets in order, which is the same on every worker whatever the order of gradients."""
-        while len(self._works) < len(self.buckets) and self._missing[len(self._works)] == 0:
+        while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]
-            fill = self._filling(bucket, reduction)
+            fill = self._make_fill(bucket, reduction)
             if self._is_encoded:
                 if fill is not None:
                     fill()
@@ -230,12 +219,12 @@ class GradientBuckets:
             with comm.uncounted():
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
-    def _filling(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
+    def _make_fill(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
         """Return a function, callable on any thread, that copies weighted gradients to the comm; None if in place."""
-        weight = 1.0 if self.is_live else self._worker.weight  # the loss was weighted already
-        if self.is_live and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
+        weight = 1.0 if self.is_in_place else self._worker.weight  # the loss was weighted already
+        if self.is_in_place and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
             return None
-        gradients = [self.parameters[i].grad if self._arrived[i] else None for i in bucket.members]
+        gradients = [self.parameters[i].grad if self._is_complete[i] else None for i in bucket.members]
         owns = [self.own[i] for i in bucket.members]
 
         @torch.no_grad()
@@ -260,7 +249,7 @@ class GradientBuckets:
 
         return fill
 
-    def _keep_reach(self) -> None:
+    def _read_reach(self) -> None:
         self.is_reached = [True] * len(self.parameters)
         if not self._carries_reach:
             return
@@ -275,7 +264,7 @@ class GradientBuckets:
 class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tunable, Strategy):
     """Base class of strategies that exchange gradients in buckets while backward runs."""
 
-    tuned_options: ClassVar[Mapping[str, Varied]] = {"bucket_mb": Varied.BUCKET_MB}
+    tuned_options: ClassVar[Mapping[str, TunedValues]] = {"bucket_mb": TunedValues.BUCKET_MB}
 
     bucket_mb: float = 4.0
     first_bucket_mb: float | None = None  # default: FIRST_MB, or bucket_mb if that is smaller
@@ -295,7 +284,7 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
     def limits(self) -> Limits:
         """Return the size limits of the buckets."""
         first_mb = min(FIRST_MB, self.bucket_mb) if self.first_bucket_mb is None else self.first_bucket_mb
-        return {"first_bytes": first_mb * MB, "bucket_bytes": self.bucket_mb * MB}
+        return Limits(first_mb * MB, self.bucket_mb * MB)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
         """Estimate the vectors of the buckets; a codec that sums by itself needs about as much again."""
@@ -314,29 +303,29 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
             self._buckets = self.make_buckets()
 
     @property
-    def watched(self) -> list[nn.Parameter]:
-        return self._buckets.early if self.worker.comm.world_size > 1 else []
+    def hooked_parameters(self) -> list[nn.Parameter]:
+        return self._buckets.parameters_before_last if self.worker.comm.world_size > 1 else []
 
     @property
     def loss_scale(self) -> float:
-        is_live = self.worker.comm.world_size > 1 and self._buckets.is_live
-        return self.worker.weight if is_live else 1.0
+        is_in_place = self.worker.comm.world_size > 1 and self._buckets.is_in_place
+        return self.worker.weight if is_in_place else 1.0
 
     def zero_grad(self) -> None:
-        if self.worker.comm.world_size > 1 and self._buckets.is_live:
+        if self.worker.comm.world_size > 1 and self._buckets.is_in_place:
             self._buckets.attach()
         else:
             self.worker.optimizer.zero_grad()
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        self._buckets.arrived(parameter)
+        self._buckets.mark_complete(parameter)
 
     def after_step(self) -> None:
         if self.worker.comm.world_size > 1:
-            self._buckets.replaced.clear()
+            self._buckets.replaced_gradients.clear()
 
 
-def like(parameter: Tensor, vector: Tensor, offset: int) -> Tensor:
+def view_like(parameter: Tensor, vector: Tensor, offset: int) -> Tensor:
     """Return a view of a vector with the memory layout of the parameter (contiguous or channels-last)."""
     stretch = vector[offset : offset + parameter.numel()]
     dense = parameter.is_contiguous() or (

@@ -1,7 +1,7 @@
 """Optional capabilities of a strategy: mix one in to have servers, run asynchronously, wrap the model, and so on.
 
 Each class declares the methods that a strategy with this capability must define. The functions accept any strategy and
-return a default if it lacks the capability or its options disable it.
+return a default if the strategy lacks the capability or its options disable it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STALENESS = "staleness_updates"  # key of a worker's staleness distribution in `
 
 
 class Servers(ABC):
-    """Has extra processes that run `serve` instead of the training loop; `worker.servers` reaches them."""
+    """A strategy with extra processes that run `serve` instead of the training loop; `worker.servers` reaches them."""
 
     @abstractmethod
     def num_servers(self, num_workers: int) -> int: ...
@@ -40,11 +40,11 @@ class Servers(ABC):
 
 
 class Asynchronous(ABC):
-    """Workers run at their own pace: the loop contains no collective, and the guarantee is STALE."""
+    """A strategy whose workers run at their own pace: without collectives, and with the guarantee STALE."""
 
     @property
     def is_asynchronous(self) -> bool:
-        """False where options make the workers run in step."""
+        """Whether workers run at their own pace; False if options make them wait for each other."""
         return True
 
     @abstractmethod
@@ -58,28 +58,28 @@ class Asynchronous(ABC):
 
     @abstractmethod
     def ask_all_to_stop(self) -> None:
-        """Called on rank 0: every worker stops after its next step at the latest."""
+        """Make every worker stop after its next step at the latest; called on rank 0."""
 
     @property
     @abstractmethod
     def is_asked_to_stop(self) -> bool:
-        """Whether this worker has received such a request."""
+        """Whether this worker has received a request to stop."""
 
     @abstractmethod
     def wait_for_others(self) -> None:
-        """Called after this worker's last step: wait for the slowest, for as long as others make progress."""
+        """Wait for the slowest worker, as long as others make progress; called after this worker's last step."""
 
 
 class Heartbeat(ABC):
-    """Servers or peers wait for this worker under a time limit, also while it evaluates its replica."""
+    """A strategy whose servers or peers wait for a worker under a time limit, even while it evaluates its replica."""
 
     @abstractmethod
     def keep_alive(self) -> None:
-        """Called between two batches of an evaluation during the run: send a sign of life to the waiting processes."""
+        """Tell the waiting processes that this worker is alive; called between two batches of an evaluation."""
 
 
 class Drifting(ABC):
-    """Replicas differ by no more than a stated distance: the guarantee is PARTIAL."""
+    """A strategy that bounds the distance between replicas: the guarantee is PARTIAL."""
 
     @abstractmethod
     def drift_bound(self, num_workers: int) -> float:
@@ -87,7 +87,7 @@ class Drifting(ABC):
 
 
 class Periodic(ABC):
-    """Replicas are equal after some steps only. A PERIODIC strategy without it synchronises after every step."""
+    """A strategy that synchronises after some steps only. A PERIODIC strategy without it does so after every step."""
 
     @abstractmethod
     def is_synchronised(self, step: int) -> bool:
@@ -96,7 +96,7 @@ class Periodic(ABC):
 
 @dataclass(kw_only=True)
 class Accumulating:
-    """Has the option `accumulate`: a worker's batch is split into micro-batches and gradients are sent after the last.
+    """A strategy that can split a worker's batch into micro-batches and send gradients after the last (`accumulate`).
 
     The global batch stays the same, and so does the gradient; micro-batches need less memory.
     """
@@ -111,7 +111,7 @@ class Accumulating:
 
 
 class ScaledLoss(ABC):
-    """The loss is multiplied by `loss_scale` before backward (in Paceline's own loop)."""
+    """A strategy that needs the loss multiplied by `loss_scale` before backward (in Paceline's own loop)."""
 
     @property
     @abstractmethod
@@ -119,32 +119,32 @@ class ScaledLoss(ABC):
 
 
 class WrappedModel(ScaledLoss):
-    """`setup` replaces `worker.replica` with a module that synchronises gradients during backward."""
+    """A strategy that replaces `worker.replica` with a module that synchronises gradients during backward."""
 
     @abstractmethod
     def no_sync(self) -> AbstractContextManager[Any]:
-        """Context for forward and backward of every micro-batch of a step but the last."""
+        """Return the context for forward and backward of every micro-batch of a step but the last."""
 
 
 class GradientBuffers(ScaledLoss):
-    """Backward writes gradients into memory of the strategy (in Paceline's own loop)."""
+    """A strategy into whose memory backward writes gradients (in Paceline's own loop)."""
 
     @abstractmethod
     def zero_grad(self) -> None:
-        """Called before a step's first backward, instead of `optimizer.zero_grad()`."""
+        """Clear the gradients before a step's first backward, instead of `optimizer.zero_grad()`."""
 
     @property
     @abstractmethod
-    def watched(self) -> list[nn.Parameter]:
-        """The parameters for which `on_gradient` is called; without this capability, all."""
+    def hooked_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters for which `on_gradient` is called; without this capability, all."""
 
 
 class CarriesReach:
-    """Implements `GradientPolicy.none_where_unreached` itself; for other strategies the driver asks all workers."""
+    """A strategy that implements `GradientPolicy.none_where_unreached`; for others, `paceline.parallel` does it."""
 
 
 class ShardedOptimizer(ABC):
-    """Each worker updates a part of the model, with an optimiser that the strategy owns."""
+    """A strategy in which each worker updates a part of the model, with an optimiser that the strategy owns."""
 
     @property
     @abstractmethod
@@ -153,35 +153,35 @@ class ShardedOptimizer(ABC):
 
     @abstractmethod
     def optimizer_share(self, num_workers: int) -> float:
-        """The fraction of the optimiser's state that one worker holds."""
+        """Return the fraction of the optimiser's state that one worker holds."""
 
 
 class BufferEstimate(ABC):
-    """Estimates the memory for synchronisation, in addition to parameters, gradients and optimiser state."""
+    """A strategy that estimates its memory, in addition to parameters, gradients and optimiser state."""
 
     @abstractmethod
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int: ...
 
 
 class ModelCheck(ABC):
-    """Supports only some models."""
+    """A strategy that supports only some models."""
 
     @abstractmethod
     def check_model(self, tensors: Sequence[TensorSpec]) -> None:
         """Raise UsageError for a model of these tensors; called before anything starts."""
 
 
-class Varied(enum.Enum):
-    """The kinds of option values that `tune` tries; users set them with --buckets and --periods."""
+class TunedValues(enum.Enum):
+    """The lists of values from which `tune` takes those of an option; users set them with --buckets and --periods."""
 
     BUCKET_MB = "bucket_mb"
     PERIOD_STEPS = "period_steps"
 
 
 class Tunable:
-    """`tune` tries this strategy unless the user names strategies."""
+    """A strategy that `tune` tries unless the user names strategies."""
 
-    tuned_options: ClassVar[Mapping[str, Varied]] = {}  # options that `tune` varies, and over which values
+    tuned_options: ClassVar[Mapping[str, TunedValues]] = {}  # options that `tune` varies, with their values
     is_tried: ClassVar[bool] = True  # False: a base class is tunable, but this strategy is only a baseline
 
 
@@ -204,10 +204,10 @@ _CAPABILITIES: tuple[type, ...] = (
 def check_contract(cls: type[Strategy]) -> None:
     """Raise UsageError where a class defines part of a capability without mixing it in, or lacks a method."""
     for capability in _CAPABILITIES:
-        stray = [name for name in vars(capability) if not name.startswith("_") and hasattr(cls, name)]
-        if stray and not issubclass(cls, capability):
+        members = [name for name in vars(capability) if not name.startswith("_") and hasattr(cls, name)]
+        if members and not issubclass(cls, capability):
             raise UsageError(
-                f"strategy class {cls.__name__} defines {stray[0]} but not the capability that it belongs to; "
+                f"strategy class {cls.__name__} defines {members[0]} but not the capability that it belongs to; "
                 f"add {capability.__name__} of paceline.strategies to its base classes"
             )
     if inspect.isabstract(cls):
@@ -225,9 +225,9 @@ def as_asynchronous(strategy: Strategy) -> Asynchronous | None:
     return strategy if isinstance(strategy, Asynchronous) and strategy.is_asynchronous else None
 
 
-def keep_alive_of(strategy: Strategy) -> Callable[[], None]:
-    """Return the function to call between two batches of an evaluation during the run."""
-    return strategy.keep_alive if isinstance(strategy, Heartbeat) else _do_nothing
+def keep_alive_of(strategy: Strategy) -> Callable[[], None] | None:
+    """Return the function to call between two batches of an evaluation during the run, or None."""
+    return strategy.keep_alive if isinstance(strategy, Heartbeat) else None
 
 
 def drift_bound_of(strategy: Strategy, num_workers: int) -> float:
@@ -278,10 +278,10 @@ def zero_grad(strategy: Strategy) -> None:
         strategy.worker.optimizer.zero_grad()
 
 
-def watched_by(strategy: Strategy) -> list[nn.Parameter]:
+def hooked_parameters_of(strategy: Strategy) -> list[nn.Parameter]:
     """Return the parameters for which Paceline's own loop calls `on_gradient`."""
     if isinstance(strategy, GradientBuffers):
-        return strategy.watched
+        return strategy.hooked_parameters
     return [] if type(strategy).on_gradient is Strategy.on_gradient else strategy.worker.parameters
 
 
@@ -291,7 +291,7 @@ def optimizer_of(strategy: Strategy) -> torch.optim.Optimizer:
 
 
 def optimizer_share_of(strategy: Strategy, num_workers: int) -> float:
-    """The fraction of the optimiser's state that one worker holds."""
+    """Return the fraction of the optimiser's state that one worker holds."""
     return strategy.optimizer_share(num_workers) if isinstance(strategy, ShardedOptimizer) else 1.0
 
 
@@ -306,7 +306,7 @@ def check_model_of(strategy: Strategy, tensors: Sequence[TensorSpec]) -> None:
         strategy.check_model(tensors)
 
 
-def tuned_options_of(strategy: type[Strategy]) -> Mapping[str, Varied]:
+def tuned_options_of(strategy: type[Strategy]) -> Mapping[str, TunedValues]:
     """Return the options of a strategy that `tune` varies."""
     return strategy.tuned_options if issubclass(strategy, Tunable) else {}
 
@@ -319,14 +319,11 @@ def is_tried_by_tune(strategy: type[Strategy]) -> bool:
 def metrics_of(strategy: Strategy) -> Json:
     """Return a strategy's own measurements, with the staleness if it is asynchronous."""
     asynchronous = as_asynchronous(strategy)
-    late = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
-    return {**late, **strategy.metrics()}
+    staleness = {} if asynchronous is None else {STALENESS: distribution(asynchronous.staleness_updates)}
+    return {**staleness, **strategy.metrics()}
 
 
 def distribution(values: Sequence[int]) -> Json:
     """Return the count of each value, the maximum and the mean, as JSON values."""
     counts = {str(value): count for value, count in sorted(Counter(values).items())}
     return {"counts": counts, "max": max(values, default=0), "mean": statistics.fmean(values) if values else 0.0}
-
-
-def _do_nothing() -> None: ...

@@ -17,7 +17,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import RunError, UsageError
 from paceline.strategies.base import Guarantee, Strategy, Worker
-from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable, Varied, WrappedModel
+from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable, TunedValues, WrappedModel
 
 # DDP leaves BatchNorm's buffers to --batchnorm. torch 2.13 deprecates the option's name in torch 2.11.
 _PARAMETERS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -48,7 +48,7 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
     name: ClassVar[str] = "ddp"
     paper: ClassVar[str] = "Li et al. 2020, arXiv:2006.15704"
 
-    tuned_options: ClassVar[Mapping[str, Varied]] = {"bucket_mb": Varied.BUCKET_MB}
+    tuned_options: ClassVar[Mapping[str, TunedValues]] = {"bucket_mb": TunedValues.BUCKET_MB}
 
     bucket_mb: float = 25.0
     static_graph: bool = False

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
-from paceline.strategies.base import Guarantee, Worker, joined
+from paceline.strategies.base import Guarantee, Worker, joined_size
 from paceline.strategies.capabilities import Drifting
+from paceline.strategies.ring import split_pieces
 from paceline.strategies.weights import (
     SEND_BUFFERS,
     Outbox,
@@ -19,7 +20,6 @@ from paceline.strategies.weights import (
     bound_drift,
     new_vector,
     pairwise_means,
-    pieces,
     unpack,
 )
 
@@ -58,10 +58,10 @@ class Gossip(WeightAveraging, Drifting):
             self._received = new_vector(parameters)
         distance = peer_distance(comm.world_size, step)
         target, source = (comm.rank + distance) % comm.world_size, (comm.rank - distance) % comm.world_size
-        arriving = pieces(self._received)
+        arriving = split_pieces(self._received)
         receives = [comm.irecv(part, source) for part in arriving]
         vector, sends = self._outbox.copy()
-        own = pieces(vector)
+        own = split_pieces(vector)
         sends += [comm.isend(part, target) for part in own]
         for receive, received, part in zip(receives, arriving, own, strict=True):
             receive.wait()
@@ -78,7 +78,7 @@ class Gossip(WeightAveraging, Drifting):
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         if world_size == 1:
             return []
-        distance, nbytes = peer_distance(world_size, step), joined(tensors).nbytes
+        distance, nbytes = peer_distance(world_size, step), joined_size(tensors).nbytes
         target, source = (rank + distance) % world_size, (rank - distance) % world_size
         return [Operation("send", nbytes, target), Operation("recv", nbytes, source)]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.codecs import Key, TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Strategy, gradient_of, joined
+from paceline.strategies.base import Guarantee, Strategy, gradient_of, joined_size
 from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunable
 
 
@@ -67,7 +67,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         if world_size == 1:
             return 0
         total = sum(tensor.nbytes for tensor in tensors)
-        summed = joined(tensors) if self.fused else max(tensors, key=lambda tensor: tensor.nbytes)
+        summed = joined_size(tensors) if self.fused else max(tensors, key=lambda tensor: tensor.nbytes)
         own = total if self.fused else summed.nbytes
         return own + self.sum_bytes(summed, rank, world_size) + (total if self.codec.relative_error else 0)
 
@@ -75,7 +75,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         if world_size == 1:
             return []
         if self.fused:
-            tensors = [joined(tensors)]
+            tensors = [joined_size(tensors)]
         return [
             operation
             for spec in tensors

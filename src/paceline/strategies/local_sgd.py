@@ -11,8 +11,8 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Operation
 from paceline.errors import UsageError
-from paceline.strategies.base import Guarantee, Worker, joined
-from paceline.strategies.capabilities import Periodic, Tunable, Varied
+from paceline.strategies.base import Guarantee, Worker, joined_size
+from paceline.strategies.capabilities import Periodic, Tunable, TunedValues
 from paceline.strategies.weights import WeightAveraging, new_vector, pack, unpack
 
 
@@ -27,7 +27,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
     name: ClassVar[str] = "local-sgd"
     paper: ClassVar[str] = "Stich 2019, arXiv:1805.09767; Douillard et al. 2023, arXiv:2311.08105"
 
-    tuned_options: ClassVar[Mapping[str, Varied]] = {"sync_every": Varied.PERIOD_STEPS}
+    tuned_options: ClassVar[Mapping[str, TunedValues]] = {"sync_every": TunedValues.PERIOD_STEPS}
 
     sync_every: int = 8
     outer_lr: float = 1.0
@@ -89,7 +89,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
             super().finish()
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        outer = 3 * joined(tensors).nbytes if self.has_outer else 0  # anchor, momentum, gradient
+        outer = 3 * joined_size(tensors).nbytes if self.has_outer else 0  # anchor, momentum, gradient
         return outer + super().buffer_bytes(tensors, rank, world_size)
 
     def traffic_period(self, world_size: int) -> int:  # noqa: ARG002
@@ -98,7 +98,7 @@ class LocalSgd(WeightAveraging, Periodic, Tunable):
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1 or not self.is_synchronised(step):
             return []
-        return [Operation("all_reduce", joined(tensors).nbytes)]
+        return [Operation("all_reduce", joined_size(tensors).nbytes)]
 
     def state_dict(self) -> dict[str, Tensor]:
         state = super().state_dict()

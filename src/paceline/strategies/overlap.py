@@ -24,13 +24,13 @@ class Overlap(Bucketed):
         worker = self.worker
         # Sums can stay in shared memory only if nothing writes to them.
         is_shared = worker.gradient_policy.in_place_allowed and only_reads_gradients(worker.optimizer)
-        return GradientBuckets(worker, **self.limits, is_shared=is_shared)
+        return GradientBuckets(worker, self.limits, is_shared=is_shared)
 
     def after_backward(self) -> None:
         if self.worker.comm.world_size == 1:
             return
         self._buckets.finish()
-        self._buckets.give_back()
+        self._buckets.set_gradients()
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         if world_size == 1:
@@ -43,7 +43,7 @@ class Overlap(Bucketed):
                 for operation in self.codec.traffic(tensor, lambda s: [Operation("all_reduce", s.nbytes)], world_size)
             ]
         sizes = [(tensor.numel, tensor.itemsize, cast.itemsize if cast else tensor.itemsize) for tensor in tensors]
-        buckets = plan_buckets(sizes, **self.limits)
+        buckets = plan_buckets(sizes, self.limits)
         return [Operation("all_reduce", (bucket.end - bucket.begin) * bucket.kind) for bucket in buckets]
 
 

@@ -1,4 +1,4 @@
-"""Strategy `parameter-server`: the workers' side. `serving.py` is the server's."""
+"""Strategy `parameter-server`: the side of the workers; `serving.py` has that of the servers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from paceline.strategies.serving import (
     ANSWER,
     ANSWER_FIELDS,
     DONE,
-    ENOUGH,
+    FINISH,
     NOT_COUNTED,
     NOTE,
     NOTE_FIELDS,
     START,
     STEP,
-    STOP,
+    STOP_REQUEST,
     TENSORS,
     VECTOR,
     Note,
@@ -44,6 +44,7 @@ from paceline.strategies.serving import (
     Share,
     split_tensors,
 )
+from paceline.strategies.weights import unpack
 
 NUMBER_BYTES = 8  # size of one float64 field of a note
 DEFAULT_STALENESS = 2
@@ -132,9 +133,9 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
     def serve(self, server: Worker) -> None:
         num_workers = server.comm.world_size - self.servers
         share = self._shares(server)[server.comm.rank - num_workers]
-        serving = Server(server, share, num_workers, steps=self.average == "gradients")
+        serving = Server(server, share, num_workers, receives_gradients=self.average == "gradients")
         if self.mode == "sync":
-            serving.serve_in_step()
+            serving.serve_synchronously()
         else:
             serving.serve_on_arrival(float("inf") if self.max_staleness is None else self.max_staleness)
 
@@ -144,7 +145,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         self._comm: Comm = worker.servers
         self._links = list(enumerate(self._shares(worker), start=worker.comm.world_size))
         self._versions = dict.fromkeys((peer for peer, _ in self._links), 0)
-        self._rooms = {peer: share.room() for peer, share in self._links}
+        self._receive_buffers = {peer: share.empty_vector() for peer, share in self._links}
         self._staleness: list[int] = []
         self._leads: list[int] = []
         self._is_asked_to_stop = False
@@ -170,28 +171,28 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         for (peer, share), own in zip(self._links, tensors, strict=True):
             vector = share.flatten(own).mul_(scale).to(share.wire_dtype)
             note = Note(STEP, self.worker.weight, self._versions[peer], share.rates)
-            sends += [self._comm.isend(note.written(), peer, NOTE), self._comm.isend(vector, peer, VECTOR)]
-        self._take_answers()
+            sends += [self._comm.isend(note.to_tensor(), peer, NOTE), self._comm.isend(vector, peer, VECTOR)]
+        self._receive_answers()
         for send in sends:
             send.wait()
 
-    def _take_answers(self) -> None:
+    def _receive_answers(self) -> None:
         answers = {peer: torch.zeros(ANSWER_FIELDS, dtype=torch.float64) for peer, _ in self._links}
         receives = [
             receive
             for peer, _ in self._links
             for receive in (
                 self._comm.irecv(answers[peer], peer, ANSWER),
-                self._comm.irecv(self._rooms[peer], peer, TENSORS),
+                self._comm.irecv(self._receive_buffers[peer], peer, TENSORS),
             )
         ]
         for receive in receives:
             receive.wait()
         for peer, share in self._links:
-            share.store(self._rooms[peer])
-            version, staleness, is_enough, lead = (int(value) for value in answers[peer].tolist())
+            unpack(self._receive_buffers[peer], share.parameters)
+            version, staleness, is_stop_requested, lead = (int(value) for value in answers[peer].tolist())
             self._versions[peer] = version
-            self._is_asked_to_stop |= bool(is_enough)
+            self._is_asked_to_stop |= bool(is_stop_requested)
             if staleness != NOT_COUNTED:
                 self._staleness.append(staleness)
                 self._leads.append(lead)
@@ -204,7 +205,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
 
     def ask_all_to_stop(self) -> None:
         with self._comm.uncounted():
-            self._send_note(ENOUGH)
+            self._send_note(STOP_REQUEST)
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -216,20 +217,20 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         answer = torch.zeros(ANSWER_FIELDS, dtype=torch.float64)
         num_running = 1
         with self._comm.uncounted():
-            self._comm.send(Note(DONE, 0.0, 0, share.rates).written(), peer, NOTE)
+            self._comm.send(Note(DONE, 0.0, 0, share.rates).to_tensor(), peer, NOTE)
             while num_running:
                 self._comm.recv(answer, peer, ANSWER)
                 num_running = int(answer[-1])
 
     def finish(self) -> None:
-        self._send_note(STOP)
-        self._take_answers()
+        self._send_note(FINISH)
+        self._receive_answers()
         for peer, _ in self._links:
             self._comm.send(torch.zeros(1), peer, START)
 
     def _send_note(self, kind: int) -> None:
         for peer, share in self._links:
-            self._comm.send(Note(kind, 0.0, 0, share.rates).written(), peer, NOTE)
+            self._comm.send(Note(kind, 0.0, 0, share.rates).to_tensor(), peer, NOTE)
 
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:  # noqa: ARG002
         operations = []

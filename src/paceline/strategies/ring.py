@@ -13,7 +13,7 @@ from paceline.comm import Comm, Operation, Work
 from paceline.strategies.base import Worker
 from paceline.strategies.gradients import GradientsOrWeights
 
-PIECE_BYTES = 4 << 20  # chunks are sent in equal pieces of at most this size: one is added while the next arrives
+PIECE_BYTES = 4 << 20  # largest piece of a chunk that is sent as one message
 AHEAD = 8  # receives that are posted before their data arrives
 
 
@@ -27,13 +27,13 @@ class Ring(GradientsOrWeights):
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
-        self._spare = Spare()
+        self._pool = BufferPool()
 
     def sum(self, tensor: Tensor) -> None:
-        ring_all_reduce(tensor.view(-1), self.worker.comm, self._spare)
+        ring_all_reduce(tensor.view(-1), self.worker.comm, self._pool)
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
-        return spare_bytes(spec.nbytes // world_size)
+        return pool_bytes(spec.nbytes // world_size)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         sizes = chunk_sizes(spec.numel, world_size)
@@ -46,8 +46,8 @@ class Ring(GradientsOrWeights):
         return operations
 
 
-class Spare:
-    """Receive buffers, reused by every call: new memory would be paged in each time."""
+class BufferPool:
+    """Receive buffers that all calls reuse: new memory would be paged in each time."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -59,12 +59,14 @@ class Spare:
         return list(self._memory[key][: numel * count].view(count, numel))
 
 
-def spare_bytes(nbytes: int) -> int:
-    """Return the size of the buffers of `Spare` for receiving `nbytes`."""
+def pool_bytes(nbytes: int) -> int:
+    """Return the size of a `BufferPool` for receiving `nbytes`."""
     return AHEAD * min(nbytes, PIECE_BYTES)
 
 
-def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES) -> None:
+def ring_all_reduce(
+    vector: Tensor, comm: Comm, pool: BufferPool | None = None, *, piece_bytes: int = PIECE_BYTES
+) -> None:
     """Sum a vector over workers in place, sending to the right-hand neighbour only.
 
     In the first N-1 steps a worker adds each received chunk to its own; then worker r has the sum of chunk r + 1. In
@@ -76,18 +78,16 @@ def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, p
         return
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     chunks = vector.split(chunk_sizes(vector.numel(), world_size))
-    # Equal pieces: a small last one would cost as many wake-ups as a large one.
-    counts = [-(-chunk.numel() * chunk.element_size() // piece_bytes) for chunk in chunks]
-    pieces = [list(chunk.tensor_split(count)) if count else [] for chunk, count in zip(chunks, counts, strict=True)]
+    pieces = [split_pieces(chunk, piece_bytes) for chunk in chunks]
     num_steps = 2 * (world_size - 1)
     arriving = [(step, part) for step in range(num_steps) for part in pieces[(rank - step - 1) % world_size]]
     num_added = sum(step < world_size - 1 for step, _ in arriving)
     # Pieces to add are received into a few buffers that stay in the cache, sums directly into the vector.
     longest = max((part.numel() for _, part in arriving), default=0)
-    buffers = (spare or Spare()).buffers(vector, longest, AHEAD)
+    buffers = (pool or BufferPool()).buffers(vector, longest, AHEAD)
     receives: list[tuple[Work, Tensor]] = []
 
-    def expect(count: int) -> None:
+    def post_receives(count: int) -> None:
         """Post receives for `count` pieces, and for all sums once no more buffers are needed."""
         for index in range(len(receives), count if count < num_added else len(arriving)):
             part = arriving[index][1]
@@ -95,18 +95,27 @@ def ring_all_reduce(vector: Tensor, comm: Comm, spare: Spare | None = None, *, p
             receives.append((comm.irecv(target, left), target))
 
     # Receives are posted before sends: the sender writes directly into a posted receive.
-    expect(AHEAD)
+    post_receives(AHEAD)
     sends = [comm.isend(part, right) for part in pieces[rank]]
     for index, (step, part) in enumerate(arriving):
         work, received = receives[index]
         work.wait()
         if step < world_size - 1:
             comm.add(part, received)
-        expect(index + 1 + AHEAD)
+        post_receives(index + 1 + AHEAD)
         if step < num_steps - 1:
             sends.append(comm.isend(part, right))
     for send in sends:
         send.wait()
+
+
+def split_pieces(vector: Tensor, piece_bytes: int = PIECE_BYTES) -> list[Tensor]:
+    """Split a vector into pieces that are sent separately, so that one can be added while the next arrives.
+
+    The pieces are equal: a small last one would cost as many wake-ups as a large one.
+    """
+    count = -(-vector.numel() * vector.element_size() // piece_bytes)
+    return list(vector.tensor_split(count)) if count else []
 
 
 def chunk_sizes(numel: int, world_size: int) -> list[int]:

@@ -11,7 +11,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Comm, Operation, Work
 from paceline.strategies.base import Worker
 from paceline.strategies.gradients import GradientsOrWeights
-from paceline.strategies.ring import AHEAD, PIECE_BYTES, Spare, spare_bytes
+from paceline.strategies.ring import AHEAD, PIECE_BYTES, BufferPool, pool_bytes, split_pieces
 
 
 @dataclass(kw_only=True)
@@ -28,13 +28,13 @@ class RingReduce(GradientsOrWeights):
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
-        self._spare = Spare()
+        self._pool = BufferPool()
 
     def sum(self, tensor: Tensor) -> None:
-        sum_there_and_back(tensor.view(-1), self.worker.comm, self._spare)
+        sum_there_and_back(tensor.view(-1), self.worker.comm, self._pool)
 
     def sum_bytes(self, spec: TensorSpec, rank: int, world_size: int) -> int:  # noqa: ARG002
-        return spare_bytes(spec.nbytes)
+        return pool_bytes(spec.nbytes)
 
     def sum_traffic(self, spec: TensorSpec, rank: int, world_size: int) -> list[Operation]:
         neighbours = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < world_size]
@@ -42,7 +42,7 @@ class RingReduce(GradientsOrWeights):
 
 
 def sum_there_and_back(
-    vector: Tensor, comm: Comm, spare: Spare | None = None, *, piece_bytes: int = PIECE_BYTES
+    vector: Tensor, comm: Comm, pool: BufferPool | None = None, *, piece_bytes: int = PIECE_BYTES
 ) -> None:
     """Sum a vector over workers in place: reduce from the first worker to the last, then send the sum back.
 
@@ -50,16 +50,16 @@ def sum_there_and_back(
     when the first one can have arrived, so that both directions are busy at once.
     """
     rank, last = comm.rank, comm.world_size - 1
-    count = -(-vector.numel() * vector.element_size() // piece_bytes)
+    pieces = split_pieces(vector, piece_bytes)
+    count = len(pieces)
     if last == 0 or count == 0:
         return
-    pieces = list(vector.tensor_split(count))
-    buffers = (spare or Spare()).buffers(vector, pieces[0].numel(), AHEAD)
+    buffers = (pool or BufferPool()).buffers(vector, pieces[0].numel(), AHEAD)
     sums: list[tuple[Work, Tensor]] = []
     results: list[Work] = []
     sends: list[Work] = []
 
-    def expect(index: int) -> None:
+    def post_receives(index: int) -> None:
         """Post receives for the pieces up to `index`: sums into buffers, results into the vector."""
         for piece in pieces[len(sums) : index + 1] if rank > 0 else []:
             target = buffers[len(sums) % AHEAD][: piece.numel()]
@@ -68,7 +68,7 @@ def sum_there_and_back(
             results.append(comm.irecv(piece, rank + 1))
 
     lag = 2 * (last - rank)  # hops of a piece from here to the last worker and back
-    expect(AHEAD - 1)
+    post_receives(AHEAD - 1)
     for index in range(count + lag):
         if index < count:
             if rank > 0:
@@ -77,7 +77,7 @@ def sum_there_and_back(
                 comm.add(pieces[index], received)
             if rank < last:
                 sends.append(comm.isend(pieces[index], rank + 1))
-            expect(index + AHEAD)
+            post_receives(index + AHEAD)
         if index >= lag:
             if rank < last:
                 results[index - lag].wait()

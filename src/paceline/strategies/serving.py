@@ -1,7 +1,8 @@
-"""A parameter server, which holds some tensors of the model with their optimiser state, and its messages.
+"""The server's side of strategy `parameter-server`, and the messages between workers and servers.
 
-A worker sends a note and a vector (its gradients or weights); it receives the updated tensors as one vector, and an
-answer with its staleness. Notes are float64 tensors on the CPU, so that `recv_any` works on every comm.
+A server holds some tensors of the model with their optimiser state. A worker sends a note and a vector (its gradients
+or weights); it receives the updated tensors as one vector, and an answer with its staleness. Notes are float64 tensors
+on the CPU, so that `recv_any` works on every comm.
 """
 
 from __future__ import annotations
@@ -18,15 +19,12 @@ from torch import Tensor
 from paceline.codecs import TensorSpec
 from paceline.comm import Comm
 from paceline.strategies.base import Worker
+from paceline.strategies.weights import unpack, views_in
 
 NOTE, VECTOR, TENSORS, ANSWER, START = 0x51, 0x52, 0x53, 0x54, 0x55  # tags
-STEP, ALIVE, DONE, STOP, ENOUGH = (
-    0,
-    1,
-    2,
-    3,
-    4,
-)  # kinds of notes; after ENOUGH the next step of every worker is its last
+# Kinds of notes. DONE: the worker has taken its last step and waits for the others; FINISH: it leaves; STOP_REQUEST:
+# the next step of every worker is its last.
+STEP, ALIVE, DONE, FINISH, STOP_REQUEST = range(5)
 NOTE_FIELDS = 3  # kind, weight, version; then the learning rate of every tensor
 # Version, staleness, stop request, lead (for a worker that is done: the number of workers still running).
 ANSWER_FIELDS = 4
@@ -68,19 +66,10 @@ class Share:
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([tensor.detach().reshape(-1).to(self.dtype) for tensor in tensors])
 
-    def parts(self, flat: Tensor) -> list[Tensor]:
-        pieces = flat.split([parameter.numel() for parameter in self.parameters])
-        return [piece.view(parameter.shape) for piece, parameter in zip(pieces, self.parameters, strict=True)]
-
-    def store(self, flat: Tensor) -> None:
-        with torch.no_grad():
-            for parameter, part in zip(self.parameters, self.parts(flat), strict=True):
-                parameter.copy_(part)
-
-    def room(self, dtype: torch.dtype | None = None) -> Tensor:
+    def empty_vector(self, dtype: torch.dtype | None = None) -> Tensor:
         return torch.empty(self.numel, dtype=dtype or self.dtype, device=self.device)
 
-    def note_room(self) -> Tensor:
+    def empty_note(self) -> Tensor:
         return torch.zeros(NOTE_FIELDS + len(self.parameters), dtype=torch.float64)
 
 
@@ -94,68 +83,68 @@ class Note:
     rates: list[float]
 
     @staticmethod
-    def read(values: Tensor) -> Note:
+    def from_tensor(values: Tensor) -> Note:
         kind, weight, version, *rates = values.tolist()
         return Note(int(kind), weight, int(version), rates)
 
-    def written(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         return torch.tensor([self.kind, self.weight, self.version, *self.rates], dtype=torch.float64)
 
 
 class Server:
-    """Receives gradients, updates parameters and answers, until every worker has sent STOP."""
+    """Receives gradients, updates parameters and answers, until every worker has sent FINISH."""
 
-    def __init__(self, server: Worker, share: Share, num_workers: int, *, steps: bool) -> None:
+    def __init__(self, server: Worker, share: Share, num_workers: int, *, receives_gradients: bool) -> None:
         self.comm: Comm = server.comm
         self.share = share
         self.num_workers = num_workers
-        self.steps = steps  # True: vectors are gradients; False: weights to average
+        self.receives_gradients = receives_gradients  # False: weights to average
         self.version = 0  # updates made so far
-        self.is_enough = False  # whether workers are asked to stop
+        self.is_stop_requested = False  # whether workers are asked to stop
         self._optimizer = server.optimizer
-        start = share.room()
+        start = share.empty_vector()
         self.comm.recv(start, 0, START)
-        share.store(start)
+        unpack(start, share.parameters)
 
-    def serve_in_step(self) -> None:
-        """Add the weighted vectors of all workers in order of rank and make one update, until STOP."""
+    def serve_synchronously(self) -> None:
+        """Add the weighted vectors of all workers in order of rank and make one update, until FINISH."""
         share, comm, workers = self.share, self.comm, range(self.num_workers)
-        rooms = [share.room(share.wire_dtype) for _ in workers]
+        buffers = [share.empty_vector(share.wire_dtype) for _ in workers]
         while True:
-            notes = [self._note_from(worker) for worker in workers]
-            if notes[0].kind == STOP:
+            notes = [self._receive_note(worker) for worker in workers]
+            if notes[0].kind == FINISH:
                 break
-            receives = [comm.irecv(rooms[worker], worker, VECTOR) for worker in workers]
+            receives = [comm.irecv(buffers[worker], worker, VECTOR) for worker in workers]
             total = torch.zeros(share.numel, dtype=share.dtype, device=share.device)
-            for room, receive in zip(rooms, receives, strict=True):
+            for buffer, receive in zip(buffers, receives, strict=True):
                 receive.wait()
-                comm.add(total, room)
+                comm.add(total, buffer)
             self._update(total, notes[0].rates, scale=1.0)
             self._answer(dict.fromkeys(workers, (0, 0)))
         self._finish()
 
     def serve_on_arrival(self, max_lead: float = math.inf) -> None:
         """Apply each gradient on arrival; delay the answer to a worker that leads by more than `max_lead` steps."""
-        share, room = self.share, self.share.room(self.share.wire_dtype)
+        share, vector = self.share, self.share.empty_vector(self.share.wire_dtype)
         steps_done = dict.fromkeys(range(self.num_workers), 0)  # of workers that have not stopped
         waiting: dict[int, int] = {}  # worker to staleness
         done: set[int] = set()
         while steps_done:
-            values = share.note_room()
+            values = share.empty_note()
             worker = self.comm.recv_any(values, NOTE)
-            note = Note.read(values)
-            if note.kind == STOP:
+            note = Note.from_tensor(values)
+            if note.kind == FINISH:
                 del steps_done[worker]
             elif note.kind == DONE:
                 done.add(worker)
-            elif note.kind == ENOUGH:
-                self.is_enough = True
+            elif note.kind == STOP_REQUEST:
+                self.is_stop_requested = True
             elif note.kind == STEP:
-                self.comm.recv(room, worker, VECTOR)
+                self.comm.recv(vector, worker, VECTOR)
                 waiting[worker] = self.version - note.version if note.weight else NOT_COUNTED
                 steps_done[worker] += 1
                 if note.weight:
-                    self._update(room.to(share.dtype), note.rates, scale=note.weight)
+                    self._update(vector.to(share.dtype), note.rates, scale=note.weight)
             if done:
                 # Sent after every note, so that a worker that is done does not reach its time limit.
                 num_running = self.num_workers - len(done)
@@ -164,45 +153,45 @@ class Server:
             slowest = min(steps_done.values(), default=0)
             leads = {peer: steps_done[peer] - slowest for peer in waiting}
             # After a stop request no worker waits for slower ones.
-            ready = [peer for peer in waiting if leads[peer] <= max_lead or self.is_enough]
+            ready = [peer for peer in waiting if leads[peer] <= max_lead or self.is_stop_requested]
             self._answer({peer: (waiting.pop(peer), leads[peer]) for peer in ready})
         self._finish()
 
-    def _note_from(self, worker: int) -> Note:
-        values = self.share.note_room()
+    def _receive_note(self, worker: int) -> Note:
+        values = self.share.empty_note()
         while True:
             self.comm.recv(values, worker, NOTE)
-            note = Note.read(values)
+            note = Note.from_tensor(values)
             if note.kind != ALIVE:
                 return note
 
     def _update(self, vector: Tensor, rates: list[float], *, scale: float) -> None:
         share = self.share
         self.version += 1
-        if not self.steps:
-            share.store(vector)
+        if not self.receives_gradients:
+            unpack(vector, share.parameters)
             return
         share.set_rates(rates, scale)
-        for parameter, gradient in zip(share.parameters, share.parts(vector), strict=True):
+        for parameter, gradient in zip(share.parameters, views_in(vector, share.parameters), strict=True):
             parameter.grad = torch.empty_like(parameter).copy_(gradient)  # with the parameter's memory layout
         # Tensors of other servers have no gradient here, so the optimiser skips them.
         self._optimizer.step()
 
-    def _answer(self, late: dict[int, tuple[int, int]]) -> None:
-        """Send the current tensors to these workers, with the staleness and lead of each."""
-        if late:
+    def _answer(self, answers: dict[int, tuple[int, int]]) -> None:
+        """Send the current tensors to workers, with the staleness and lead of each."""
+        if answers:
             tensors = self.share.flatten(self.share.parameters)
-            sends = [self.comm.isend(tensors, worker, TENSORS) for worker in late]
-            self._send_answers(late)
+            sends = [self.comm.isend(tensors, worker, TENSORS) for worker in answers]
+            self._send_answers(answers)
             for send in sends:
                 send.wait()
 
-    def _send_answers(self, late: dict[int, tuple[int, int]]) -> None:
-        answers = {
-            worker: torch.tensor([self.version, staleness, self.is_enough, lead], dtype=torch.float64)
-            for worker, (staleness, lead) in late.items()
+    def _send_answers(self, answers: dict[int, tuple[int, int]]) -> None:
+        tensors = {
+            worker: torch.tensor([self.version, staleness, self.is_stop_requested, lead], dtype=torch.float64)
+            for worker, (staleness, lead) in answers.items()
         }
-        for send in [self.comm.isend(answer, worker, ANSWER) for worker, answer in answers.items()]:
+        for send in [self.comm.isend(tensor, worker, ANSWER) for worker, tensor in tensors.items()]:
             send.wait()
 
     def _finish(self) -> None:

@@ -13,7 +13,7 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Operation, SharedVector
 from paceline.errors import UsageError
 from paceline.strategies.base import Worker
-from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, like, plan_buckets
+from paceline.strategies.buckets import Bucket, Bucketed, GradientBuckets, plan_buckets, view_like
 from paceline.strategies.capabilities import ShardedOptimizer
 
 # Optimisers that update each element by that element alone, so that slices of a tensor can be updated separately.
@@ -77,7 +77,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         policy = self.worker.gradient_policy
         return GradientBuckets(
             self.worker,
-            **self.limits,
+            self.limits,
             is_scattered=policy.partial_allowed,
             is_shared=policy.in_place_allowed,
             divisor=self.worker.comm.world_size,
@@ -88,7 +88,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             return
         self._buckets.finish()
         if not self.worker.gradient_policy.partial_allowed:
-            self._buckets.give_back()
+            self._buckets.set_gradients()
 
     def step(self) -> None:
         worker = self.worker
@@ -96,7 +96,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             worker.optimizer.step()
             return
         if not worker.gradient_policy.partial_allowed:
-            self._take_changes()
+            self._copy_replaced_gradients()
             worker.comm.barrier()  # a peer may still be reading parameters that this step changes
         for ours, theirs in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
             ours.update({key: value for key, value in theirs.items() if key != "params"})
@@ -126,7 +126,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         cast = self.codec.cast
         # Buckets are planned with the data type on the wire; parameters are gathered in their own type.
         sizes = [(t.numel, t.itemsize, (cast.itemsize if cast else t.itemsize, t.itemsize)) for t in tensors]
-        buckets = plan_buckets(sizes, **self.limits, divisor=world_size)
+        buckets = plan_buckets(sizes, self.limits, divisor=world_size)
         operations = []
         for bucket in buckets:
             encoded, plain = bucket.kind
@@ -164,7 +164,7 @@ class Sharded(Bucketed, ShardedOptimizer):
             memory = self._common[bucket.kind].memory
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
                 parameter = buckets.parameters[index]
-                home = like(parameter, memory, offset)
+                home = view_like(parameter, memory, offset)
                 if comm.rank == 0 or not self._common[bucket.kind].is_one_memory:
                     home.copy_(parameter.detach())
                 parameter.data = home
@@ -207,7 +207,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         gradient = reduction.result[shard.begin : shard.end]
         return gradient if gradient.dtype == shard.parameter.dtype else gradient.to(shard.parameter.dtype)
 
-    def _take_changes(self) -> None:
+    def _copy_replaced_gradients(self) -> None:
         """Copy gradients that the user's loop replaced back into the sums, and note which are None."""
         for index, parameter in enumerate(self._buckets.parameters):
             self._buckets.is_reached[index] = parameter.grad is not None

@@ -14,22 +14,21 @@ from paceline.codecs import TensorSpec
 from paceline.comm import Operation, Work
 from paceline.errors import UsageError
 from paceline.results.value import Json
-from paceline.strategies.base import Guarantee, Worker, joined
+from paceline.strategies.base import Guarantee, Worker, joined_size
 from paceline.strategies.capabilities import Drifting, Tunable
-from paceline.strategies.ring import AHEAD, Ring, Spare, chunk_sizes, ring_all_reduce
+from paceline.strategies.ring import AHEAD, BufferPool, Ring, chunk_sizes, ring_all_reduce, split_pieces
 from paceline.strategies.weights import (
     SEND_BUFFERS,
     Outbox,
     WeightAveraging,
     bound_drift,
     new_vector,
-    pieces,
     rotation,
     running_means,
     unpack,
 )
 
-LOOK_EVERY = 16  # steps between two measurements of how far averaging moved a replica
+MEASURE_EVERY = 16  # steps between two measurements of how far averaging moved a replica
 TAGS = 64  # a message's tag contains its step modulo this
 FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # not used by collectives
 
@@ -76,7 +75,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         every = self.exact_every
         shared = math.gcd(every, num_workers)
         if every and shared > 1:
-            near = next(h for d in range(1, every + 2) for h in (every + d, every - d) if _is_good(h, num_workers))
+            near = next(h for d in range(1, every + 2) for h in (every + d, every - d) if _is_coprime(h, num_workers))
             raise UsageError(
                 f"exact_every={every} shares the factor {shared} with {num_workers} workers, so that some workers "
                 f"would have more influence than others; use exact_every={near}"
@@ -86,46 +85,44 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         trip = running_means(num_workers)
         if self.correct == "delayed":
             # Before every trip replicas differ by the updates of one step only: the series has one term.
-            nothing = torch.zeros_like(trip)
-            return bound_drift([nothing, trip])
+            return bound_drift([torch.zeros_like(trip), trip])
         # The matrix is the same for all starts and steps if workers are numbered from the start.
         return bound_drift([trip @ rotation(num_workers) if self.rotate else trip])
 
     def setup(self, worker: Worker) -> None:
         super().setup(worker)
         self._outbox = Outbox(worker)
-        self._spare = Spare()
+        self._pool = BufferPool()
         self._means: Tensor | None = None  # receives full means
-        self._late: tuple[Tensor, list[tuple[_Leg, list[Work]]]] | None = (
-            None  # partial mean used, receives in progress
-        )
+        # The partial mean that this worker used, and the receives in progress of every leg's full mean.
+        self._pending_means: tuple[Tensor, list[tuple[_Leg, list[Work]]]] | None = None
         self._correction: Tensor | None = None  # to be added to the replica
-        self._moved: list[tuple[Tensor, Tensor]] = []  # squared lengths: of the move, of the replica
+        self._moves: list[tuple[Tensor, Tensor]] = []  # squared lengths of the move and of the replica
 
     def average(self, step: int) -> None:
         comm, parameters = self.worker.comm, self.worker.parameters
         if comm.world_size == 1:
             return
-        correction = self._arrived_correction()
+        correction = self._await_correction()
         vector, sends = self._outbox.copy()
         if correction is not None:
             comm.add(vector, correction)
             self._correction = None
-        own = vector.clone() if step % LOOK_EVERY == 0 else None
+        before = vector.clone() if step % MEASURE_EVERY == 0 else None
         if self._is_exact(step):
             vector.div_(comm.world_size)
-            ring_all_reduce(vector, comm, self._spare)
+            ring_all_reduce(vector, comm, self._pool)
         else:
             legs = self._legs(vector.numel(), comm.rank, comm.world_size, step)
             self._one_trip(vector, legs, step, sends)
             if self.correct == "delayed":
                 self._spread_means(vector, legs, step, sends)
         unpack(vector, parameters)
-        if own is not None:
-            self._moved.append(((vector - own).square().sum(), own.square().sum()))
+        if before is not None:
+            self._moves.append(((vector - before).square().sum(), before.square().sum()))
 
     def finish(self) -> None:
-        correction = self._arrived_correction()
+        correction = self._await_correction()
         if correction is not None:
             vector, _ = self._outbox.copy()
             self.worker.comm.add(vector, correction)
@@ -140,7 +137,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
     def traffic(self, tensors: Sequence[TensorSpec], rank: int, world_size: int, step: int) -> list[Operation]:
         if world_size == 1:
             return []
-        spec = joined(tensors)
+        spec = joined_size(tensors)
         if self._is_exact(step):
             twice_round = Ring(codec=self.codec).sum_traffic(spec, rank, world_size)
             return [operation for operation in twice_round if operation.nbytes]
@@ -165,13 +162,13 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     def metrics(self) -> Json:
         """Return how far averaging moved this replica, relative to its length, in the measured steps."""
-        if not self._moved:
+        if not self._moves:
             return {}
-        moved = [float((distance / length).sqrt()) for distance, length in self._moved]
+        moved = [float((distance / length).sqrt()) for distance, length in self._moves]
         return {"moved_mean": sum(moved) / len(moved), "moved_max": max(moved), "moved_last": moved[-1]}
 
     def state_dict(self) -> dict[str, Tensor]:
-        correction = self._arrived_correction()
+        correction = self._await_correction()
         return {**super().state_dict(), **({} if correction is None else {"correction": correction.clone()})}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -197,26 +194,26 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
         tag = FIRST_TRIP + step % TAGS
         arriving = [
-            (leg.position, part) for leg in legs if leg.position for part in pieces(vector[leg.begin : leg.end])
+            (leg.position, part) for leg in legs if leg.position for part in split_pieces(vector[leg.begin : leg.end])
         ]
         longest = max((part.numel() for _, part in arriving), default=0)
-        buffers = self._spare.buffers(vector, longest, AHEAD)
+        buffers = self._pool.buffers(vector, longest, AHEAD)
         receives: list[tuple[Work, Tensor]] = []
 
-        def expect(count: int) -> None:
+        def post_receives(count: int) -> None:
             """Post receives for `count` pieces: the sender writes directly into a posted receive."""
             for index in range(len(receives), min(count, len(arriving))):
                 target = buffers[index % AHEAD][: arriving[index][1].numel()]
                 receives.append((comm.irecv(target, left, tag), target))
 
-        expect(AHEAD)
-        starting = [part for leg in legs if not leg.position for part in pieces(vector[leg.begin : leg.end])]
+        post_receives(AHEAD)
+        starting = [part for leg in legs if not leg.position for part in split_pieces(vector[leg.begin : leg.end])]
         sends += [comm.isend(part, right, tag) for part in starting]
         for index, (position, part) in enumerate(arriving):
             work, received = receives[index]
             work.wait()
             comm.mix(part, received, position / (position + 1))
-            expect(index + 1 + AHEAD)
+            post_receives(index + 1 + AHEAD)
             if position < comm.world_size - 1:
                 sends.append(comm.isend(part, right, tag))
 
@@ -229,34 +226,34 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         tag = FULL_MEAN + step % TAGS
         if self._means is None:
             self._means = new_vector(self.worker.parameters)
-        late: list[tuple[_Leg, list[Work]]] = []
+        pending: list[tuple[_Leg, list[Work]]] = []
         for leg in legs:
             if leg.position == comm.world_size - 1:
-                late.append((leg, []))
+                pending.append((leg, []))
                 others = [peer for peer in range(comm.world_size) if peer != comm.rank]
-                parts = pieces(vector[leg.begin : leg.end])
+                parts = split_pieces(vector[leg.begin : leg.end])
                 sends += [comm.isend(part, peer, tag) for peer in others for part in parts]
             else:
                 peer = self._last(leg, comm.rank, comm.world_size)
-                parts = pieces(self._means[leg.begin : leg.end])
-                late.append((leg, [comm.irecv(part, peer, tag) for part in parts]))
-        self._late = vector, late
+                parts = split_pieces(self._means[leg.begin : leg.end])
+                pending.append((leg, [comm.irecv(part, peer, tag) for part in parts]))
+        self._pending_means = vector, pending
 
-    def _arrived_correction(self) -> Tensor | None:
-        """Return the full mean of the last trip, after waiting for it, minus the partial mean that this worker used."""
-        if self._late is None:
+    def _await_correction(self) -> Tensor | None:
+        """Wait for the full means of the last trip; return them minus the partial means that this worker used."""
+        if self._pending_means is None:
             return self._correction
         assert self._means is not None
-        gone_on_from, late = self._late
-        for leg, receives in late:
+        used_means, pending = self._pending_means
+        for leg, receives in pending:
             part = self._means[leg.begin : leg.end]
             for receive in receives:
                 receive.wait()
             if leg.position == self.worker.comm.world_size - 1:
                 part.zero_()  # this worker used the full mean
             else:
-                part.sub_(gone_on_from[leg.begin : leg.end])
-        self._late, self._correction = None, self._means
+                part.sub_(used_means[leg.begin : leg.end])
+        self._pending_means, self._correction = None, self._means
         return self._correction
 
     @staticmethod
@@ -265,5 +262,5 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return (rank - leg.position - 1) % world_size
 
 
-def _is_good(every: int, num_workers: int) -> bool:
+def _is_coprime(every: int, num_workers: int) -> bool:
     return every > 0 and math.gcd(every, num_workers) == 1

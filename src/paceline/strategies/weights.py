@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from paceline.codecs import TensorSpec
 from paceline.comm import Work
 from paceline.errors import UsageError
-from paceline.strategies.base import Strategy, Worker, average_parameters, joined
+from paceline.strategies.base import Strategy, Worker, average_parameters, joined_size
 from paceline.strategies.capabilities import BufferEstimate
-from paceline.strategies.ring import PIECE_BYTES
 
 MAX_SERIES_TERMS = 100_000  # in bound_drift; all known matrices converge long before
 NEGLIGIBLE_TERM = 1e-12
@@ -36,7 +35,7 @@ class WeightAveraging(BufferEstimate, Strategy):
     num_vectors: ClassVar[int] = 1  # vectors of a replica's length that a worker needs for averaging
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        return self.num_vectors * joined(tensors).nbytes if world_size > 1 else 0
+        return self.num_vectors * joined_size(tensors).nbytes if world_size > 1 else 0
 
     @abstractmethod
     def average(self, step: int) -> None:
@@ -77,19 +76,22 @@ class Outbox:
         self._copies: deque[tuple[Tensor, list[Work]]] = deque()
 
     def copy(self) -> tuple[Tensor, list[Work]]:
-        """Return this replica as a vector, and a list for its sends. Waits for the sends of the oldest copy only."""
+        """Return a copy of this replica as a vector, and the list to add its sends to.
+
+        If all copies are in use, wait for the sends of the oldest.
+        """
         if len(self._copies) < SEND_BUFFERS:
             vector = new_vector(self._worker.parameters)
         else:
             vector, sends = self._copies.popleft()
             for send in sends:
                 send.wait()
-        under_way: list[Work] = []
-        self._copies.append((vector, under_way))
         pack(self._worker.parameters, vector)
-        return vector, under_way
+        self._copies.append((vector, []))
+        return self._copies[-1]
 
     def drain(self) -> None:
+        """Wait for all sends."""
         for _, sends in self._copies:
             for send in sends:
                 send.wait()
@@ -103,22 +105,19 @@ def new_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def pack(parameters: Sequence[nn.Parameter], vector: Tensor) -> None:
-    for parameter, part in zip(parameters, _parts(parameters, vector), strict=True):
+    """Copy the parameters into a vector."""
+    for parameter, part in zip(parameters, views_in(vector, parameters), strict=True):
         part.copy_(parameter.detach())
 
 
 def unpack(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    for parameter, part in zip(parameters, _parts(parameters, vector), strict=True):
+    """Copy a vector into the parameters."""
+    for parameter, part in zip(parameters, views_in(vector, parameters), strict=True):
         parameter.detach().copy_(part)
 
 
-def pieces(vector: Tensor) -> list[Tensor]:
-    """Split a vector into equal pieces that are sent separately: one is averaged while the next arrives."""
-    count = -(-vector.numel() * vector.element_size() // PIECE_BYTES)
-    return list(vector.tensor_split(count)) if count else []
-
-
-def _parts(parameters: Sequence[nn.Parameter], vector: Tensor) -> list[Tensor]:
+def views_in(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the part of a vector that belongs to each parameter, in its shape."""
     split = vector.split([parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(split, parameters, strict=True)]
 

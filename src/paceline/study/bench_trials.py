@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.comm import Comm, Reduction
 from paceline.results.value import Json
 from paceline.strategies.gather_scatter import gather_scatter
-from paceline.strategies.ring import Spare, ring_all_reduce
+from paceline.strategies.ring import BufferPool, ring_all_reduce
 from paceline.train.context import Context
 
 DTYPES = {
@@ -132,11 +132,11 @@ class RingTrial(AllReduceTrial):
     """Ring all-reduce from point-to-point messages of the comm."""
 
     def make_input(self) -> Tensor:
-        self._spare = Spare()
+        self._pool = BufferPool()
         return super().make_input()
 
     def do(self) -> None:
-        ring_all_reduce(self.input, self.comm, self._spare)
+        ring_all_reduce(self.input, self.comm, self._pool)
 
 
 class GatherScatterTrial(AllReduceTrial):

@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.recipe import Recipe
 from paceline.strategies import Guarantee, StrategySpec, strategies
 from paceline.strategies.base import predict_traffic
-from paceline.strategies.capabilities import Varied, is_tried_by_tune, steps_to_synchronisation, tuned_options_of
+from paceline.strategies.capabilities import TunedValues, is_tried_by_tune, steps_to_synchronisation, tuned_options_of
 from paceline.study.entries import ONE_WORKER, Entry, check_models, make_entry
 
 CODECS = ("fp32", "bf16", "int8", "powersgd")
@@ -118,8 +118,8 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
     given = dict(written.options)
     model_mb = sum(spec.nbytes for spec in tensors) / MB
     values = {
-        Varied.BUCKET_MB: [f"{size:g}" for size in bucket_sizes(space.buckets_mb, model_mb)],
-        Varied.PERIOD_STEPS: [str(period) for period in space.periods],
+        TunedValues.BUCKET_MB: [f"{size:g}" for size in bucket_sizes(space.buckets_mb, model_mb)],
+        TunedValues.PERIOD_STEPS: [str(period) for period in space.periods],
     }
     tuned = tuned_options_of(strategies.get(written.name)).items()
     variants = [[(option, value) for value in values[kind]] for option, kind in tuned if option not in given]

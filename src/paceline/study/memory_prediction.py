@@ -131,9 +131,9 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     before = gradients if num_pieces > 1 else 0  # accumulated gradients
     heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
     peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
-    peaks = peaks.over(replay(footprint.load_changes, samples)).over(replay(footprint.judge_changes, BATCH))
+    peaks = peaks.maximum(replay(footprint.load_changes, samples)).maximum(replay(footprint.evaluation_changes, BATCH))
     copy = _placed(footprint.parameter_bytes)  # saving copies tensor by tensor, and all at once
-    peaks = peaks.over(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
+    peaks = peaks.maximum(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
     return Prediction(
         process_bytes=footprint.process_bytes + TRAINING_BYTES,
         data_bytes=footprint.data_bytes,
