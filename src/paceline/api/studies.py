@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from paceline.api.notebook_view import RunView, StudyView
-from paceline.data.user_data import train_and_test
+from paceline.data.user_data import split_train_and_test
 from paceline.errors import UsageError
 from paceline.launch.base import Launcher, LaunchRequest, WorkerPool
 from paceline.launch.registry import choose_launcher
@@ -30,7 +30,7 @@ from paceline.study.sweep import Sweep
 from paceline.study.sweep_points import make_axes
 from paceline.study.tune import Tune
 from paceline.train.context import ignore_event
-from paceline.train.user_objects import Constant, as_factory, pack, register
+from paceline.train.user_objects import ConstantFactory, as_factory, pack, register
 
 
 def run(
@@ -210,7 +210,7 @@ def _parts(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
     changes = {"name": "-".join(Path(name.partition(":")[0]).stem or "custom" for name in names)}
     changes["model__name"] = model if isinstance(model, str) else _register("model", as_factory(model), objects)
     changes["data__name"] = (
-        data if isinstance(data, str) else _register("data", Constant(train_and_test(data)), objects)
+        data if isinstance(data, str) else _register("data", ConstantFactory(split_train_and_test(data)), objects)
     )
     return changes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.data.base import Batch, Data, Dataset, First
+from paceline.data.base import Batch, Data, Dataset, FirstSamples
 from paceline.data.cifar10 import load_cifar10
 from paceline.data.image_folder import load_folder
 from paceline.data.mnist import load_mnist, load_mnist_mini
@@ -77,4 +77,4 @@ def _first(dataset: Dataset, num_samples: int | None, name: str, split: str) -> 
             f"data.{split}_samples is {num_samples}, but {name!r} has {len(dataset)} {split} samples; "
             f"ask for at most {len(dataset)}"
         )
-    return First(dataset, num_samples)
+    return FirstSamples(dataset, num_samples)

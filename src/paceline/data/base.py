@@ -67,7 +67,7 @@ class Tensors(Dataset):
         return targets if is_class else None
 
 
-class First(Dataset):
+class FirstSamples(Dataset):
     """The first samples of another set."""
 
     def __init__(self, dataset: Dataset, num_samples: int) -> None:

@@ -50,7 +50,7 @@ def obtain(
     if len(found) < len(published.files):
         archived = any(os.path.isfile(directory / archive) for archive in published.archive)
         if not may_download and not archived:
-            raise published.missing(directory, "downloading is off (--no-download)")
+            raise published.missing_error(directory, "downloading is off (--no-download)")
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with _download_lock(directory):
@@ -111,7 +111,7 @@ def _download(
                 break
             reasons.append(f"{mirror}{name}: {reason}")
         else:
-            raise published.missing(directory, f"downloading failed ({'; '.join(reasons)})")
+            raise published.missing_error(directory, f"downloading failed ({'; '.join(reasons)})")
         before_bytes += pin.size_bytes
 
 
@@ -128,17 +128,17 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
     def download(url: str, temporary: str, _: object) -> None:
         with open(temporary, "wb") as file:
             progress(0)
-            get(url, _Counted(file, pin.size_bytes, progress), None)
+            get(url, _ProgressFile(file, pin.size_bytes, progress), None)
         problem = pin.mismatch(Path(temporary))
         if problem:
-            raise _Refused(f"what it sent {problem}")
+            raise _UnexpectedContent(f"what it sent {problem}")
         os.chmod(temporary, target.parent.stat().st_mode & 0o666)  # only the owner may read pooch's temporary file
 
     reason = ""
     for _ in range(ATTEMPTS_PER_MIRROR):
         try:
             pooch.retrieve(url, pin.digest, target.name, target.parent, downloader=download)
-        except _Refused as error:
+        except _UnexpectedContent as error:
             return str(error)
         except exceptions.HTTPError as error:
             answer = error.response
@@ -152,11 +152,11 @@ def _download_from(url: str, target: Path, pin: Pin, progress: Callable[[int], N
     return reason
 
 
-class _Refused(Exception):
+class _UnexpectedContent(Exception):
     """The mirror sent a file other than the expected one."""
 
 
-class _Counted:
+class _ProgressFile:
     """A file that reports how much was written to it and refuses more bytes than expected."""
 
     def __init__(self, file: IO[bytes], size_bytes: int, progress: Callable[[int], None]) -> None:
@@ -167,7 +167,7 @@ class _Counted:
     def write(self, chunk: bytes) -> None:
         self._done_bytes += len(chunk)
         if self._done_bytes > self._size_bytes:
-            raise _Refused(f"what it sent has more than the expected {self._size_bytes} bytes")
+            raise _UnexpectedContent(f"what it sent has more than the expected {self._size_bytes} bytes")
         self._file.write(chunk)
         self._progress(self._done_bytes)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from paceline.data.base import Batch, Data, Dataset
-from paceline.data.in_memory import AUGMENT_SEED_OFFSET, Normalization
+from paceline.data.in_memory import AUGMENT_SEED_OFFSET, Normalization, float_images
 from paceline.data.sharding import epoch_generator
 from paceline.errors import UsageError
 from paceline.recipe import DataConfig
@@ -41,8 +41,8 @@ def load_folder(config: DataConfig, seed: int) -> Data:
     if not path:
         raise UsageError("data 'folder:' names no folder; write folder:PATH, where PATH has train/CLASS/ in it")
     root = Path(path).expanduser()
-    train = _split(root, ("train",))
-    test = _split(root, TEST_NAMES)
+    train = _find_split(root, ("train",))
+    test = _find_split(root, TEST_NAMES)
     classes = _images_by_class(train)
     test_classes = _images_by_class(test)
     unknown_classes = sorted(set(test_classes) - set(classes))
@@ -54,9 +54,9 @@ def load_folder(config: DataConfig, seed: int) -> Data:
     size, normalization = config.image_size, NORMALIZATION if config.normalize else None
     return Data(
         train=ImageFolder(
-            _alternating(classes, numbers), size=size, normalization=normalization, augment=config.augment, seed=seed
+            _alternate(classes, numbers), size=size, normalization=normalization, augment=config.augment, seed=seed
         ),
-        test=ImageFolder(_alternating(test_classes, numbers), size=size, normalization=normalization),
+        test=ImageFolder(_alternate(test_classes, numbers), size=size, normalization=normalization),
         shape=(3, size, size),
         num_classes=len(classes),
     )
@@ -91,10 +91,7 @@ class ImageFolder(Dataset):
             for place, image in enumerate(decoded):
                 pixels[place] = image
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        values = images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
-        if self._normalization is not None:
-            self._normalization.apply_(values)
-        return values, self._labels[indices]
+        return float_images(images, self._normalization), self._labels[indices]
 
     def labels(self) -> Tensor:
         return self._labels
@@ -143,7 +140,7 @@ def random_crop(width: int, height: int, generator: torch.Generator) -> tuple[Cr
     return (left, top, left + crop_width, top + crop_height), mirror < 0.5
 
 
-def _split(root: Path, names: tuple[str, ...]) -> Path:
+def _find_split(root: Path, names: tuple[str, ...]) -> Path:
     for name in names:
         if os.path.isdir(root / name):
             return root / name
@@ -155,11 +152,11 @@ def _split(root: Path, names: tuple[str, ...]) -> Path:
 
 def _images_by_class(split: Path) -> dict[str, list[Path]]:
     """Return the image files of every class, sorted by name, without hidden files and folders."""
-    folders = _visible(split, Path.is_dir)
+    folders = _visible_entries(split, Path.is_dir)
     if not folders:
         raise UsageError(f"{split} has no class folders in it; put each class's images in a folder {split / 'CLASS'}")
     classes = {
-        folder.name: [path for path in _visible(folder, Path.is_file) if path.suffix.lower() in SUFFIXES]
+        folder.name: [path for path in _visible_entries(folder, Path.is_file) if path.suffix.lower() in SUFFIXES]
         for folder in folders
     }
     for name, images in classes.items():
@@ -168,13 +165,13 @@ def _images_by_class(split: Path) -> dict[str, list[Path]]:
     return classes
 
 
-def _visible(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+def _visible_entries(folder: Path, is_wanted: Callable[[Path], bool]) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and wanted(path))
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_wanted(path))
     except OSError as error:
         raise UsageError(f"data folder {folder} cannot be read ({error.strerror})") from None
 
 
-def _alternating(classes: dict[str, list[Path]], numbers: dict[str, int]) -> list[tuple[Path, int]]:
+def _alternate(classes: dict[str, list[Path]], numbers: dict[str, int]) -> list[tuple[Path, int]]:
     ranked = [(place, numbers[name], path) for name, images in classes.items() for place, path in enumerate(images)]
     return [(path, number) for _, number, path in sorted(ranked)]

@@ -29,6 +29,12 @@ class Normalization:
         return images.sub_(mean).div_(std)
 
 
+def float_images(images: Tensor, normalization: Normalization | None) -> Tensor:
+    """Convert uint8 images to contiguous float32 values from 0 to 1, and normalise them."""
+    values = images.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+    return values if normalization is None else normalization.apply_(values)
+
+
 @dataclass(frozen=True)
 class Augmentation:
     """Pad with black, crop to size at a random position and, with `flip`, mirror half of the images."""
@@ -70,10 +76,7 @@ class InMemory(Dataset):
         images = self._images[indices]
         if self._augmentation is not None:
             images = self._augment(images, indices, epoch, self._augmentation)
-        values = images.to(torch.float32).div_(255)
-        if self._normalization is not None:
-            self._normalization.apply_(values)
-        return values, self._labels[indices]
+        return float_images(images, self._normalization), self._labels[indices]
 
     def labels(self) -> Tensor:
         return self._labels

@@ -53,7 +53,7 @@ class PublishedDataset:
                     break
         return found
 
-    def missing(self, directory: Path, why: str) -> UsageError:
+    def missing_error(self, directory: Path, why: str) -> UsageError:
         """Return the error that names the missing files, the folders searched and how to get them."""
         found = self.find(directory)
         files = ", ".join(list(forms)[-1] for file, forms in self.files.items() if file not in found)

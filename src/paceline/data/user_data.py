@@ -41,20 +41,20 @@ def load_user(config: DataConfig, seed: int) -> Data:
     return Data(train, test, shape=_shape(train), num_classes=max(_num_classes(train), _num_classes(test)))
 
 
-def train_and_test(given: Any) -> Any:
+def split_train_and_test(data: Any) -> Any:
     """Return a pair (train, test), or a Data; a tenth of a single data set becomes the test set."""
-    is_pair = isinstance(given, tuple | list) and len(given) == 2
-    if isinstance(given, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in given)):
-        return given
-    num_samples = len(tree_leaves(given[0])[0]) if is_pair else len(given)
+    is_pair = isinstance(data, tuple | list) and len(data) == 2
+    if isinstance(data, Data) or (is_pair and not any(isinstance(part, Tensor | dict) for part in data)):
+        return data
+    num_samples = len(tree_leaves(data[0])[0]) if is_pair else len(data)
     if num_samples < 2:
         raise UsageError(f"data of {num_samples} samples cannot be divided; pass a pair (train, test)")
     order = torch.randperm(num_samples, generator=epoch_generator(0, 0))
     first = max(num_samples // 10, 1)
     parts = order[first:].sort().values, order[:first].sort().values
     if is_pair:
-        return tuple(tuple(Tensors(*given).batch(part, 0)) for part in parts)
-    return tuple(Subset(given, part.tolist()) for part in parts)
+        return tuple(tuple(Tensors(*data).batch(part, 0)) for part in parts)
+    return tuple(Subset(data, part.tolist()) for part in parts)
 
 
 class MapStyle(Dataset):

@@ -12,10 +12,10 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameter numbers of mallopt
-LARGEST_BLOCK = 32 << 20  # the largest block that glibc keeps in the heap; larger ones are mapped separately
-LARGEST_REST = 2**31 - 1  # bytes kept at the end of the heap
-OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "LD_PRELOAD", "GLIBC_TUNABLES")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameter numbers of mallopt
+LARGEST_BLOCK = 32 << 20  # bytes of the largest block in the heap; larger ones are mapped separately
+MOST_UNUSED = 2**31 - 1  # bytes at the end of the heap that are not returned to the system
+ALLOCATOR_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "LD_PRELOAD", "GLIBC_TUNABLES")
 
 
 def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
@@ -23,18 +23,15 @@ def keep_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
     Does nothing if the environment sets or replaces the allocator, or if the C library is not glibc.
     """
-    if any(environment.get(name) for name in OWN_SETTINGS):
+    if any(environment.get(name) for name in ALLOCATOR_VARIABLES):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST_BLOCK)) and bool(mallopt(TRIM_THRESHOLD, LARGEST_REST))
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST_BLOCK)) and bool(mallopt(M_TRIM_THRESHOLD, MOST_UNUSED))
 
 
 def give_back_memory() -> bool:
-    """Return unused memory to the system, so that the next run in this process has its own peak.
-
-    Returns whether there was any.
-    """
+    """Return unused memory to the system, so that the next run has its own peak; return whether there was any."""
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return malloc_trim is not None and bool(malloc_trim(0))

@@ -1,4 +1,4 @@
-"""What a task receives in its worker process: the comm, the device and a progress callback."""
+"""The context of a task in its worker process: comm, device and callbacks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _no_rendezvous(name: str) -> Comm:
 
 @dataclass(frozen=True)
 class Context:
-    """Comm, device and callbacks of one worker for one task."""
+    """The comm, device and callbacks that one worker uses for one task."""
 
     comm: Comm  # of a server: connects workers and servers
     device: torch.device = CPU

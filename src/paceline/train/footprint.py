@@ -45,7 +45,7 @@ class Peaks:
     heap_bytes: int = 0
     mapped_bytes: int = 0
 
-    def over(self, other: Peaks) -> Peaks:
+    def maximum(self, other: Peaks) -> Peaks:
         """Return the larger of each peak."""
         return Peaks(max(self.heap_bytes, other.heap_bytes), max(self.mapped_bytes, other.mapped_bytes))
 
@@ -104,7 +104,7 @@ class Footprint:
     batch_line: Line
     load_changes: Sequence[Change]
     step_changes: Sequence[Change]
-    judge_changes: Sequence[Change]
+    evaluation_changes: Sequence[Change]
     state_bytes: Mapping[OptimizerConfig, int]
 
     @property
@@ -138,7 +138,7 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
         batch_line=batch_line,
         load_changes=changes["load"],
         step_changes=changes["step"],
-        judge_changes=changes["judge"],
+        evaluation_changes=changes["evaluation"],
         state_bytes={config: _state_bytes(config, trained) for config in optimizers},
     )
 
@@ -147,39 +147,39 @@ def _lines(
     model: nn.Module, data: Data, arithmetic: Arithmetic, objective: Objective
 ) -> tuple[Line, dict[str, list[Change]]]:
     """Return the size of a batch, and the allocations of loading it, of a training step and of an evaluation."""
-    kept: list[Any] = []  # the batch
+    batch: list[Any] = []
 
     def load(samples: int) -> None:
         indices = torch.arange(min(samples, len(data.train)))
-        kept[:] = data.train.batch(indices, 0)
+        batch[:] = data.train.batch(indices, 0)
 
     def train(samples: int) -> None:
         del samples
-        forward_backward(model, *kept, objective=objective, arithmetic=arithmetic)
+        forward_backward(model, *batch, objective=objective, arithmetic=arithmetic)
 
-    def judge(samples: int) -> None:
+    def evaluate(samples: int) -> None:
         indices = torch.arange(min(samples, len(data.test)))
         forward(model.eval(), *data.test.batch(indices, 0), objective=objective, arithmetic=arithmetic)
         model.train()
 
-    seen: dict[str, list[Any]] = {"load": [], "step": [], "judge": []}
+    events: dict[str, list[Any]] = {"load": [], "step": [], "evaluation": []}
     sizes: list[int] = []
     for samples in (SMALL, LARGE):
-        for name, phase in (("load", load), ("step", train), ("judge", judge)):
+        for name, phase in (("load", load), ("step", train), ("evaluation", evaluate)):
             model.zero_grad()
-            seen[name].append(_recorded(phase, samples))
-        sizes.append(sum(tensor.nbytes for tensor in _tensors(kept)))
-    return _line(*sizes), {name: changes_of(*both) for name, both in seen.items()}
+            events[name].append(_record(phase, samples))
+        sizes.append(sum(tensor.nbytes for tensor in _tensors(batch)))
+    return _line(*sizes), {name: fit_changes(*both) for name, both in events.items()}
 
 
-def _recorded(phase: Callable[[int], None], samples: int) -> list[tuple[int, int | None]]:
+def _record(phase: Callable[[int], None], samples: int) -> list[tuple[int, int | None]]:
     allocations = Allocations()
     with allocations:
         phase(samples)
         return list(allocations.events)  # without what is freed after the phase
 
 
-def changes_of(small: list[tuple[int, int | None]], large: list[tuple[int, int | None]]) -> list[Change]:
+def fit_changes(small: list[tuple[int, int | None]], large: list[tuple[int, int | None]]) -> list[Change]:
     """Fit a line to each allocation of two batches; if their order differs, scale those of the larger one."""
     is_same = [(piece, nbytes is None) for piece, nbytes in small] == [(piece, nb is None) for piece, nb in large]
     if not is_same:

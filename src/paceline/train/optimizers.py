@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from paceline.errors import UsageError, unknown
-from paceline.recipe import OptimizerConfig, ScheduleConfig
+from paceline.recipe import OptimizerConfig, Recipe, ScheduleConfig
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -19,21 +19,14 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter])
     parameters = list(parameters)
     if not parameters:
         raise UsageError("the optimizer got no parameters; pass those of a model")
-    lr, weight_decay = config.lr, config.weight_decay
-    match config.name:
-        case "sgd":
-            return torch.optim.SGD(
-                parameters, lr=lr, momentum=config.momentum, weight_decay=weight_decay, nesterov=config.nesterov
-            )
-        case "adam":
-            return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
-        case "adamw":
-            return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
-        case "lars":
-            return Lars(parameters, lr=lr, momentum=config.momentum, weight_decay=weight_decay)
-        case "lamb":
-            return Lamb(parameters, lr=lr, weight_decay=weight_decay)
-    raise unknown("optimizer", config.name, _CLASSES)
+    settings: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    if config.name in ("sgd", "lars"):
+        settings["momentum"] = config.momentum
+    if config.name == "sgd":
+        settings["nesterov"] = config.nesterov
+    build: Any = optimizer_class(config.name)
+    optimizer: Optimizer = build(parameters, **settings)
+    return optimizer
 
 
 def optimizer_class(name: str) -> type[Optimizer]:
@@ -185,15 +178,7 @@ _CLASSES: dict[str, type[Optimizer]] = {
 }
 
 
-def learning_rate(
-    step: int,
-    *,
-    optimizer: OptimizerConfig,
-    schedule: ScheduleConfig,
-    batch_size: int,
-    steps_per_epoch: int,
-    total_steps: int,
-) -> float:
+def learning_rate(step: int, recipe: Recipe, *, steps_per_epoch: int, total_steps: int) -> float:
     """Return the learning rate of a step, counted from 0.
 
     Scaling: lr is for `base_batch`. The peak is lr times batch_size / base_batch (linear), lr times the root of that
@@ -206,12 +191,13 @@ def learning_rate(
     Afterwards `step` multiplies by step_factor every step_epochs epochs, counted from the start of training; `cosine`
     falls to 0 over the remaining steps and would reach it one step after the last.
     """
-    peak = optimizer.lr * _scale(schedule, batch_size)
+    schedule, lr = recipe.schedule, recipe.optimizer.lr
+    peak = lr * _scale(schedule, recipe.batch_size)
     warmup_steps = round(schedule.warmup * steps_per_epoch)
     if step < warmup_steps:
         if schedule.scale_lr == "none":
             return peak * (step + 1) / warmup_steps
-        start = min(optimizer.lr, peak)
+        start = min(lr, peak)
         return start + (peak - start) * step / warmup_steps
     match schedule.name:
         case "constant":
@@ -227,11 +213,7 @@ def learning_rate(
 
 def _scale(schedule: ScheduleConfig, batch_size: int) -> float:
     ratio = batch_size / schedule.base_batch
-    match schedule.scale_lr:
-        case "none":
-            return 1.0
-        case "linear":
-            return ratio
-        case "sqrt":
-            return math.sqrt(ratio)
-    raise unknown("lr scaling", schedule.scale_lr, ("none", "linear", "sqrt"))
+    factors = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}
+    if schedule.scale_lr not in factors:
+        raise unknown("lr scaling", schedule.scale_lr, factors)
+    return factors[schedule.scale_lr]

@@ -58,14 +58,7 @@ def oracle_steps(
             norms += share * _norm([parameter.grad for parameter in trained if parameter.grad is not None])
         if on_spread is not None:
             on_spread(norms / _norm(means))
-        rate = learning_rate(
-            step,
-            optimizer=recipe.optimizer,
-            schedule=recipe.schedule,
-            batch_size=recipe.batch_size,
-            steps_per_epoch=plan.steps_per_epoch,
-            total_steps=total_steps,
-        )
+        rate = learning_rate(step, recipe, steps_per_epoch=plan.steps_per_epoch, total_steps=total_steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
         for mean, parameter in zip(means, trained, strict=True):

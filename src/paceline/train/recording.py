@@ -33,16 +33,11 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
     if recipe.measure.profile:
         steps = StepRange.parse(recipe.measure.profile, "--profile")
         observers.append(Profiler(steps, backend=context.comm.name, has_gpu=context.device.type == "cuda"))
-    if recipe.measure.sample_hz > 0:
-        observers.append(ResourceObserver(hz=recipe.measure.sample_hz, device=context.device))
-    observers.append(_make_progress(recipe, context, recorder, observers))
-    return observers
-
-
-def _make_progress(
-    recipe: Recipe, context: Context, recorder: Recorder | None, others: list[Observer]
-) -> ProgressObserver:
-    resources = next((observer for observer in others if isinstance(observer, ResourceObserver)), None)
+    resources = (
+        ResourceObserver(hz=recipe.measure.sample_hz, device=context.device) if recipe.measure.sample_hz else None
+    )
+    if resources is not None:
+        observers.append(resources)
 
     def more() -> Row:
         return {"sent_bytes": context.comm.wire().sent_bytes, "resources": resources.latest if resources else None}
@@ -50,7 +45,10 @@ def _make_progress(
     def blocked_time() -> tuple[float, float]:
         return (recorder.blocked_s, recorder.recorded_s) if recorder is not None else (0.0, 0.0)
 
-    return ProgressObserver(context.emit, log_every=recipe.train.log_every, blocked_time=blocked_time, more=more)
+    observers.append(
+        ProgressObserver(context.emit, log_every=recipe.train.log_every, blocked_time=blocked_time, more=more)
+    )
+    return observers
 
 
 @contextmanager
@@ -73,7 +71,7 @@ def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterato
         total_steps=trainer.total_steps,
         steps_per_epoch=trainer.plan.steps_per_epoch,
         folder=own,
-        write=recorder.spool.write if recorder is not None else _discard,
+        write=recorder.spool.write if recorder is not None else lambda _: None,
         run_time=clock.run_time,
     )
     try:
@@ -99,8 +97,3 @@ def _make_recorder(trainer: Trainer, folder: Path, clock: Clock) -> Recorder:
         return Recorder(path, context.rank, clock, comms, has_spans=trainer.recipe.measure.spans)
     except OSError as error:
         raise RunError(f"worker {context.rank} cannot write its file: {error.strerror}") from error
-
-
-def _discard(row: Row) -> None:
-    """Writer of a run that is not stored."""
-    del row

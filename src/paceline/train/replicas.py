@@ -1,4 +1,4 @@
-"""Whole replicas: make them equal, compare, average and save them."""
+"""Functions on the replicas of all workers: make equal, compare, average and save."""
 
 from __future__ import annotations
 

@@ -66,10 +66,10 @@ def build_objective(name: str) -> Objective:
     function = load_reference(name, "loss")
     if not callable(function):
         raise UsageError(f"loss {name!r} is a {type(function).__name__}; name a function loss(output, target)")
-    return Objective(name, function, fraction_correct=_accuracy_beside(name))
+    return Objective(name, function, fraction_correct=_accuracy_in_same_file(name))
 
 
-def _accuracy_beside(name: str) -> Callable[[Any, Any], float] | None:
+def _accuracy_in_same_file(name: str) -> Callable[[Any, Any], float] | None:
     module, _, _ = name.partition(":")
     try:
         accuracy = load_reference(f"{module}:accuracy", "accuracy")

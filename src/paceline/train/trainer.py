@@ -20,11 +20,11 @@ from paceline.strategies import Strategy, Worker
 from paceline.strategies.base import gradient_of
 from paceline.strategies.capabilities import (
     as_asynchronous,
+    hooked_parameters_of,
     keep_alive_of,
     loss_scale_of,
     micro_batches_of,
     no_sync_of,
-    watched_by,
     zero_grad,
 )
 from paceline.train.batchnorm import GlobalBatch, batchnorm_layers, prepare_batchnorm, synchronise_statistics
@@ -35,32 +35,24 @@ from paceline.train.replicas import make_equal
 from paceline.train.step import Arithmetic, Outcome, build_objective, forward_backward
 
 
-def _numbers() -> array[float]:
-    return array("d")
-
-
-def _counts() -> array[int]:
-    return array("q")
-
-
 @dataclass
 class History:
-    """Measurements of a worker's steps, 56 bytes per step."""
+    """Measurements of a worker's steps (56 bytes each) and evaluations, for its `WorkerReport`."""
 
-    iteration_s: array[float] = field(default_factory=_numbers)  # including data
-    data_s: array[float] = field(default_factory=_numbers)
-    loss: array[float] = field(default_factory=_numbers)
-    num_right: array[int] = field(default_factory=_counts)
-    num_answers: array[int] = field(default_factory=_counts)
-    num_samples: array[int] = field(default_factory=_counts)
-    sent_bytes: array[int] = field(default_factory=_counts)  # cumulative, as counted by the comm
+    iteration_s: array[float] = field(default_factory=lambda: array("d"))  # including data
+    data_s: array[float] = field(default_factory=lambda: array("d"))
+    loss: array[float] = field(default_factory=lambda: array("d"))
+    num_right: array[int] = field(default_factory=lambda: array("q"))
+    num_answers: array[int] = field(default_factory=lambda: array("q"))
+    num_samples: array[int] = field(default_factory=lambda: array("q"))
+    step_sent_bytes: array[int] = field(default_factory=lambda: array("q"))  # cumulative, as counted by the comm
     evaluations: list[Evaluation] = field(default_factory=list)
     train_s: float = 0.0  # the loop without evaluations
 
     def add(self, outcome: Outcome, *, iteration_s: float, data_s: float, sent_bytes: int) -> None:
         self.iteration_s.append(iteration_s)
         self.data_s.append(data_s)
-        self.sent_bytes.append(sent_bytes)
+        self.step_sent_bytes.append(sent_bytes)
         self.loss.append(outcome.loss)
         self.num_right.append(outcome.num_right)
         self.num_answers.append(outcome.num_answers)
@@ -111,7 +103,7 @@ class Trainer:
             self.worker.replica = torch.compile(self.model)  # type: ignore[assignment]
         strategy.setup(self.worker)
         self._is_last_micro_batch = True
-        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in watched_by(strategy)]
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in hooked_parameters_of(strategy)]
         self.history = History()
         self.target = TargetAccuracy(recipe.measure.target_accuracy, strategy, comm)
         self.observe(observers)
@@ -206,8 +198,8 @@ class Trainer:
         scale = loss_scale_of(strategy) if has_samples else 0.0
         self.global_batch.gradient_share = worker.weight / scale if scale else 0.0
         # A worker without samples computes on a placeholder, which must not change unsynchronised statistics.
-        keep = not has_samples and self.recipe.train.batchnorm != "sync"
-        kept = [buffer.clone() for buffer in self._running_statistics()] if keep else []
+        is_placeholder = not has_samples and self.recipe.train.batchnorm != "sync"
+        saved = [buffer.clone() for buffer in self._running_statistics()] if is_placeholder else []
         outcome = forward_backward(
             worker.replica,
             inputs,
@@ -220,7 +212,7 @@ class Trainer:
             before_last=self._no_sync,
             observers=observers,
         )
-        for buffer, value in zip(self._running_statistics() if kept else [], kept, strict=True):
+        for buffer, value in zip(self._running_statistics() if saved else [], saved, strict=True):
             buffer.copy_(value)
         for parameter in worker.parameters:
             gradient_of(parameter)  # zeros if no worker used it, so that results do not depend on the number of workers
@@ -255,14 +247,8 @@ class Trainer:
         return [buffer for layer in batchnorm_layers(self.model) for buffer in layer.buffers()]
 
     def _set_learning_rate(self, step: int) -> None:
-        rate = learning_rate(
-            step,
-            optimizer=self.recipe.optimizer,
-            schedule=self.recipe.schedule,
-            batch_size=self.recipe.batch_size,
-            steps_per_epoch=self.plan.steps_per_epoch,
-            total_steps=self.total_steps,
-        )
+        steps_per_epoch = self.plan.steps_per_epoch
+        rate = learning_rate(step, self.recipe, steps_per_epoch=steps_per_epoch, total_steps=self.total_steps)
         for group in self.worker.optimizer.param_groups:
             group["lr"] = rate
 

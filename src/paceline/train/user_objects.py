@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Copies:
+class CopyFactory:
     """Factory that copies a model, so that every run starts from the same weights."""
 
     model: nn.Module
@@ -38,7 +38,7 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantFactory:
     """Factory that always returns the same object."""
 
     value: Any
@@ -78,4 +78,4 @@ def unpack(data: bytes) -> None:
 
 def as_factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Return a function that builds the model."""
-    return Copies(model) if isinstance(model, nn.Module) else model
+    return CopyFactory(model) if isinstance(model, nn.Module) else model
