@@ -30,7 +30,7 @@ class Early(Strategy):
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
         self._complete.add(parameter)
-        # Backward runs from the last parameter to the first: start those that nobody before them waits for.
+        # Backward runs from the last parameter to the first, so sums start in the reverse order of the parameters.
         waiting = self.worker.parameters[::-1][len(self._under_way) :]
         while waiting and waiting[0] in self._complete:
             self._start(waiting.pop(0))

@@ -180,14 +180,7 @@ def replica_steps(changes: dict[str, Any], mixing: Mixing, model: str = "plain")
     replicas: Vectors = []
     for step in range(total_steps):
         epoch, index = divmod(step, plan.steps_per_epoch)
-        rate = learning_rate(
-            step,
-            optimizer=recipe.optimizer,
-            schedule=recipe.schedule,
-            batch_size=recipe.batch_size,
-            steps_per_epoch=plan.steps_per_epoch,
-            total_steps=total_steps,
-        )
+        rate = learning_rate(step, recipe, steps_per_epoch=plan.steps_per_epoch, total_steps=total_steps)
         for rank, (replica, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             optimizer.zero_grad()
             indices = plan.shard(epoch, index, rank)

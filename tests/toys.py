@@ -70,7 +70,7 @@ class Normalised(nn.Module):
 
 
 class Frozen(Plain):
-    """A model whose convolution is not trained."""
+    """A model with a convolution that is not trained."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`average=weights`: workers step by themselves, then weights are averaged; one process that plays them all judges."""
+"""`average=weights`: each worker steps by itself before weights are averaged; compared with an oracle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paceline.train.step import Arithmetic, build_objective, forward_backward
 from paceline.train.trainer import Trainer
 from toys import toy_data, toy_model, toy_recipe
 
-# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+# float64 rounds at 1e-16; six steps of training amplify that by much less than seven orders of magnitude.
 TOLERANCE = 1e-9
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9, "schedule.name": "cosine"},
@@ -32,7 +32,7 @@ NAMES = [name for name, cls in strategies.classes.items() if "average" in cls.op
 
 
 def weights_oracle(recipe: Recipe, data: Data, num_workers: int) -> Iterator[dict[str, Tensor]]:
-    """The weights after every step when each worker has an optimiser of its own and weights are then averaged."""
+    """Return the weights after every step if each worker has its own optimiser and weights are then averaged."""
     models = [toy_model("plain") for _ in range(num_workers)]
     optimizers = [build_optimizer(recipe.optimizer, model.parameters()) for model in models]
     plan = ShardPlan(len(data.train), recipe.batch_size, num_workers, recipe.seed)
@@ -40,14 +40,7 @@ def weights_oracle(recipe: Recipe, data: Data, num_workers: int) -> Iterator[dic
     for step in range(total_steps):
         epoch, index = divmod(step, plan.steps_per_epoch)
         counts = plan.counts(index)
-        rate = learning_rate(
-            step,
-            optimizer=recipe.optimizer,
-            schedule=recipe.schedule,
-            batch_size=recipe.batch_size,
-            steps_per_epoch=plan.steps_per_epoch,
-            total_steps=total_steps,
-        )
+        rate = learning_rate(step, recipe, steps_per_epoch=plan.steps_per_epoch, total_steps=total_steps)
         for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
@@ -66,7 +59,7 @@ def weights_oracle(recipe: Recipe, data: Data, num_workers: int) -> Iterator[dic
 
 
 def follow(context: Context, strategy: str, changes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train a toy and say what a worker has and has sent after every step."""
+    """Train a toy; return the weights and sent bytes of a worker after every step."""
     recipe, comm = toy_recipe(context.world_size, changes), context.comm
     trainer = Trainer(recipe, StrategySpec.parse(strategy).build(), toy_data(), context, toy_model("plain"))
     comm.counter.clear()
@@ -94,7 +87,7 @@ def distance(parameters: dict[str, Tensor], expected: dict[str, Tensor]) -> floa
     return float((off / sum(float(tensor.square().sum()) for tensor in expected.values())) ** 0.5)
 
 
-def test_who_has_the_option() -> None:
+def test_strategies_with_the_option() -> None:
     assert {"ring", "ring-reduce"} <= set(NAMES)
     for name in NAMES:
         assert build(name).guarantee is Guarantee.EXACT
@@ -104,7 +97,7 @@ def test_who_has_the_option() -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_are_those_of_one_process_that_plays_all(name: str, world_size: int, optimizer: str) -> None:
+def test_weights_equal_the_oracle(name: str, world_size: int, optimizer: str) -> None:
     changes = OPTIMIZERS[optimizer]
     expected = list(weights_oracle(toy_recipe(world_size, changes), toy_data(), world_size))
     workers = on_threads(world_size, follow, strategy=f"{name}:average=weights", changes=changes)
@@ -117,7 +110,7 @@ def test_weights_are_those_of_one_process_that_plays_all(name: str, world_size: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_cost_what_gradients_cost_and_end_elsewhere(name: str) -> None:
+def test_weights_send_as_much_as_gradients_but_differ(name: str) -> None:
     changes = OPTIMIZERS["adam"]
     gradients = on_threads(3, follow, strategy=name, changes=changes)[0]
     weights = on_threads(3, follow, strategy=f"{name}:average=weights", changes=changes)[0]

@@ -1,4 +1,4 @@
-"""A certificate is worth something only if it can be refused."""
+"""`paceline verify` detects wrong strategies, and names the step, tensor and worker of the first difference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_wrong_prediction_of_traffic_is_found(pool: LocalPool) -> None:
     assert row["first_divergence"] is None
 
 
-def test_a_mistake_with_nobody_to_disagree_with_is_none(pool: LocalPool) -> None:
+def test_one_worker_alone_makes_no_mistake(pool: LocalPool) -> None:
     assert judge(pool, "UnweightedMean", 1)["passed"]
 
 
@@ -70,7 +70,7 @@ def test_a_drift_beyond_the_bound_is_found(pool: LocalPool) -> None:
     assert row["first_divergence"]["step"] == 0
 
 
-def test_replicas_that_do_not_meet_in_the_end_are_found(pool: LocalPool) -> None:
+def test_replicas_that_differ_at_the_end_are_found(pool: LocalPool) -> None:
     row = judge(pool, "NeverMeets", 3)
     assert row["guarantee"] == "PARTIAL"
     assert not row["passed"]

@@ -1,4 +1,4 @@
-"""Every strategy in the registry, against one process that plays all workers: a new one is tested by existing."""
+"""Every strategy in the registry against the oracle; a new strategy is tested without a change here."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ON_THREADS = [name for name in available_strategies() if on_threads_supported(na
 ELSEWHERE = [name for name in available_strategies() if not on_threads_supported(name)]
 
 
-# Those that ask the comm for memory: what it lends differs most between comms.
+# Strategies that use memory of the comm, which differs most between comms.
 IN_LENT_MEMORY = ["overlap", "sharded"]
-# Secondary matters: on threads, or gloo where threads cannot; and in shared memory where that is lent.
+# Comms of less important tests: threads, or gloo if threads are unsupported; and shared memory if it is used.
 PLACES = [(name, "") for name in EXACT] + [(name, "shm") for name in IN_LENT_MEMORY]
 ACCUMULATING = [(name, comm) for name, comm in PLACES if issubclass(strategies.classes[name], Accumulating)]
 
@@ -57,7 +57,7 @@ def test_equals_the_oracle_after_every_step(
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("name", [n for n in available_strategies() if build(n).guarantee is Guarantee.NONE])
-def test_a_strategy_that_promises_nothing_really_differs(name: str, world_size: int) -> None:
+def test_a_strategy_without_a_guarantee_differs_from_the_oracle(name: str, world_size: int) -> None:
     workers = on_threads(world_size, jobs.certify, strategy=name, changes={})
     last = [worker["steps"][-1] for worker in workers]
     assert all(row["relative_error"] > 1e-6 for row in last)
@@ -65,7 +65,7 @@ def test_a_strategy_that_promises_nothing_really_differs(name: str, world_size: 
     assert_traffic_as_predicted(workers)
 
 
-def test_every_strategy_says_what_it_is() -> None:
+def test_every_strategy_has_a_description() -> None:
     assert {"all-reduce", "ring", "gather-scatter", "root-average", "ddp", "none"} <= set(strategies.classes)
     for name, cls in strategies.classes.items():
         assert (cls.__doc__ or "").strip(), f"{name} has no first line that says what goes over the wire"
@@ -73,7 +73,7 @@ def test_every_strategy_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_strategy_that_threads_cannot_carry_says_why(name: str) -> None:
+def test_a_strategy_that_threads_do_not_support_says_why(name: str) -> None:
     reason = strategies.classes[name].unsupported(ThreadsComm)
     assert "threads" in reason
     if name == "ddp":
@@ -104,7 +104,7 @@ def test_certificate_in_shared_memory(pool: LocalPool, strategy: str, world_size
     assert row["comm"] == "shm"
 
 
-def test_without_names_a_certificate_has_all_that_the_comm_carries() -> None:
+def test_without_names_a_certificate_covers_all_supported_strategies() -> None:
     for comm in ("torch", "shm"):
         named = {case.strategy for case in cases([], [2], ["lenet5"], comm=comm)}
         assert named | set(not_carried(comm)) == set(available_strategies())
@@ -122,7 +122,7 @@ def test_options_of_ddp_leave_it_exact(pool: LocalPool, options: str) -> None:
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize(("strategy", "comm"), PLACES)
 def test_micro_batches_equal_whole_batches(pool: LocalPool, strategy: str, comm: str, world_size: int) -> None:
-    # The oracle takes whole batches whatever the recipe says.
+    # The oracle computes whole batches, whatever the recipe says.
     workers = certify(pool, strategy, world_size, comm, changes={"train.micro_batch_size": 2})
     assert_exact(workers)
     assert_traffic_as_predicted(workers)
@@ -134,7 +134,7 @@ def test_micro_batches_equal_whole_batches(pool: LocalPool, strategy: str, comm:
 def test_accumulated_gradients_equal_those_of_whole_batches(
     pool: LocalPool, strategy: str, comm: str, world_size: int
 ) -> None:
-    # Shards of 7 samples in 3 pieces: uneven ones, some of a single sample. What is sent stays the same.
+    # Shards of 7 samples in 3 uneven micro-batches, some of a single sample. The traffic stays the same.
     assert micro_batches_of(build(f"{strategy}:accumulate=3")) == 3
     workers = certify(pool, f"{strategy}:accumulate=3", world_size, comm, changes={})
     assert_exact(workers)
@@ -179,7 +179,7 @@ def test_the_toy_reaches_its_extra_layer_on_some_workers_only() -> None:
 def test_a_parameter_without_gradient_on_some_worker(
     pool: LocalPool, strategy: str, comm: str, world_size: int
 ) -> None:
-    # Weight decay and momentum tell a gradient of zeros from none at all: any number of workers must do the same.
+    # Weight decay and momentum distinguish zeros from None, so the choice must not depend on the number of workers.
     name = "ddp:find_unused=true" if strategy == "ddp" else strategy
     workers = certify(pool, name, world_size, comm, changes={"optimizer.weight_decay": 0.01}, model="sometimes")
     assert_exact(workers)

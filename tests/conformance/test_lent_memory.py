@@ -1,4 +1,4 @@
-"""Strategies whose gradients and parameters lie in memory of the comm: overlap and sharded, on every comm."""
+"""Strategies that keep gradients and parameters in memory of the comm (overlap and sharded), on every comm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toys import toy_data, toy_model, toy_recipe
 
 COMMS = list(comms.classes)
 STRATEGIES = ["overlap", "sharded"]
-# Float32 rounds at 6e-8; six small steps with momentum amplify that by less than two orders.
+# float32 rounds at 6e-8; six small steps with momentum amplify that by less than two orders of magnitude.
 MIXED_TOLERANCE = 1e-5
 
 
@@ -30,7 +30,7 @@ MIXED_TOLERANCE = 1e-5
     "strategy",
     [
         "overlap:accumulate=2",
-        "overlap:bucket_mb=0.0001:first_bucket_mb=0.0001",  # every tensor a bucket of its own
+        "overlap:bucket_mb=0.0001:first_bucket_mb=0.0001",  # one bucket per tensor
         "overlap:bucket_mb=0.0001:accumulate=3",
         "sharded:bucket_mb=0.0001:first_bucket_mb=0.0001",
     ],
@@ -69,7 +69,7 @@ def make_trainer(context: Context, strategy: str, changes: dict[str, Any]) -> Tr
 
 
 def lies_in_shared_sums(context: Context, changes: dict[str, Any]) -> bool:
-    """Whether gradients after a step are the memory that all workers read."""
+    """Return whether gradients after a step are in memory that all workers read."""
     trainer: Any = make_trainer(context, "overlap", changes)
     [reduction] = trainer.strategy._buckets.reductions.values()
     return reduction.result is not reduction.own
@@ -79,12 +79,12 @@ def lies_in_shared_sums(context: Context, changes: dict[str, Any]) -> bool:
     ("changes", "is_shared"),
     [({}, True), ({"optimizer.name": "adam", "optimizer.momentum": 0.0}, True), ({"optimizer.nesterov": True}, False)],
 )
-def test_sums_are_read_in_place_only_where_nobody_writes(changes: dict[str, Any], is_shared: bool) -> None:
+def test_sums_are_read_in_place_only_if_nothing_writes_to_them(changes: dict[str, Any], is_shared: bool) -> None:
     assert on_shm_threads(2, lies_in_shared_sums, changes=changes) == [is_shared] * 2
 
 
 def mark_parameters(context: Context) -> tuple[list[float], list[float]]:
-    """Rank 0 writes into its parameters: while training they are everybody's, after it its own."""
+    """Write to rank 0's parameters before and after `finish`; return what this worker has then."""
     trainer = make_trainer(context, "sharded", {})
     trainer.run()
     seen = []
@@ -102,7 +102,7 @@ def mark_parameters(context: Context) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize("comm", ["shm", "torch"])
-def test_sharded_parameters_are_one_memory_where_the_comm_has_it(pool: LocalPool, comm: str) -> None:
+def test_sharded_parameters_share_memory_if_the_comm_can(pool: LocalPool, comm: str) -> None:
     first, *others = on_pool(pool, 3, mark_parameters, comm=comm)
     assert first == ([42.0] * 4, [43.0] * 4)
     for during, after in others:
@@ -111,7 +111,7 @@ def test_sharded_parameters_are_one_memory_where_the_comm_has_it(pool: LocalPool
 
 
 def count_state(context: Context, strategy: str) -> tuple[int, int]:
-    """Numbers in this worker's optimiser state, and in the parameters."""
+    """Return the number of elements in this worker's optimiser state and in the parameters."""
     trainer: Any = make_trainer(context, strategy, {"optimizer.name": "adam", "optimizer.momentum": 0.0})
     trainer.run()
     optimizer = trainer.strategy._optimizer if strategy == "sharded" else trainer.worker.optimizer
@@ -123,14 +123,14 @@ def count_state(context: Context, strategy: str) -> tuple[int, int]:
 def test_sharded_divides_the_optimisers_state(world_size: int) -> None:
     counts = on_shm_threads(world_size, count_state, strategy="sharded")
     total = counts[0][1]
-    # Adam keeps two numbers for each parameter; all workers together keep them once.
+    # Adam keeps two numbers per parameter; each is kept by one worker only.
     assert sum(state for state, _ in counts) == 2 * total
     assert max(state for state, _ in counts) <= 2 * -(-total // world_size)
     assert on_shm_threads(2, count_state, strategy="overlap")[0] == (2 * total, total)
 
 
 def step_with_slopes(context: Context, steps: list[int], start: Any, state: Any) -> Any:
-    """Parameters after steps with known gradients, and what the strategy keeps."""
+    """Return the parameters after steps with known gradients, and the state of the strategy."""
     strategy, model = build("sharded:bucket_mb=0.001:first_bucket_mb=0.001"), Slopes()
     if start is not None:
         model.load_state_dict(start)
@@ -152,7 +152,7 @@ def step_with_slopes(context: Context, steps: list[int], start: Any, state: Any)
 
 
 @pytest.mark.parametrize("run", [on_shm_threads, on_threads])
-def test_sharded_goes_on_after_a_restart_to_the_same_bits(run: Any) -> None:
+def test_sharded_resumes_bit_for_bit(run: Any) -> None:
     whole = run(3, step_with_slopes, steps=[0, 1, 2, 3], start=None, state=None)
     first = run(3, step_with_slopes, steps=[0, 1], start=None, state=None)
     states = [kept for _, kept in first]
@@ -168,7 +168,7 @@ def test_sharded_goes_on_after_a_restart_to_the_same_bits(run: Any) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_training_with_helpers(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+def test_training_with_helper_threads(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     monkeypatch.setattr(shm, "spare_cores", lambda num_workers: 2)  # noqa: ARG005
     monkeypatch.setattr(shm_reduction, "HELPER_BYTES", 1)
     monkeypatch.setattr(shm_reduction, "BLOCK_BYTES", 64)

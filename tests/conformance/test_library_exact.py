@@ -1,4 +1,4 @@
-"""The user's loop on several workers equals the same loop on one worker with every sample: for every exact strategy."""
+"""Every exact strategy in a user's loop: several workers give the result of one worker with all samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from library_uses import USES, History, in_session
 from paceline.launch.local import LocalPool
 from paceline.library.world import World
 
-# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+# float64 rounds at 1e-16; six steps of training amplify that by much less than seven orders of magnitude.
 TOLERANCE = 1e-9
 
 

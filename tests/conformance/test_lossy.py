@@ -1,4 +1,4 @@
-"""Every codec that loses something, under every strategy that carries it."""
+"""Every lossy codec under every strategy that supports it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paceline.study.verify import cases, verify
 from paceline.train.oracle import oracle_steps
 from toys import BATCH, SAMPLES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
 
-# Options with which toys, too, are cut into several chunks, and are large enough for factors.
+# Options that split even toys into several chunks, and let them be large enough for low-rank factors.
 FOR_TOYS = {"int8": "int8:chunk=16", "topk": "topk:ratio=0.1", "powersgd": "powersgd:rank=1:min_vector=50"}
 PAIRS = [
     f"{strategy}+{codec}"
@@ -30,9 +30,9 @@ PAIRS = [
 ]
 TOY_PAIRS = [f"{s}+{FOR_TOYS.get(c, c)}" for s, _, c in (pair.partition("+") for pair in PAIRS)]
 WITH_FEEDBACK = [pair for pair in TOY_PAIRS if "topk" in pair or "powersgd" in pair]
-# Several buckets, and others after the first step than in it.
+# Several buckets, which ddp changes after the first step.
 MANY_BUCKETS = [f"ddp:bucket_mb=0.001+{FOR_TOYS[codec]}" for codec in ("topk", "powersgd", "int8")]
-SHARES = [0.5, 0.0, 0.3, 0.2]  # a worker without samples still sends what it kept
+SHARES = [0.5, 0.0, 0.3, 0.2]  # a worker without samples still sends its residual error
 
 
 def test_lossless_codecs_keep_the_guarantee() -> None:
@@ -58,12 +58,12 @@ def test_first_step_is_within_the_codecs_error(pool: LocalPool, strategy: str, c
     assert bound <= row["tolerance"] < 3 * bound
     assert row["passed"], row
     assert row["bytes_as_predicted"]
-    # Something was lost: the codec was really on the way.
+    # The result is not exact, so the codec was used.
     assert row["max_relative_error"] > 1e-9
 
 
 def test_the_oracles_spread() -> None:
-    """How much cancels when workers' gradients are added, by hand for the first step of 7 samples."""
+    """The oracle's measure of how much workers' gradients cancel, computed by hand for the first step of 7 samples."""
     spreads: list[float] = []
     recipe, data, model = toy_recipe(3), toy_data(), toy_model("plain")
     for _ in oracle_steps(recipe, data, toy_model("plain"), 3, spreads.append):
@@ -73,7 +73,7 @@ def test_the_oracles_spread() -> None:
     for rank in range(3):
         model.zero_grad()
         inputs, target = data.train.batch(plan.shard(0, 0, rank), 0)
-        # A sum over samples divided by all workers' samples is the weighted mean's part.
+        # A worker's sum over samples, divided by the samples of all workers, is its part of the weighted mean.
         (nn.functional.cross_entropy(model(inputs), target, reduction="sum") / BATCH).backward()
         gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))
     expected = sum(float(gradient.norm()) for gradient in gradients) / float(torch.stack(gradients).sum(0).norm())
@@ -83,7 +83,7 @@ def test_the_oracles_spread() -> None:
 
 
 def encoded_bytes(codec: str, tensors: list[Tensor]) -> int:
-    """What the tensors of a step come to on the wire, in each codec's own arithmetic."""
+    """Return the encoded bytes of the tensors of a step, computed separately for each codec."""
     sizes = [tensor.numel() for tensor in tensors]
     if codec in ("fp16", "bf16"):
         return 2 * sum(sizes)
@@ -127,7 +127,7 @@ def assert_shrinks(pair: str, workers: list, *, is_fused: bool) -> None:
         for row, before in zip(worker["steps"], exact["steps"], strict=True):
             if codec.name in ("int8", "topk"):
                 assert row["counted"] == {("all_gather", None): encoded}
-            elif codec.cast is not None or not is_fused:  # chunks of two factors are not cut where one vector's are
+            elif codec.cast is not None or not is_fused:  # two factors are split into other chunks than one vector
                 assert row["counted"] == {key: n * encoded / (8 * numel) for key, n in before["counted"].items()}
             else:
                 assert sum(row["counted"].values()) < sum(before["counted"].values()) / 1.5
@@ -140,7 +140,7 @@ def run_slopes(pool: LocalPool, pair: str, world_size: int, **arguments: object)
 
 
 def kept(state: dict[str, list]) -> Tensor:
-    """A worker's errors in the order of the parameters; nothing where a tensor travels whole."""
+    """Return a worker's residual errors in the order of the parameters; zeros for uncompressed tensors."""
     sizes = [math.prod(shape) for shape in jobs.Slopes.SHAPES]
     fused = state.get("codec.error.0", [])
     if len(fused) == sum(sizes):
@@ -150,7 +150,7 @@ def kept(state: dict[str, list]) -> Tensor:
 
 
 @pytest.mark.parametrize("pair", [*WITH_FEEDBACK, *MANY_BUCKETS[:2]])
-def test_nothing_is_lost_for_ever(pool: LocalPool, pair: str) -> None:
+def test_errors_are_sent_in_later_steps(pool: LocalPool, pair: str) -> None:
     steps = list(range(5))
     workers = run_slopes(pool, pair, 4, steps=steps, shares=SHARES)
     put_in = sum(
@@ -160,12 +160,12 @@ def test_nothing_is_lost_for_ever(pool: LocalPool, pair: str) -> None:
     )
     errors = sum(kept(state) for _, state, _, _ in workers)
     for got, _, counted, predicted in workers:
-        # Numbers about 1 in float64, added some 20 times.
+        # About 20 additions of numbers near 1 in float64.
         total = torch.tensor(got, dtype=torch.float64).sum(0)
         torch.testing.assert_close(total + errors, put_in, rtol=1e-12, atol=1e-12)
         assert got == workers[0][0]
         assert counted == predicted
-    assert float(errors.norm()) > 0.1 * float(put_in.norm())  # and much was really kept
+    assert float(errors.norm()) > 0.1 * float(put_in.norm())  # and residual errors were large
 
 
 @pytest.mark.each_choice

@@ -1,4 +1,4 @@
-"""Who counts how much over time, and how far replicas can drift: matrices found by mixing unit vectors."""
+"""Influence of each worker over time and bounds of the drift, from mixing matrices computed with unit vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replica_oracle import StepwiseMixing
 
 
 def matrices(num_workers: int, chunk: int, *, rotate: bool) -> list[torch.Tensor]:
-    """A chunk's mixing matrices over one period, found by mixing unit vectors in the oracle."""
+    """Return the mixing matrices of a chunk over one period, computed by mixing unit vectors in the oracle."""
     mixing_oracle = StepwiseMixing(num_workers, rotate=rotate)
     length = num_workers  # one number per chunk
     found = []
@@ -26,20 +26,20 @@ def matrices(num_workers: int, chunk: int, *, rotate: bool) -> list[torch.Tensor
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4, 5])
-def test_with_rotation_all_count_alike(num_workers: int) -> None:
+def test_with_rotation_all_workers_have_the_same_influence(num_workers: int) -> None:
     for chunk in range(num_workers):
         rotated = torch.stack(matrices(num_workers, chunk, rotate=True)).mean(0).sum(0)
         assert torch.allclose(rotated, torch.ones_like(rotated), rtol=0, atol=1e-14)
         fixed = torch.stack(matrices(num_workers, chunk, rotate=False)).mean(0).sum(0)
-        # By the harmonic series: who stands k-th is in the means of all that follow.
+        # A harmonic series: the worker at position k is part of the means of all later positions.
         expected = [sum(1 / (j + 1) for j in range(k, num_workers)) for k in range(num_workers)]
         assert [fixed[(chunk + k) % num_workers].item() for k in range(num_workers)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4, 5])
-def test_what_remains_of_an_update_in_the_long_run(num_workers: int) -> None:
-    # An update made before the trip of step s ends up in every replica with a weight; over a period of steps all
-    # workers' add up alike with rotation, while from a fixed start only the first worker's remain.
+def test_influence_of_an_update_in_the_long_run(num_workers: int) -> None:
+    # An update of a worker reaches every replica with a weight. Summed over the steps of a period, the weights of all
+    # workers are equal with rotation; with a fixed start only those of the first worker remain.
     for rotate in (True, False):
         period = matrices(num_workers, 0, rotate=rotate)
         total = torch.zeros(num_workers, dtype=torch.float64)

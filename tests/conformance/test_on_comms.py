@@ -1,4 +1,4 @@
-"""Strategies on comms that are not gloo: the same oracle, the same certificate."""
+"""Strategies on comms other than gloo, against the same oracle."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def certify_on_nodes(context: Context, layout: str, port: int, strategy: str) ->
     result = jobs.certify(Context(comm), strategy=strategy, changes={})
     comm.barrier()
     comm.close()
-    context.comm.barrier()  # the store lives in worker 0
+    context.comm.barrier()  # the store is in the process of worker 0
     return result
 
 

@@ -1,4 +1,4 @@
-"""Parameter servers: exact in step; on arrival late by a measured number of updates, or by no more than allowed."""
+"""Parameter servers: exact with mode=sync; with async and bounded, staleness is measured and limited."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from paceline.train.replicas import parameter_digest
 from paceline.train.trainer import Trainer
 from toys import toy_data, toy_model, toy_recipe
 
-# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+# float64 rounds at 1e-16; six steps of training amplify that by much less than seven orders of magnitude.
 TOLERANCE = 1e-9
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9, "optimizer.nesterov": True},
@@ -50,7 +50,7 @@ def assert_exact(workers: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_in_step_it_equals_the_oracle(world_size: int, servers: int, optimizer: str) -> None:
+def test_sync_equals_the_oracle(world_size: int, servers: int, optimizer: str) -> None:
     strategy = f"parameter-server:servers={servers}"
     workers = on_threads(world_size, jobs.certify, strategy=strategy, changes=OPTIMIZERS[optimizer])
     assert_exact(workers)
@@ -59,20 +59,20 @@ def test_in_step_it_equals_the_oracle(world_size: int, servers: int, optimizer: 
 
 
 @pytest.mark.parametrize("model", ["frozen", "sometimes", "tied"])
-def test_in_step_with_models_that_are_not_plain(model: str) -> None:
+def test_sync_with_unusual_models(model: str) -> None:
     changes = {"optimizer.weight_decay": 0.01, "train.channels_last": True}
     assert_exact(on_threads(3, jobs.certify, strategy="parameter-server:servers=2", changes=changes, model=model))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "step"])
 def test_learning_rates_reach_the_server(schedule: str) -> None:
-    # The oracle's rate changes in every step, or after the first epoch to a tenth.
+    # The learning rate changes in every step, or drops to a tenth after the first epoch.
     changes = {"schedule.name": schedule, "schedule.step_epochs": 1, "schedule.warmup": 0.5}
     assert_exact(on_threads(2, jobs.certify, strategy="parameter-server:servers=2", changes=changes))
 
 
 @pytest.mark.parametrize("mode", ["async", "bounded:max_staleness=0"])
-def test_one_worker_alone_is_never_late_and_exact_in_any_mode(mode: str) -> None:
+def test_one_worker_alone_is_exact_in_every_mode(mode: str) -> None:
     changes = OPTIMIZERS["adam"]
     [worker] = on_threads(1, jobs.certify, strategy=f"parameter-server:servers=2:mode={mode}", changes=changes)
     assert_exact([worker])
@@ -87,15 +87,15 @@ def test_tensors_are_split_whole_and_evenly(sizes: list[int], num_servers: int) 
     shares = split_tensors(tensors, num_servers)
     assert sorted(index for share in shares for index in share) == list(range(len(sizes)))
     assert shares == split_tensors(tensors, num_servers)
-    assert all(shares[: len(sizes)])  # nobody idles while another has two
-    # Greedy: nobody's share but its smallest tensor exceeds the smallest share.
+    assert all(shares[: len(sizes)])  # no server has none while another has two
+    # Greedy: without its smallest tensor, no share is larger than the smallest share.
     loads = [sum(sizes[index] for index in share) for share in shares]
     for share, load in zip(shares, loads, strict=True):
         assert load - min((sizes[index] for index in share), default=0) <= min(loads)
 
 
 class World:
-    """Workers that step when the test says so, beside servers on threads."""
+    """Workers that step when the test tells them to, with servers on threads."""
 
     def __init__(self, text: str, num_workers: int, weights: list[float]) -> None:
         strategies = [StrategySpec.parse(text).build() for _ in range(num_workers)]
@@ -147,21 +147,21 @@ class World:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_on_arrival_every_gradient_is_an_update_and_staleness_is_counted(servers: int) -> None:
+def test_async_applies_every_gradient_and_counts_staleness(servers: int) -> None:
     world = World(f"parameter-server:mode=async:servers={servers}", 2, weights=[0.25, 0.75])
     value, momentum = 1.0, 0.0
     seen = []
     for rank, gradient in [(0, 1.0), (1, 2.0), (1, -1.0), (0, 4.0), (0, 1.0)]:
-        # SGD with momentum 0.5 at the server, and a rate that is the worker's share of the global one.
+        # SGD with momentum 0.5 on the server, and the learning rate times the worker's share of the batch.
         momentum = 0.5 * momentum + gradient
         value -= 0.5 * [0.25, 0.75][rank] * momentum
         world.step(rank, gradient)
         seen.append(world.values(rank))
         assert seen[-1] == (value, value - 2.0)  # powers of two: exact
-    assert world.values(1) == seen[2]  # a worker sees updates with its own answers alone
+    assert world.values(1) == seen[2]  # a worker receives updates only with its own answers
     world.finish()
     assert world.values(0) == world.values(1) == (value, value - 2.0)
-    # By update: worker 0 was late by 0, then by worker 1's two, then by 0; worker 1 by worker 0's first, then by 0.
+    # Staleness of worker 0: 0, then 2 (both updates of worker 1), then 0; of worker 1: 1 (worker 0's first), then 0.
     first, second = (metrics_of(strategy)["staleness_updates"] for strategy in world.strategies)
     assert first == {"counts": {"0": 2 * servers, "2": servers}, "max": 2, "mean": pytest.approx(2 / 3)}
     assert second == {"counts": {"0": servers, "1": servers}, "max": 1, "mean": pytest.approx(1 / 2)}
@@ -172,7 +172,7 @@ def test_a_worker_without_samples_makes_no_update() -> None:
     world.step(0, 1.0)
     world.step(1, 0.0)
     assert world.values(1) == world.values(0) == (0.5, -1.5)
-    world.step(0, 1.0)  # momentum is 0.5 + 1: nothing was added to it, and nothing spent, in between
+    world.step(0, 1.0)  # momentum is 0.5 + 1: the step without samples did not change it
     assert world.values(0) == (-0.25, -2.25)
     world.finish()
     assert world.values(1) == (-0.25, -2.25)
@@ -181,7 +181,7 @@ def test_a_worker_without_samples_makes_no_update() -> None:
 
 
 def run_ahead(context: Context, strategy: str, changes: dict[str, Any], gate: threading.Event, until: int) -> Any:
-    """Rank 1 stops after its first step until rank 0 has done the step `until`."""
+    """Train; rank 1 pauses after its first step until rank 0 has done the step `until`."""
     trainer = Trainer(
         toy_recipe(context.world_size, changes),
         StrategySpec.parse(strategy).build(),
@@ -223,16 +223,16 @@ def test_without_a_bound_a_worker_may_do_all_its_steps_first() -> None:
     fast, slow = on_threads(
         2, run_ahead, strategy="parameter-server:mode=async", changes={}, gate=gate, until=STEPS - 1
     )
-    # When the slow one has done its first step, the fast one may have done some already.
+    # When the slow worker has done its first step, the fast one may have done some already.
     assert fast["metrics"]["lead_steps"]["max"] >= STEPS - 1
-    # All of the fast one's updates lie between the slow one's first two, or before: one of the two was late.
+    # The fast worker makes its updates before the second one of the slow worker, so one of the slow worker's is stale.
     assert slow["metrics"]["staleness_updates"]["max"] >= STEPS // 2
     assert build("parameter-server:mode=async").staleness_bound(2) is None
     assert fast["digest"] == slow["digest"]
 
 
 def without_collectives(context: Context, strategy: str, changes: dict[str, Any], model: str) -> list[float]:
-    """Train and evaluate on the way, where a collective after the first step would be an error."""
+    """Train and evaluate during training on a comm that refuses collectives after the first step."""
     comm = context.comm
     trainer = Trainer(
         toy_recipe(context.world_size, changes),
@@ -257,7 +257,7 @@ def without_collectives(context: Context, strategy: str, changes: dict[str, Any]
     return [row["loss"] for row in trainer.history.evaluations]
 
 
-def test_a_loop_at_ones_own_pace_contains_no_collective() -> None:
+def test_an_asynchronous_loop_contains_no_collective() -> None:
     changes = {"train.eval_every": 1, "train.batchnorm": "average", "train.batch_size": 12}
     arguments = {"strategy": "parameter-server:mode=async", "changes": changes, "model": "normalised"}
     workers = on_threads(2, without_collectives, **arguments)
@@ -265,7 +265,7 @@ def test_a_loop_at_ones_own_pace_contains_no_collective() -> None:
 
 
 class SlowTest(Dataset):
-    """Test data of 16 batches that take longer together than the time limit of one wait, and each far less."""
+    """Test data of 16 batches. Together they take longer than the time limit of one wait, each far less."""
 
     def __len__(self) -> int:
         return 16 * BATCH
@@ -289,7 +289,7 @@ def evaluate_slowly(context: Context, strategy: str, changes: dict[str, Any]) ->
 @pytest.mark.parametrize(("mode", "world_size"), [("sync", 1), ("async", 1), ("async", 2)])
 @pytest.mark.slow
 def test_an_evaluation_may_take_longer_than_the_time_limit(mode: str, world_size: int) -> None:
-    # Of two workers one does not evaluate: it is done long before the other, and waits for it.
+    # One of two workers does not evaluate: it finishes long before the other, and waits for it.
     changes = {"train.eval_every": 2}
     arguments = {"strategy": f"parameter-server:mode={mode}", "changes": changes, "timeout_s": 5.0}
     assert [len(rows) for rows in on_threads(world_size, evaluate_slowly, **arguments)] == [1] * world_size
@@ -332,12 +332,12 @@ def test_certificate_over_gloo(pool: LocalPool, strategy: str) -> None:
         ("parameter-server:average=weights+fp16", "average=weights cannot use codec fp16"),
     ],
 )
-def test_what_cannot_be(text: str, sentence: str) -> None:
+def test_unsupported_options_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         build(text)
 
 
-def test_what_it_promises() -> None:
+def test_guarantees() -> None:
     found = {
         text: build(f"parameter-server{text}").guarantee
         for text in ("", "+bf16", ":average=weights", ":mode=async", ":mode=bounded", ":mode=async+fp16")

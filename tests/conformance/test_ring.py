@@ -1,4 +1,4 @@
-"""The ring by itself: any length, any number of workers, any number type."""
+"""Ring all-reduce alone, for any length, number of workers and data type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64]
 
 
 def vectors(length: int, world_size: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
-    # Small whole numbers: their sums are exact in every type, so the ring has no excuse.
+    # Small whole numbers: their sums are exact in every data type, so results must be equal.
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(-20, 21, (length,), generator=generator).to(dtype) for _ in range(world_size)]
 
@@ -38,7 +38,7 @@ def ring_sum(context: Context, inputs: list[torch.Tensor]) -> tuple[torch.Tensor
 )
 @example(length=0, world_size=3, dtype=torch.float32, seed=0)
 @example(length=2, world_size=5, dtype=torch.int64, seed=0)
-def test_ring_is_the_sum_and_sends_what_it_says(length: int, world_size: int, dtype: torch.dtype, seed: int) -> None:
+def test_ring_sums_and_sends_the_predicted_bytes(length: int, world_size: int, dtype: torch.dtype, seed: int) -> None:
     inputs = vectors(length, world_size, dtype, seed)
     total = torch.stack(inputs).to(torch.int64).sum(0).to(dtype)
     strategy = build("ring")
@@ -52,7 +52,7 @@ def test_ring_is_the_sum_and_sends_what_it_says(length: int, world_size: int, dt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_chunks_of_several_pieces(dtype: torch.dtype) -> None:
-    # Chunks of two pieces and a half, and one number more so that they differ in length.
+    # Chunks of two and a half pieces, and one more number so that their lengths differ.
     length = 2 * (5 * ring.PIECE_BYTES // dtype.itemsize // 2) + 1
     inputs = vectors(length, 2, dtype)
     for result, counter in on_threads(2, ring_sum, inputs=inputs):
@@ -60,7 +60,7 @@ def test_chunks_of_several_pieces(dtype: torch.dtype) -> None:
         assert sum(counter.calls.values()) == 2 * 2 * 3
 
 
-def test_ring_gives_the_same_bits_everywhere() -> None:
+def test_ring_gives_the_same_bits_on_every_worker() -> None:
     # Values whose sum depends on the order of addition.
     inputs = [torch.randn(37, generator=torch.Generator().manual_seed(rank)) * 10.0**rank for rank in range(5)]
     results = [result for result, _ in on_threads(5, ring_sum, inputs=inputs)]

@@ -1,4 +1,4 @@
-"""The sum along the ring and back: any length, any number of workers, any number of pieces."""
+"""The chain reduction of `ring-reduce` alone, for any length, number of workers and number of pieces."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def travelled(context: Context, inputs: list[torch.Tensor], piece_bytes: int) ->
     piece_bytes=st.sampled_from([8, 24, 1 << 20]),
     seed=st.integers(0, 1000),
 )
-@example(length=60, world_size=4, dtype=torch.int64, piece_bytes=8, seed=0)  # many more pieces than wait at once
+@example(length=60, world_size=4, dtype=torch.int64, piece_bytes=8, seed=0)  # many more pieces than posted receives
 @example(length=1, world_size=5, dtype=torch.float32, piece_bytes=8, seed=0)
-def test_it_is_the_sum_and_sends_what_it_says(
+def test_it_sums_and_sends_the_predicted_bytes(
     length: int, world_size: int, dtype: torch.dtype, piece_bytes: int, seed: int
 ) -> None:
-    # Small whole numbers: their sums are exact in every type, so nothing excuses a difference.
+    # Small whole numbers: their sums are exact in every data type, so results must be equal.
     generator = torch.Generator().manual_seed(seed)
     inputs = [torch.randint(-20, 21, (length,), generator=generator).to(dtype) for _ in range(world_size)]
     total = torch.stack(inputs).to(torch.int64).sum(0).to(dtype)
@@ -55,7 +55,7 @@ def test_numbers_are_added_in_order_of_rank() -> None:
         assert torch.equal(result, expected)
 
 
-def test_nobody_sends_more_than_the_vector_to_a_neighbour() -> None:
+def test_no_worker_sends_more_than_the_vector_to_a_neighbour() -> None:
     strategy, spec = build("ring-reduce"), TensorSpec(1000, 4)
     sent = []
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""Step-wise averaging and gossip by hand: numbers, bytes, and whom a worker waits for."""
+"""Step-wise averaging and gossip: results computed by hand, bytes, and the peers that a worker waits for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from paceline.strategies import Worker
 from paceline.train.context import Context
 from replica_oracle import StepwiseMixing
 
-# By hand: a model of one number, or a few.
+# Results computed by hand, for models of one or a few numbers.
 
 
 def worker_with(numbers: list[float], strategy: str, context: Context) -> Worker:
-    """A worker whose model is these numbers; its optimiser does nothing."""
+    """Return a worker with these numbers as its model and an optimiser that does nothing."""
     built, model = build(strategy), nn.Linear(len(numbers), 1, bias=False).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     worker = Worker(comm=context.comm, codec=built.codec, model=model, optimizer=optimizer)
@@ -47,7 +47,7 @@ def test_one_number_each() -> None:
     numbers = [[1.0], [2.0], [3.0], [4.0]]
     whole = "stepwise:form=whole:rotate=false"
     assert on_threads(4, averaged, strategy=whole, numbers=numbers) == [[1.0], [1.5], [2.0], [2.5]]
-    # With rotation the second trip starts at worker 3, which was last, and goes 3, 0, 1, 2.
+    # With rotation the second trip starts at worker 3, the last one of the first trip: 3, 0, 1, 2.
     second = on_threads(4, averaged, strategy="stepwise:form=whole", numbers=numbers, steps=2)
     assert second == [[(2.5 + 1) / 2], [(2.5 + 1 + 1.5) / 3], [pytest.approx((2.5 + 1 + 1.5 + 2) / 4)], [2.5]]
 
@@ -68,7 +68,7 @@ def delayed_by_hand(context: Context) -> list[float]:
     strategy, seen = worker.strategy, []  # type: ignore[attr-defined]
     strategy.after_step()
     seen += worker.parameters[0].flatten().tolist()
-    put(worker, [seen[-1] + [0.3, 0.6, 0.9][context.rank]])  # what an optimiser would do
+    put(worker, [seen[-1] + [0.3, 0.6, 0.9][context.rank]])  # in place of an optimiser
     strategy.after_step()
     seen += worker.parameters[0].flatten().tolist()
     strategy.finish()
@@ -77,8 +77,8 @@ def delayed_by_hand(context: Context) -> list[float]:
 
 def test_delayed_correction_by_hand() -> None:
     rows = on_threads(3, delayed_by_hand)
-    # Partial means 1, 1.5, 2 of a full mean 2. After updates 0.3, 0.6, 0.9 and what is made up for, 1, 0.5 and 0, the
-    # workers stand at 2 + update: 2.3, 2.6, 2.9, whose partial means are 2.3, 2.45 and 2.6. At the end all are at 2.6.
+    # Partial means are 1, 1.5, 2; the full mean is 2. After updates of 0.3, 0.6, 0.9 and corrections of 1, 0.5 and 0,
+    # the workers have 2 + update: 2.3, 2.6, 2.9, with the partial means 2.3, 2.45 and 2.6. At the end all have 2.6.
     expected = [[1.0, 2.3, 2.6], [1.5, 2.45, 2.6], [2.0, 2.6, 2.6]]
     assert rows == [pytest.approx(row) for row in expected]
     assert len({row[-1] for row in rows}) == 1
@@ -90,7 +90,7 @@ def test_equal_replicas_keep_their_bits() -> None:
         assert on_threads(3, averaged, strategy=strategy, numbers=numbers, steps=4) == numbers
 
 
-# What is sent.
+# Traffic.
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4, 5, 8])
@@ -111,7 +111,7 @@ def test_chunks_are_half_of_ring(world_size: int, numel: int) -> None:
         assert 2 * sum(sent) == sum(twice)
 
 
-def test_what_is_sent_is_what_is_received() -> None:
+def test_sent_bytes_equal_received_bytes() -> None:
     spec = TensorSpec(1003, 4)
     for text in ("stepwise", "stepwise:form=whole", "stepwise:correct=delayed", "stepwise:exact_every=2", "gossip"):
         for step in range(5):
@@ -137,7 +137,7 @@ def test_large_chunks_travel_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     found = on_threads(3, averaged, strategy="stepwise", numbers=numbers)
     expected = StepwiseMixing(3).mix(0, numbers)
     assert found == [pytest.approx(row, rel=1e-14) for row in expected]
-    # More pieces than receives that wait ahead.
+    # More pieces than posted receives.
     numbers = [[float(rank * 1000 + place) for place in range(600)] for rank in range(3)]
     found = on_threads(3, averaged, strategy="stepwise:form=whole", numbers=numbers, steps=2)
     mixed = StepwiseMixing(3, form="whole")
@@ -145,7 +145,7 @@ def test_large_chunks_travel_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [pytest.approx(row, rel=1e-14) for row in expected]
 
 
-# Whom a worker waits for.
+# Peers that a worker waits for.
 
 
 def run_ahead(context: Context, gate: threading.Event, reached: list[int], strategy: str, steps: int) -> None:
@@ -155,14 +155,14 @@ def run_ahead(context: Context, gate: threading.Event, reached: list[int], strat
     for step in range(steps):
         worker.strategy.after_step()  # type: ignore[attr-defined]
         reached[context.rank] = step + 1
-        # Whoever is last of those that need not wait lets the stopped worker go on.
+        # The last of the workers that do not wait resumes the paused one.
         if all(count >= steps for count in reached[:-1]):
             gate.set()
 
 
 @pytest.mark.parametrize(("strategy", "steps"), [("stepwise:form=whole:rotate=false", 20), ("stepwise:form=whole", 1)])
-def test_nobody_waits_for_the_rest_of_the_ring(strategy: str, steps: int) -> None:
-    # The last worker stands still until the others have made all their steps: if they needed it, none would end.
+def test_no_worker_waits_for_the_rest_of_the_ring(strategy: str, steps: int) -> None:
+    # The last worker pauses until the others have made all their steps; if they needed it, none would end.
     gate, reached = threading.Event(), [0, 0, 0, 0]
     on_threads(4, run_ahead, gate=gate, reached=reached, strategy=strategy, steps=steps)
     assert gate.is_set()
@@ -170,7 +170,7 @@ def test_nobody_waits_for_the_rest_of_the_ring(strategy: str, steps: int) -> Non
 
 
 class _Slow:
-    """A send that is over when somebody says so; what it sends is read only then."""
+    """A send that completes when the test says so; only then is its data read."""
 
     def __init__(self, comm: ThreadsComm, tensor: torch.Tensor, peer: int, tag: int) -> None:
         self.comm, self.tensor, self.peer, self.tag, self.is_done = comm, tensor, peer, tag, False
@@ -182,7 +182,7 @@ class _Slow:
 
 
 def lazily_sent(context: Context) -> list[list[float]]:
-    """Worker 0 of a fixed start goes on and changes its weights before its first message has left."""
+    """Let worker 0, at a fixed start, continue and change its weights before its first message is sent."""
     worker = worker_with([1.0 + context.rank], "stepwise:form=whole:rotate=false", context)
     strategy, comm, slow = worker.strategy, context.comm, []  # type: ignore[attr-defined]
     if comm.rank == 0:
@@ -203,7 +203,7 @@ def lazily_sent(context: Context) -> list[list[float]]:
 
 
 def test_weights_in_flight_are_not_those_of_the_next_step() -> None:
-    # Worker 1 receives what worker 0 had in each step, although it is sent only after worker 0 went on.
+    # Worker 1 receives the weights of worker 0 in each step, although they are sent after worker 0 continued.
     assert on_threads(2, lazily_sent) == [[[1.0], [11.0]], [[1.5], [11.25]]]
 
 

@@ -1,4 +1,4 @@
-"""A target accuracy: all workers stop together where rank 0 has seen it, or it is said that nobody did."""
+"""Target accuracy: all workers stop once rank 0 reaches it, and the result says if it was not reached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AT_THEIR_OWN_PACE = ["parameter-server:mode=async:servers=2", "parameter-server:
 
 
 def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict[int, list[float]]) -> dict[str, Any]:
-    """Train a toy whose evaluations are made up: by rank, one for every evaluation, the last one for ever."""
+    """Train a toy with given accuracies: a list per rank, one per evaluation; the last one repeats."""
     built = StrategySpec.parse(strategy).build()
     recipe = toy_recipe(context.world_size, {"train.epochs": EPOCHS, **changes})
     trainer = Trainer(recipe, built, toy_data(), context, toy_model("plain"))
@@ -46,7 +46,7 @@ def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict
     return {
         "steps": len(history.loss),
         "evaluated_after": [row["step"] for row in history.evaluations],
-        "sent_bytes": list(history.sent_bytes),
+        "sent_bytes": list(history.step_sent_bytes),
         "counted": context.comm.wire().sent_bytes,
         "digest": parameter_digest(trainer.model),
     }
@@ -54,8 +54,8 @@ def train(context: Context, strategy: str, changes: dict[str, Any], scores: dict
 
 @pytest.mark.parametrize("strategy", IN_STEP)
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_workers_in_step_stop_where_rank_0_has_seen_it(strategy: str, world_size: int) -> None:
-    # Replicas that differ are judged differently: what others see decides nothing.
+def test_synchronous_workers_stop_when_rank_0_reaches_it(strategy: str, world_size: int) -> None:
+    # Replicas differ, and so do their accuracies; only that of rank 0 counts.
     scores = {0: [0.1, 0.2, 0.9], 1: [1.0], 2: [0.0]}
     changes = {"measure.target_accuracy": 0.9}
     workers = on_threads(world_size, train, strategy=strategy, changes=changes, scores=scores)
@@ -65,24 +65,24 @@ def test_workers_in_step_stop_where_rank_0_has_seen_it(strategy: str, world_size
 
 
 @pytest.mark.parametrize("strategy", AT_THEIR_OWN_PACE)
-def test_workers_at_their_own_pace_stop_soon_after(strategy: str) -> None:
+def test_asynchronous_workers_stop_soon_after(strategy: str) -> None:
     scores = {0: [0.1, 0.9], 1: [1.0], 2: [0.0]}
     changes = {"measure.target_accuracy": 0.9}
     workers = on_threads(3, train, strategy=strategy, changes=changes, scores=scores)
     assert workers[0]["steps"] == 2 * STEPS_PER_EPOCH
     assert all(0 < worker["steps"] < EPOCHS * STEPS_PER_EPOCH for worker in workers)
-    assert len({worker["digest"] for worker in workers}) == 1  # finish() has brought them together
+    assert len({worker["digest"] for worker in workers}) == 1  # finish() has made them equal
 
 
 @pytest.mark.parametrize("strategy", ["ring", AT_THEIR_OWN_PACE[0]])
-def test_without_it_nobody_stops(strategy: str) -> None:
+def test_without_a_target_no_worker_stops(strategy: str) -> None:
     scores = {0: [0.1], 1: [1.0]}
     changes = {"measure.target_accuracy": 0.9, "train.epochs": 2}
     workers = on_threads(2, train, strategy=strategy, changes=changes, scores=scores)
     assert [worker["steps"] for worker in workers] == [2 * STEPS_PER_EPOCH] * 2
 
 
-def test_when_it_is_looked_at() -> None:
+def test_steps_that_are_evaluated() -> None:
     def evaluated_after(**changes: Any) -> list[int]:
         changes = {key.replace("__", "."): value for key, value in changes.items()}
         return on_threads(1, train, strategy="none", changes=changes, scores={0: [0.0]})[0]["evaluated_after"]
@@ -91,13 +91,13 @@ def test_when_it_is_looked_at() -> None:
     assert evaluated_after(train__epochs=3) == []
     assert evaluated_after(train__epochs=3, train__eval_every=2) == [6]
     assert evaluated_after(train__epochs=3, **target) == [3, 6, 9]
-    # The end is looked at in any case: else a short run would never know.
+    # The last step is always evaluated; otherwise a short run would not know whether it reached the target.
     assert evaluated_after(train__epochs=3, train__eval_every=2, **target) == [6, 9]
     assert evaluated_after(train__epochs=None, train__iterations=2, **target) == [2]
     assert evaluated_after(train__epochs=None, train__iterations=4, **target) == [3, 4]
 
 
-def test_telling_is_not_counted() -> None:
+def test_the_decision_is_not_counted_as_traffic() -> None:
     scores = {0: [0.0], 1: [0.0]}
     plain, aimed = (
         on_threads(2, train, strategy="ring", changes={"train.epochs": 2, **changes}, scores=scores)
@@ -124,7 +124,7 @@ def test_a_run_in_processes(pool: LocalPool, strategy: str) -> None:
     assert result["curve"]["sent_bytes"][-1] == target["sent_bytes"]
 
 
-def test_what_cannot_have_a_target(tmp_path: Path) -> None:
+def test_unsupported_targets_are_refused(tmp_path: Path) -> None:
     recipe = Recipe().replace({"workers": 2, "measure.target_accuracy": 0.5})
     (tmp_path / "loss.py").write_text("def loss(output, target): return output.square().mean()\n")
     aimed = recipe.replace({"train.loss": f"{tmp_path}/loss.py:loss"})

@@ -1,4 +1,4 @@
-"""Strategies that average weights, against one process that plays all workers with a replica each."""
+"""Strategies that average weights, against an oracle with one replica per worker."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from paceline.strategies import strategies
 from paceline.strategies.weights import WeightAveraging
 from replica_oracle import ORACLES, Mixing, follow, oracle_for, relative_error, replica_steps, resume
 
-# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+# float64 rounds at 1e-16; six steps of training amplify that by much less than seven orders of magnitude.
 TOLERANCE = 1e-9
 OPTIMIZERS = {
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9},
     "adam": {"optimizer.name": "adam", "optimizer.lr": 0.01},
 }
-LONG = {"train.epochs": 4}  # 12 steps: rotations and full averages come round
+LONG = {"train.epochs": 4}  # 12 steps: a whole number of rotations and full averages
 
 
 def assert_follows(workers: list[dict[str, Any]], strategy: str, changes: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_a_restart_changes_no_bit(strategy: str) -> None:
         assert whole == again
 
 
-def test_what_was_measured() -> None:
+def test_metrics() -> None:
     for worker in on_threads(3, follow, strategy="stepwise", changes={}):
         assert 0 < worker["metrics"]["moved_last"] <= worker["metrics"]["moved_max"]
     assert on_threads(1, follow, strategy="stepwise", changes={})[0]["metrics"] == {}

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import paceline
-from paceline.data.user_data import train_and_test
+from paceline.data.user_data import split_train_and_test
 from paceline.errors import UsageError
 from paceline.results import to_json
 from toys import CLASSES, Plain, toy_data
@@ -89,7 +89,7 @@ def test_what_makes_no_comparison() -> None:
 def test_a_tenth_is_kept_for_the_test() -> None:
     inputs, targets = torch.arange(40.0)[:, None], torch.arange(40) % CLASSES
     for given in ((inputs, targets), TensorDataset(inputs, targets)):
-        train, test = train_and_test(given)
+        train, test = split_train_and_test(given)
         sets = [
             part[0] if isinstance(part, tuple) else torch.stack([part[i][0] for i in range(len(part))])
             for part in (train, test)
@@ -97,10 +97,10 @@ def test_a_tenth_is_kept_for_the_test() -> None:
         assert [len(part) for part in sets] == [36, 4]
         assert sorted(torch.cat(sets).flatten().tolist()) == list(range(40))
     pair = (TensorDataset(inputs), TensorDataset(inputs))
-    assert train_and_test(pair) is pair
-    assert train_and_test(toy_data()).num_classes == CLASSES
+    assert split_train_and_test(pair) is pair
+    assert split_train_and_test(toy_data()).num_classes == CLASSES
     with pytest.raises(UsageError, match="data of 1 samples cannot be divided"):
-        train_and_test((inputs[:1], targets[:1]))
+        split_train_and_test((inputs[:1], targets[:1]))
 
 
 def test_a_model_is_copied() -> None:

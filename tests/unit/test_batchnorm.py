@@ -1,4 +1,4 @@
-"""BatchNorm under several workers: what is synchronised, what evaluation reads, and who must not disturb it."""
+"""BatchNorm with several workers: synchronised statistics, evaluation, and workers without samples."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from toys import CLASSES, STEPS_PER_EPOCH, toy_data, toy_model, toy_recipe
 
 # float64 rounds at 1e-16; one pass through two layers leaves a few times that.
 ROUNDING = 1e-12
-TRAINED = 1e-9  # six steps of training amplify it by orders, not by seven
+TRAINED = 1e-9  # six steps of training amplify it by much less than seven orders of magnitude
 
 
 def a_pass(model: nn.Module, inputs: Tensor, weights: Tensor) -> dict[str, Tensor]:
-    """Forward and backward of a mean over samples of something that is not symmetric."""
+    """Run forward and backward of the mean over samples of an asymmetric function."""
     inputs = inputs.clone().requires_grad_()
     output = model(inputs)
     loss = (output * weights).sum(1).square().mean()
@@ -36,14 +36,14 @@ def a_pass(model: nn.Module, inputs: Tensor, weights: Tensor) -> dict[str, Tenso
 
 
 def a_share(context: Context, images: Tensor, weights: Tensor, counts: list[int]) -> dict[str, Tensor]:
-    """A worker's share of that, its gradients weighted by its samples."""
+    """Run a worker's share of `a_pass`, with its gradients weighted by its samples."""
     rank = context.rank
     batch = GlobalBatch(context.comm)
     share = counts[rank] / sum(counts)
     batch.gradient_share, batch.has_samples = share, counts[rank] > 0
     model = prepare_batchnorm(toy_model("normalised"), "sync", batch).train()
     start = sum(counts[:rank])
-    # As in training: a worker without samples computes on somebody's, and does not count.
+    # As in training: a worker without samples computes on another worker's, with weight 0.
     inputs = images[start : start + counts[rank]] if counts[rank] else images[:1].repeat(2, 1, 1, 1)
     found = a_pass(model, inputs, weights)
     for name in found:
@@ -98,7 +98,7 @@ def test_training_with_sync_equals_one_process(pool: LocalPool, strategy: str, w
         assert max(row["relative_error"] for row in worker["steps"]) <= TRAINED
         for name, values in alone["buffers"].items():
             assert worker["buffers"][name] == pytest.approx(values, rel=TRAINED), name
-        # What statistics cost is counted, beyond what the strategy itself sends.
+        # The traffic of statistics is counted in addition to that of the strategy.
         for row in worker["steps"]:
             extra = sum(row["counted"].values()) - sum(row["predicted"].values())
             assert extra > 0 if world_size > 1 else extra == 0
@@ -106,7 +106,7 @@ def test_training_with_sync_equals_one_process(pool: LocalPool, strategy: str, w
 
 @pytest.mark.parametrize("mode", ["local", "rank0", "average", "off"])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_parameters_are_exact_whatever_the_mode(mode: str, world_size: int) -> None:
+def test_parameters_are_exact_in_every_mode(mode: str, world_size: int) -> None:
     # Two steps of 8 samples: the third has a single one, on which BatchNorm1d cannot train.
     changes = {"train.batchnorm": mode, "train.batch_size": 8, "train.epochs": None, "train.iterations": 2}
     workers = on_threads(world_size, jobs.certify, strategy="ring", changes=changes, model="normalised")
@@ -132,7 +132,7 @@ def layers_with(values: list[float]) -> list[nn.Module]:
         ("sync", lambda rank: [1.0, 2.0, 6.0][rank]),
     ],
 )
-def test_what_evaluation_reads(mode: str, expected: Callable[[int], float]) -> None:
+def test_statistics_that_evaluation_reads(mode: str, expected: Callable[[int], float]) -> None:
     models = layers_with([1.0, 2.0, 6.0])
 
     def together(context: Context) -> Any:
@@ -153,7 +153,7 @@ def test_off_keeps_no_statistics_and_judges_by_the_batch() -> None:
     assert not list(model.named_buffers())
     images = toy_data().train.batch(torch.arange(7), 0)[0]
     trained = model.train()(images)
-    # In evaluation too, the batch's own mean and deviation are used.
+    # Evaluation also uses the mean and deviation of the batch.
     assert torch.equal(model.eval()(images), trained)
 
 
@@ -162,7 +162,7 @@ def test_a_model_without_batchnorm_sends_nothing() -> None:
     assert batchnorm_layers(model) == []
 
     def together(context: Context) -> None:
-        # Only one of two workers calls it: it would wait for ever if anything were sent.
+        # Only one of two workers calls it; it would wait forever if anything were sent.
         if context.rank == 0:
             synchronise_statistics(model, "average", context.comm, 0.5)
 
@@ -190,13 +190,13 @@ def test_a_worker_without_samples_does_not_disturb_statistics(mode: str) -> None
         assert last == before
         assert seen[0][STEPS_PER_EPOCH - 1] != seen[0][STEPS_PER_EPOCH - 2]
     else:
-        # The statistics are those of the global batch, so this worker keeps them like everybody else.
+        # The statistics are those of the global batch, so this worker updates them like all others.
         assert last != before
         for rank in range(3):
             assert seen[rank][STEPS_PER_EPOCH - 1] == last
 
 
 def small_norm() -> nn.Module:
-    """BatchNorm over images alone: one sample is enough for it."""
+    """Return a model with BatchNorm over images only, for which one sample is enough."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, CLASSES)).double()

@@ -1,4 +1,4 @@
-"""How large buckets are: the first one is small, and never larger than the others unless that was asked for."""
+"""Sizes of buckets: the first is small, and larger than the others only on request."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_small_buckets_are_many_messages() -> None:
 
 
 @pytest.mark.parametrize("option", ["bucket_mb", "first_bucket_mb"])
-def test_no_size_at_all_is_refused(option: str) -> None:
+def test_sizes_of_zero_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"option {option} of strategy overlap must be above 0"):
         build(f"overlap:{option}=0")

@@ -83,7 +83,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def files(server: Server, monkeypatch: pytest.MonkeyPatch) -> PublishedDataset:
-    """A data set named mnist of two files, of which the server has the compressed forms."""
+    """Replace mnist with a data set of two files, which the server has in compressed form."""
     forms = {}
     for name, plain in (("one", b"1" * 1000), ("two", CONTENT)):
         server.files[f"/{name}.gz"] = gzip.compress(plain, mtime=0)
@@ -95,7 +95,7 @@ def files(server: Server, monkeypatch: pytest.MonkeyPatch) -> PublishedDataset:
 
 @pytest.fixture
 def archive(server: Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """CIFAR-10 of one image per file, which the server has as an archive."""
+    """Replace CIFAR-10 with one image per file, which the server has as an archive."""
     contents = {name: bytes([number]) * 3073 for number, name in enumerate(CIFAR10.files)}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
@@ -165,7 +165,7 @@ def test_workers_that_start_together_download_once(server: Server, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("archive")
-def test_no_download_asks_nobody(server: Server, tmp_path: Path) -> None:
+def test_no_download_sends_no_request(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"not found in .*, and downloading is off \(--no-download\); run `paceline"):
         load_data(DataConfig(name="cifar10", dir=str(tmp_path), download=False), seed=0)
     assert server.requests == []
@@ -184,7 +184,7 @@ def test_a_failed_download_says_what_where_why_and_how(server: Server, files: Pu
 
 
 def without_two(files: PublishedDataset, tmp_path: Path) -> str:
-    """Fetch while /two.gz cannot be had; check that nothing of it is left, and return the message."""
+    """Fetch while /two.gz cannot be downloaded; check that no part of it is left, and return the message."""
     with pytest.raises(UsageError) as raised:
         fetch("mnist", tmp_path)
     assert list(files.find(tmp_path)) == ["one"]
@@ -254,7 +254,7 @@ def test_a_download_prints_nothing(files: PublishedDataset, tmp_path: Path, capf
 
 
 @pytest.mark.usefixtures("files")
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UsageError, match=r"data 'mnist' cannot be written to .*file \(.*\); name a folder that can"):
         fetch("mnist", tmp_path / "file")

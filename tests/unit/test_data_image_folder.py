@@ -1,4 +1,4 @@
-"""Folders of images: their layout, decoding, cropping, and every way in which they can be wrong."""
+"""Folders of images: layout, decoding, cropping, and error messages."""
 
 from __future__ import annotations
 

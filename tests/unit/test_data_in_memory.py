@@ -1,4 +1,4 @@
-"""Images in memory: conversion, normalisation, and augmentation that does not depend on who asks."""
+"""Images in memory: conversion, normalisation, and augmentation, which is the same on every worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.data import ShardPlan
-from paceline.data.base import First
+from paceline.data.base import FirstSamples
 from paceline.data.in_memory import Augmentation, InMemory, Normalization
 
 NUM_IMAGES, SIZE = 40, 8
@@ -15,7 +15,7 @@ NUM_IMAGES, SIZE = 40, 8
 
 @pytest.fixture
 def images() -> Tensor:
-    # Never 0, so that what padding brings in can be told from the image.
+    # Never 0, so that padding can be distinguished from the image.
     return torch.randint(1, 256, (NUM_IMAGES, 3, SIZE, SIZE), generator=torch.Generator().manual_seed(1)).to(
         torch.uint8
     )
@@ -49,7 +49,7 @@ def test_normalisation_is_by_channel(images: Tensor, labels: Tensor) -> None:
 
 
 def slow_crops(image: Tensor, pad: int, *, flip: bool) -> list[Tensor]:
-    """Every crop that augmentation may make of one image, made one at a time."""
+    """Return every crop that augmentation may make of one image, computed one by one."""
     padded = torch.zeros(3, SIZE + 2 * pad, SIZE + 2 * pad)
     padded[:, pad : pad + SIZE, pad : pad + SIZE] = image.float() / 255
     places = range(2 * pad + 1)
@@ -70,10 +70,10 @@ def test_augmented_images_are_crops_of_the_padded_image(images: Tensor, labels: 
 
 
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
-def test_workers_together_see_what_one_sees(images: Tensor, labels: Tensor, num_workers: int) -> None:
+def test_workers_together_get_the_samples_of_one_worker(images: Tensor, labels: Tensor, num_workers: int) -> None:
     def epoch_of(workers: int) -> tuple[Tensor, Tensor]:
         plan = ShardPlan(NUM_IMAGES, batch_size=11, num_workers=workers, seed=2)
-        # A data set of its own for every worker, as in separate processes.
+        # One data set per worker, as in separate processes.
         own = [InMemory(images, labels, augmentation=Augmentation(2, True), seed=9) for _ in range(workers)]
         parts = [
             own[rank].batch(plan.shard(7, step, rank), 7)
@@ -98,7 +98,7 @@ def test_augmentation_differs_by_epoch_and_seed_and_comes_back(images: Tensor, l
 
 def test_the_first_samples_are_those_of_the_whole(images: Tensor, labels: Tensor) -> None:
     whole = InMemory(images, labels, augmentation=Augmentation(2, True), seed=1)
-    first = First(whole, 5)
+    first = FirstSamples(whole, 5)
     assert len(first) == 5
     assert torch.equal(first.batch(torch.arange(5), 3)[0], everything(whole, 3)[:5])
 

@@ -54,7 +54,7 @@ def idx(values: np.ndarray) -> bytes:
 
 @pytest.fixture
 def mnist(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Contents of the four files, of 30 and 20 images; the pins are theirs for as long as the test runs."""
+    """Return the contents of the four files, with 30 and 20 images, and expect their digests during the test."""
     rng = np.random.default_rng(0)
     contents = {}
     for split, count in (("train", 30), ("t10k", 20)):
@@ -84,7 +84,7 @@ def write_compressed(folder: Path, contents: dict[str, bytes]) -> None:
 
 @pytest.fixture
 def cifar(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Contents of the six files, of 4 images each."""
+    """Return the contents of the six files, with 4 images each, and expect their digests during the test."""
     rng = np.random.default_rng(0)
     contents = {}
     for number, name in enumerate(CIFAR10.files):
@@ -98,7 +98,7 @@ def cifar(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 
 def tar_of(contents: dict[str, bytes]) -> bytes:
-    """An archive with more in it than is wanted, one of which would land outside."""
+    """Return an archive with unneeded files, one of which has a path outside the folder."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, content in {"readme.html": b"hello", "../outside.bin": b"bad", **contents}.items():
@@ -126,7 +126,7 @@ def test_mini_looks_like_mnist() -> None:
     assert abs(values.std() - 1) < 0.05
     means = torch.stack([values[labels == digit].mean(0).flatten() for digit in range(10)])
     accuracy = (torch.cdist(test_values.flatten(1), means).argmin(1) == test_labels).float().mean()
-    assert accuracy > 0.7  # nearest mean: 0.8 on all of MNIST, 0.1 if images and labels were not those of each other
+    assert accuracy > 0.7  # nearest mean: 0.8 on all of MNIST, 0.1 if labels did not belong to their images
 
 
 def test_mini_augments_training_images_only_and_only_by_shifting() -> None:
@@ -150,7 +150,7 @@ def test_mini_ships_with_its_attribution() -> None:
 
 
 @needs_real_data
-def test_mini_is_made_again_byte_for_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mini_can_be_rebuilt_byte_for_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = Path(__file__).parents[2] / "scripts" / "make_mnist_mini.py"
     spec = importlib.util.spec_from_file_location("make_mnist_mini", script)
     assert spec is not None
@@ -244,7 +244,7 @@ def test_files_that_contradict_themselves(tmp_path: Path, mnist, monkeypatch, ch
         load("mnist", tmp_path)
 
 
-def test_a_broken_gzip_stream_is_a_sentence() -> None:
+def test_a_broken_gzip_stream_is_explained() -> None:
     with pytest.raises(UsageError, match=r"data file some\.gz cannot be decompressed"):
         read_idx("some.gz", gzip.compress(b"x" * 1000)[:-9], num_dimensions=1)
 

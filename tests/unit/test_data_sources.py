@@ -1,4 +1,4 @@
-"""The names of data: which there are, what they load, and what is said to a name that is none."""
+"""Data sources by name: the list, what each loads, and errors for unknown names."""
 
 from __future__ import annotations
 

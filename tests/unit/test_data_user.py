@@ -1,4 +1,4 @@
-"""The user's own data: what a factory may return, what is made of it, and what is said of anything else."""
+"""User data: the values that a factory may return, and errors for all others."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_anything_else_is_explained(load, body: str, message: str) -> None:  # t
         load(body)
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_missing_file() -> None:
     with pytest.raises(UsageError, match=r"data file 'nowhere.py' does not exist"):
         load_data(DataConfig(name="nowhere.py:make"), seed=0)
 

@@ -1,4 +1,4 @@
-"""What a step's memory is made of, watched on tiny batches, and how lines over the batch come of it."""
+"""Recording a step's allocations on tiny batches, and extrapolating them to other batch sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.comm.threads import ThreadsComm
 from paceline.recipe import OptimizerConfig, Recipe
 from paceline.train.allocator import LARGEST_BLOCK
 from paceline.train.context import Context
-from paceline.train.footprint import Allocations, Peaks, changes_of, footprint_job, replay
+from paceline.train.footprint import Allocations, Peaks, fit_changes, footprint_job, replay
 
 
 def test_memory_is_taken_and_freed_in_order() -> None:
@@ -41,14 +41,14 @@ def test_what_backward_needs_stays_until_backward() -> None:
         events = list(allocations.events)
     kept = sum(nbytes or 0 for piece, nbytes in before if (piece, None) not in before)
     assert kept >= 100 * 8 * 4  # tanh's result, which its gradient is made of
-    changes = changes_of(events, events)
+    changes = fit_changes(events, events)
     assert replay(changes, 1).heap_bytes >= kept + 100 * 8 * 4  # and the gradient of what it came from
 
 
-def test_two_batches_make_lines_that_are_played_for_another() -> None:
+def test_two_batches_predict_another() -> None:
     small = [(0, 100), (1, 40), (1, None), (2, 20)]
     large = [(0, 100), (1, 60), (1, None), (2, 40)]
-    changes = changes_of(small, large)
+    changes = fit_changes(small, large)
     assert changes == [(0, (100.0, 0.0)), (1, (20.0, 10.0)), (1, None), (2, (0.0, 10.0))]
     assert replay(changes, 4) == Peaks(160)
     assert replay(changes, 100) == Peaks(1120)
@@ -56,18 +56,18 @@ def test_two_batches_make_lines_that_are_played_for_another() -> None:
 
 
 def test_other_operations_grow_with_the_batch_altogether() -> None:
-    assert changes_of([(0, 10)], [(0, 10), (1, 30)]) == [(0, (0.0, 2.5)), (1, (0.0, 7.5))]
+    assert fit_changes([(0, 10)], [(0, 10), (1, 30)]) == [(0, (0.0, 2.5)), (1, (0.0, 7.5))]
 
 
 def test_large_pieces_count_apart() -> None:
     changes = [(0, (0.0, 1.0)), (1, (1000.0, 0.0)), (0, None), (2, (0.0, 2.0))]
     assert replay(changes, LARGEST_BLOCK) == Peaks(1000, 2 * LARGEST_BLOCK)
     assert replay(changes, LARGEST_BLOCK - 1) == Peaks(1000 + LARGEST_BLOCK - 1, 2 * (LARGEST_BLOCK - 1))
-    assert Peaks(1, 5).over(Peaks(2, 3)) == Peaks(2, 5)
+    assert Peaks(1, 5).maximum(Peaks(2, 3)) == Peaks(2, 5)
 
 
 @pytest.mark.parametrize("batchnorm", ["local", "sync"])
-def test_a_model_is_measured_without_being_told_of(batchnorm: str) -> None:
+def test_a_model_is_measured_without_knowledge_of_it(batchnorm: str) -> None:
     changes = {"train.batchnorm": batchnorm, "model.name": "resnet18", "data.name": "synthetic:3x8x8x10"}
     recipe = Recipe().replace({**changes, "data.train_samples": 8, "data.test_samples": 4, "workers": 1})
     optimizers = [OptimizerConfig(name=name) for name in ("sgd", "adam")]
@@ -80,5 +80,5 @@ def test_a_model_is_measured_without_being_told_of(batchnorm: str) -> None:
     assert found.batch_line[1] == 3 * 8 * 8 * 4 + 8
     few, many = (replay(found.step_changes, samples) for samples in (2, 400))
     assert few.heap_bytes >= 4 * numbers  # every gradient
-    assert many.heap_bytes > 400 * 64 * 8 * 8 * 4 * 10  # the first stage alone keeps ten maps of 64 channels
-    assert replay(found.judge_changes, 400).heap_bytes < many.heap_bytes / 2  # nothing is kept for a backward
+    assert many.heap_bytes > 400 * 64 * 8 * 8 * 4 * 10  # the first stage alone saves ten maps of 64 channels
+    assert replay(found.evaluation_changes, 400).heap_bytes < many.heap_bytes / 2  # nothing is kept for a backward

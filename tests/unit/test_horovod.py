@@ -1,4 +1,4 @@
-"""Horovod where its package is not, and against a stand-in for it: threads that sum over our own comm."""
+"""Strategy `horovod` without its package, and with a stand-in that sums over our own comm on threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_threads_are_no_place_for_it() -> None:
 
 
 class Stand(ModuleType):
-    """What the strategy uses of horovod.torch, for workers that are threads."""
+    """A stand-in for horovod.torch with the functions that the strategy calls, for workers on threads."""
 
     Sum = "sum"
 
@@ -114,7 +114,7 @@ def test_one_worker_needs_no_horovod() -> None:
 
 
 def test_a_world_that_horovod_does_not_see_is_refused(stand: Stand) -> None:
-    stand.claimed_size = 1  # as it is when workers were not started by horovodrun
+    stand.claimed_size = 1  # as if workers were not started by horovodrun
     with pytest.raises(RunError, match=r"of 1, but this is worker . of 2; start workers with `horovodrun -np N`"):
         on_threads(2, averaged, stand=stand)
 

@@ -1,4 +1,4 @@
-"""Whatever a user writes, a command ends with 0, 1 or 2 and one sentence: mutated files and words, seeded."""
+"""Randomly mutated files and words: every command ends with exit code 0, 1 or 2 and one sentence."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PIECES = [
 
 
 def mutated(text: str, chance: random.Random) -> str:
-    """The text after one to three edits: pieces removed, doubled, swapped or put in."""
+    """Return the text after one to three edits, which remove, double, swap or insert pieces."""
     for _ in range(chance.randint(1, 3)):
         first, last = sorted(chance.randint(0, len(text)) for _ in range(2))
         last = min(last, first + 8)
@@ -73,7 +73,7 @@ TIERS = pytest.mark.parametrize(
 
 
 def assert_all_refused_or_read(words: list[str], read: Callable[[str], object], count: int) -> None:
-    """Every mutant is read, or refused in one sentence."""
+    """Check that every mutated text is read, or refused with one sentence."""
     chance = random.Random(count)
     refused = 0
     for number in range(count):
@@ -146,7 +146,7 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def mutated_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Edits of the header's text and of single bytes, and cuts."""
+    """Return mutations of the header's text and of single bytes, and truncations."""
     header = data[10:128].decode("latin1")
     if chance.random() < 0.6:
         data = data[:10] + mutated(header, chance).encode("latin1", errors="replace")[:118].ljust(118) + data[128:]
@@ -206,7 +206,7 @@ def assert_refused(said: Said) -> None:
 
 @pytest.fixture
 def nothing_starts() -> Iterator[None]:
-    """Commands end where they would load data."""
+    """Make commands end before they load data."""
     with mock.patch("paceline.cli.data.fetch_if_needed", side_effect=RunError("stopped by the test")):
         yield
 

@@ -1,4 +1,4 @@
-"""Losses and what they count; nested inputs."""
+"""Losses, accuracies, and functions on batches of nested tensors."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ FOOTPRINT = Footprint(
     load_changes=[(0, (0.0, 0.02 * MB))],
     # Gradients, then a hundred activations, which are too small to be mapped by themselves.
     step_changes=[(0, (10.0 * MB, 0.0)), *((number, (0.0, 0.02 * MB)) for number in range(1, 101))],
-    judge_changes=[(0, (0.0, 0.02 * MB))],
+    evaluation_changes=[(0, (0.0, 0.02 * MB))],
     state_bytes={SGD: 10 * MB},
 )
 

@@ -1,4 +1,4 @@
-"""The built-in models are the published ones, and a model that cannot be trained is refused before training."""
+"""Built-in models equal the published ones, and models that cannot be trained are refused before training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class NoSamples(Dataset):
-    """Models look at the shape and the classes only."""
+    """A data set without samples: models use only its shape and classes."""
 
     def __len__(self) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""LARS and LAMB against plain numbers and against what they reduce to."""
+"""LARS and LAMB, against results computed by hand and against SGD and Adam."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parameter(values: Any, dtype: torch.dtype = torch.float64) -> nn.Parameter:
 
 
 def step(optimizer: Optimizer, *gradients: Any) -> None:
-    """One step with these gradients, in the order of the parameters; None leaves a gradient out."""
+    """Take one step with these gradients, in the order of the parameters; None means no gradient."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for p, gradient in zip(parameters, gradients, strict=True):
         p.grad = None if gradient is None else torch.as_tensor(gradient, dtype=p.dtype).clone()
@@ -128,7 +128,7 @@ def test_lamb_is_adam_on_vectors_whatever_the_decay() -> None:
 
 
 def test_steps_do_not_depend_on_the_size_of_gradients() -> None:
-    """The point of both: a layer moves by a share of its own length."""
+    """An update is proportional to the norm of the layer."""
     for make in (lambda w: Lars([w], lr=1.0, momentum=0.0), lambda w: Lamb([w], lr=1.0, eps=0.0)):
         small, large = parameter([[3.0, 4.0]]), parameter([[3.0, 4.0]])
         step(make(small), [[1.0, 2.0]])
@@ -150,8 +150,8 @@ def test_lars_spends_its_momentum_at_rate_zero() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["lars", "lamb"])
-def test_any_dtype_any_shape(name: str, dtype: torch.dtype) -> None:
-    # Each of the last two numbers fits in float16; their length does not.
+def test_every_dtype_and_shape(name: str, dtype: torch.dtype) -> None:
+    # Each of the last two numbers fits in float16; their norm does not.
     values: list[Any] = [2.0, [1.0, -2.0], [[1.0, 2.0], [3.0, 4.0]], [[[6e4, 6e4]]]]
     parameters = [parameter(value, dtype) for value in values]
     lr = {"lars": 20.0, "lamb": 0.1}[name]
@@ -230,7 +230,7 @@ def test_state_is_tensors(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_hooks_and_closure(name: str) -> None:
-    """Strategies hang on torch's step hooks."""
+    """Strategies rely on torch's step hooks."""
     w = parameter([[1.0, 2.0]])
     optimizer = build_optimizer(OptimizerConfig(name=name, lr=0.1), [w])
     calls: list[str] = []
@@ -287,7 +287,7 @@ def test_an_unknown_optimizer_is_not_called_elementwise() -> None:
         (lambda w: Lamb([w], lr=1.0, betas=(0.9, 1.0)), r"betas \(0\.9, 1\.0\); each must be at least 0 and below 1"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
+def test_invalid_values_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make(parameter([1.0]))
 
@@ -298,7 +298,7 @@ def test_no_parameters_are_refused() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    """The recipe refuses it first; a configuration made some other way still gets a sentence."""
+    """The recipe refuses it first; a configuration created otherwise still gets a message."""
     config = OptimizerConfig()
     object.__setattr__(config, "name", "lambda")
     with pytest.raises(UsageError, match="unknown optimizer 'lambda'; did you mean 'lamb'"):

@@ -1,4 +1,4 @@
-"""Names that lead to code: ours by walking a package, the user's by `file.py:name`."""
+"""Lookup of classes by name in our packages, and of users' objects by `file.py:name`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_files_of_one_name_are_apart(tmp_path: Path) -> None:
         (None, "no.such.module:model", "model module 'no.such.module' cannot be imported: ModuleNotFoundError"),
     ],
 )
-def test_references_that_lead_nowhere(tmp_path: Path, text: str | None, reference: str, sentence: str) -> None:
+def test_references_that_do_not_exist(tmp_path: Path, text: str | None, reference: str, sentence: str) -> None:
     file = tmp_path / "mine.py"
     if text is not None:
         file.write_text(text)

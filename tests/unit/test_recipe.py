@@ -1,4 +1,4 @@
-"""Recipes: checked at construction, changed by dotted keys, TOML in and out without loss."""
+"""Recipes: checks at construction, changes by dotted key, lossless TOML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster section: quantities as people write them, checked against each other; the words of --cluster."""
+"""The cluster section: quantities with units, checks across keys, and parsing of --cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rates at the corners of every schedule."""
+"""Learning rates of every schedule, with edge cases."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from typing import Any
 import pytest
 
 from paceline.errors import UsageError
-from paceline.recipe import OptimizerConfig, ScheduleConfig
+from paceline.recipe import OptimizerConfig, Recipe, ScheduleConfig, TrainConfig
 from paceline.train.optimizers import learning_rate
 
 
 def rate(step: int, *, lr: float = 0.1, batch_size: int = 256, total_steps: int = 1000, **schedule: Any) -> float:
-    """Ten steps per epoch."""
-    return learning_rate(
-        step,
-        optimizer=OptimizerConfig(lr=lr),
-        schedule=ScheduleConfig(**schedule),
-        batch_size=batch_size,
-        steps_per_epoch=10,
-        total_steps=total_steps,
-    )
+    """Return the learning rate of a step, with ten steps per epoch."""
+    train, optimizer = TrainConfig(batch_size=batch_size), OptimizerConfig(lr=lr)
+    recipe = Recipe(train=train, optimizer=optimizer, schedule=ScheduleConfig(**schedule))
+    return learning_rate(step, recipe, steps_per_epoch=10, total_steps=total_steps)
 
 
 def test_constant() -> None:
@@ -104,7 +99,7 @@ def test_no_rate_at_all() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    """The recipe refuses them first; a schedule made some other way still gets a sentence."""
+    """The recipe refuses them first; a schedule created otherwise still gets a message."""
     schedule = ScheduleConfig()
     for field, value, message in (
         ("name", "cosinus", "unknown schedule 'cosinus'; did you mean 'cosine'"),
@@ -113,6 +108,4 @@ def test_unknown_names_are_refused() -> None:
         changed = ScheduleConfig(**vars(schedule))
         object.__setattr__(changed, field, value)
         with pytest.raises(UsageError, match=message):
-            learning_rate(
-                0, optimizer=OptimizerConfig(), schedule=changed, batch_size=1, steps_per_epoch=1, total_steps=1
-            )
+            learning_rate(0, Recipe(schedule=changed), steps_per_epoch=1, total_steps=1)

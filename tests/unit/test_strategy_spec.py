@@ -1,4 +1,4 @@
-"""From words to a strategy: `NAME[:option=value...][+codec]`."""
+"""Parsing of `NAME[:option=value...][+codec]` into a strategy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_parsing(text: str, expected: StrategySpec) -> None:
     assert StrategySpec.parse(text) == expected
 
 
-def test_the_codec_beside_is_a_default() -> None:
+def test_the_codec_option_is_a_default() -> None:
     assert StrategySpec.parse("ring", "bf16").codec == "bf16"
     assert StrategySpec.parse("ring+fp32", "bf16").codec == "fp32"
     assert StrategySpec.parse("ring", "topk:ratio=0.5").build().codec.options == {"ratio": 0.5}

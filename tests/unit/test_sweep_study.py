@@ -120,7 +120,7 @@ def test_a_point_that_data_cannot_feed_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_fit_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terabyte = [(0, (0.0, 1e12))]  # per sample
     small: dict[str, Any] = {"process_bytes": 1, "data_bytes": 1, "parameter_bytes": 1, "tensors": [(1, 4)]}
-    lines: dict[str, Any] = {"batch_line": (0.0, 1.0), "load_changes": terabyte, "judge_changes": []}
+    lines: dict[str, Any] = {"batch_line": (0.0, 1.0), "load_changes": terabyte, "evaluation_changes": []}
     footprint = Footprint(**small, **lines, step_changes=terabyte, state_bytes={RECIPE.optimizer: 0})
     monkeypatch.setattr(
         module,

@@ -1,4 +1,4 @@
-"""Control characters never reach the terminal, and labels become file names in one way."""
+"""Removal of control characters, wrapping, and file names from labels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestPlainText:
         assert plain_text(text) == text
 
     @given(st.text())
-    def test_nothing_is_left_of_any_text(self, text: str) -> None:
+    def test_no_control_character_is_left_in_any_text(self, text: str) -> None:
         assert not CONTROL.search(plain_text(text))
         assert "\n" not in plain_text(text)
         assert plain_text(plain_text(text)) == plain_text(text)

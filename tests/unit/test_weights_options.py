@@ -1,4 +1,4 @@
-"""What strategies that average weights refuse, before anything starts."""
+"""Strategies that average weights refuse invalid options before anything starts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from paceline.errors import UsageError
         ("local-sgd+fp16", 2, "sends weights, which codec fp16"),
     ],
 )
-def test_what_cannot_work_is_refused(text: str, num_workers: int, sentence: str) -> None:
+def test_unsupported_combinations_are_refused(text: str, num_workers: int, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         build(text).check(num_workers, torch.optim.SGD)
 
 
-def test_what_can_work_is_not_refused() -> None:
+def test_supported_combinations_are_accepted() -> None:
     for text, num_workers in (("stepwise:exact_every=7", 4), ("stepwise:exact_every=6", 1), ("stepwise", 4)):
         strategy = build(text)
         assert strategy.check(num_workers, torch.optim.SGD) is None

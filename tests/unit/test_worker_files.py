@@ -1,4 +1,4 @@
-"""Lines of workers: read one at a time, a torn end is left out, damage is named by file and line."""
+"""Reading workers' files: an incomplete last line is skipped, damage is reported with file and line."""
 
 from __future__ import annotations
 
