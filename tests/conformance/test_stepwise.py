@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from helpers import build, on_threads
 from paceline.codecs import TensorSpec
 from paceline.comm import Counter
 from paceline.comm.threads import ThreadsComm
-from paceline.strategies import Worker
+from paceline.strategies import Worker, stepwise
 from paceline.train.context import Context
 from replica_oracle import StepwiseMixing
 
@@ -130,7 +131,7 @@ def num_sends(context: Context, strategy: str, numbers: list[list[float]]) -> in
 
 
 def test_large_chunks_travel_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.strategies.weights.PIECE_BYTES", 64)
+    monkeypatch.setattr(stepwise, "split_pieces", partial(stepwise.split_pieces, piece_bytes=64))
     # Chunks of 20 numbers are 160 bytes: three pieces each, for two of the three chunks.
     numbers = [[float(rank * 100 + place) for place in range(60)] for rank in range(3)]
     assert on_threads(3, num_sends, strategy="stepwise", numbers=numbers) == [6] * 3
