@@ -88,10 +88,10 @@ def read_toml(text: str, what: str) -> Table:
 def read_toml_value(text: str, what: str) -> Any:
     """Parse a TOML value; return the text itself if it is not one."""
     try:
-        found = _bounded_toml(f"value = {text}", what)
+        table = _bounded_toml(f"value = {text}", what)
     except tomllib.TOMLDecodeError:
         return text
-    return found["value"] if len(found) == 1 else text
+    return table["value"] if len(table) == 1 else text
 
 
 def _bounded_toml(text: str, what: str) -> Table:

@@ -143,27 +143,27 @@ def _load_module(name: str, kind: str) -> ModuleType:
 class Registry(Generic[T]):
     """The concrete classes of one kind, found by walking their package: one file, one class."""
 
-    def __init__(self, kind: str, package: str, base: type[T], *, also: tuple[str, ...] = ()) -> None:
-        """`also`: further valid words, handled by the caller; only listed in errors."""
+    def __init__(self, kind: str, package: str, base: type[T], *, other_names: tuple[str, ...] = ()) -> None:
+        """Errors also list `other_names`, which are valid but handled by the caller."""
         self.kind = kind
-        self._also = also
+        self._other_names = other_names
         self._package = package
         self._base = base
 
     @cached_property
     def classes(self) -> dict[str, type[T]]:
         package = importlib.import_module(self._package)
-        found: dict[str, type[T]] = {}
+        classes: dict[str, type[T]] = {}
         for entry in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{self._package}.{entry.name}")
             for value in vars(module).values():
-                if self._is_ours(value, module):
+                if self._belongs_to_kind(value, module):
                     name = value.name
-                    assert name not in found, f"two {self.kind} classes are named {name!r}"
-                    found[name] = value
-        return dict(sorted(found.items()))
+                    assert name not in classes, f"two {self.kind} classes are named {name!r}"
+                    classes[name] = value
+        return dict(sorted(classes.items()))
 
-    def _is_ours(self, value: Any, module: ModuleType) -> bool:
+    def _belongs_to_kind(self, value: Any, module: ModuleType) -> bool:
         return (
             inspect.isclass(value)
             and issubclass(value, self._base)
@@ -181,7 +181,7 @@ class Registry(Generic[T]):
             if not (inspect.isclass(value) and issubclass(value, self._base)):
                 raise UsageError(f"{name!r} is not a {self._base.__name__} class")
             return value
-        raise unknown(self.kind, name, [*self.classes, *self._also])
+        raise unknown(self.kind, name, [*self.classes, *self._other_names])
 
     def __iter__(self) -> Any:
         return iter(self.classes.values())

@@ -29,8 +29,8 @@ _TYPES: dict[Any, tuple[tuple[str, tuple[type, ...]], ...]] = {
 
 def worker_files(run: Path) -> dict[int, Path]:
     """Return the file of every worker of a run, by rank."""
-    found = {rank: file for file in (run / "workers").glob("*.jsonl") if (rank := _rank_of(file)) is not None}
-    return dict(sorted(found.items()))
+    files = {rank: file for file in (run / "workers").glob("*.jsonl") if (rank := _rank_of(file)) is not None}
+    return dict(sorted(files.items()))
 
 
 def _rank_of(file: Path) -> int | None:

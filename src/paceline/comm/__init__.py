@@ -4,7 +4,7 @@ from paceline.comm.base import Comm, CommConfig, CommError, CompletedWork, Count
 from paceline.comm.reduction import Reduction, SharedVector
 from paceline.plugins import Registry
 
-comms: Registry[Comm] = Registry("comm", "paceline.comm", Comm, also=("auto",))
+comms: Registry[Comm] = Registry("comm", "paceline.comm", Comm, other_names=("auto",))
 
 __all__ = [
     "Comm",

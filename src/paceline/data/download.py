@@ -46,8 +46,8 @@ def obtain(
     published: PublishedDataset, directory: Path, *, may_download: bool, progress: Progress = ignore_progress
 ) -> dict[str, Path]:
     """Return a verified path for every file of a data set; UsageError names files that are missing or wrong."""
-    found = published.find(directory)
-    if len(found) < len(published.files):
+    paths = published.find(directory)
+    if len(paths) < len(published.files):
         archived = any(os.path.isfile(directory / archive) for archive in published.archive)
         if not may_download and not archived:
             raise published.missing_error(directory, "downloading is off (--no-download)")
@@ -60,10 +60,10 @@ def obtain(
                 f"data {published.name!r} cannot be written to {directory} ({error.strerror or error}); "
                 f"name a folder that can be written with --data-dir"
             ) from None
-        found = published.find(directory)
-    for file, path in found.items():
+        paths = published.find(directory)
+    for file, path in paths.items():
         _verify(path, published.files[file][path.name])
-    return found
+    return paths
 
 
 def _verify(path: Path, pin: Pin) -> None:
@@ -176,26 +176,26 @@ def _unpack(published: PublishedDataset, archive: Path, folder: Path) -> None:
     """Extract the files of the data set, and nothing else; each appears in the folder complete and verified."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", dir=folder))
     try:
-        wanted = {file: pin for forms in published.files.values() for file, pin in forms.items()}
-        unpacked = []
+        pins = {file: pin for forms in published.files.values() for file, pin in forms.items()}
+        names = []
         with tarfile.open(archive) as tar:
             for member in tar:
                 name = Path(member.name).name
-                if member.isfile() and name in wanted:
+                if member.isfile() and name in pins:
                     content = tar.extractfile(member)
                     assert content is not None
                     # Only the content: paths, owners and modes in an archive are not trusted.
                     with content, (temporary / name).open("wb") as target:
                         shutil.copyfileobj(content, target)
-                    unpacked.append(name)
-        lacking = sorted(set(wanted) - set(unpacked))
-        if lacking:
-            raise UsageError(f"data file {archive} has no {', '.join(lacking)} in it; delete it and download it again")
-        for name in unpacked:
-            problem = wanted[name].mismatch(temporary / name)
+                    names.append(name)
+        missing = sorted(set(pins) - set(names))
+        if missing:
+            raise UsageError(f"data file {archive} has no {', '.join(missing)} in it; delete it and download it again")
+        for name in names:
+            problem = pins[name].mismatch(temporary / name)
             if problem:
                 raise UsageError(f"{name} in data file {archive} {problem}; delete the archive and download it again")
-        for name in unpacked:
+        for name in names:
             os.replace(temporary / name, folder / name)
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(f"data file {archive} cannot be unpacked ({error}); delete it and download it again") from None

@@ -144,10 +144,10 @@ def _find_split(root: Path, names: tuple[str, ...]) -> Path:
     for name in names:
         if os.path.isdir(root / name):
             return root / name
-    wanted = " or ".join(f"{root / name}{os.sep}" for name in names)
+    places = " or ".join(f"{root / name}{os.sep}" for name in names)
     if not os.path.isdir(root):
-        raise UsageError(f"data folder {root} does not exist; it should have {wanted} with a folder per class")
-    raise UsageError(f"data folder {root} has no {' or '.join(names)} folder; put images in {wanted}CLASS")
+        raise UsageError(f"data folder {root} does not exist; it should have {places} with a folder per class")
+    raise UsageError(f"data folder {root} has no {' or '.join(names)} folder; put images in {places}CLASS")
 
 
 def _images_by_class(split: Path) -> dict[str, list[Path]]:

@@ -43,7 +43,7 @@ def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int)
     normalization = NORMALIZATION if config.normalize else None
     augmentation = AUGMENTATION if config.augment else None
     sets = []
-    for (images_file, labels_file), chosen in ((TRAIN, augmentation), (TEST, None)):
+    for (images_file, labels_file), set_augmentation in ((TRAIN, augmentation), (TEST, None)):
         images = read_idx(*contents[images_file], num_dimensions=3)
         labels = read_idx(*contents[labels_file], num_dimensions=1)
         if len(images) != len(labels):
@@ -56,7 +56,7 @@ def _data(contents: dict[str, tuple[str, bytes]], config: DataConfig, seed: int)
                 torch.from_numpy(images)[:, None],
                 torch.from_numpy(labels),
                 normalization=normalization,
-                augmentation=chosen,
+                augmentation=set_augmentation,
                 seed=seed,
             )
         )

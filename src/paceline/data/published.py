@@ -27,10 +27,10 @@ class Pin:
                 return f"has {size_bytes} bytes, not the expected {self.size_bytes}"
             with path.open("rb") as stream:
                 # Some publishers state md5 alone; usedforsecurity=False allows it on FIPS systems.
-                found = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
+                digest = hashlib.file_digest(stream, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()
         except OSError as error:
             return f"cannot be read ({error.strerror})"
-        return "" if found == expected else f"is corrupt: its {algorithm} is {found}, not the expected {expected}"
+        return "" if digest == expected else f"is corrupt: its {algorithm} is {digest}, not the expected {expected}"
 
 
 @dataclass(frozen=True)
@@ -45,30 +45,30 @@ class PublishedDataset:
 
     def find(self, directory: Path) -> dict[str, Path]:
         """Return the needed files that exist; a plain file is preferred to a compressed one."""
-        found = {}
+        paths = {}
         for file, forms in self.files.items():
             for path in (directory / folder / form for form in forms for folder in self.folders):
                 if os.path.isfile(path):  # unlike Path.is_file, False where a folder may not be read
-                    found[file] = path
+                    paths[file] = path
                     break
-        return found
+        return paths
 
     def missing_error(self, directory: Path, why: str) -> UsageError:
         """Return the error that names the missing files, the folders searched and how to get them."""
-        found = self.find(directory)
-        files = ", ".join(list(forms)[-1] for file, forms in self.files.items() if file not in found)
+        paths = self.find(directory)
+        files = ", ".join(list(forms)[-1] for file, forms in self.files.items() if file not in paths)
         places = " or ".join(str(directory / folder) for folder in self.folders)
-        also = f" (or {next(iter(self.archive))} in {directory})" if self.archive else ""
+        archive = f" (or {next(iter(self.archive))} in {directory})" if self.archive else ""
         return UsageError(
-            f"data {self.name!r} needs {files}, not found in {places}{also}, and {why}; "
+            f"data {self.name!r} needs {files}, not found in {places}{archive}, and {why}; "
             f"run `paceline data fetch {self.name}` where there is a network, "
             f"or get them from {self.mirrors[0]}{''.join(self.archive)} and name their folder with --data-dir"
         )
 
 
-def data_directory(given: str | os.PathLike[str] = "") -> Path:
-    """Return the folder of data files: `given`, else $PACELINE_DATA, else a cache in the user's home."""
-    text = os.fspath(given) or os.environ.get("PACELINE_DATA", "") or "~/.cache/paceline/data"
+def data_directory(directory: str | os.PathLike[str] = "") -> Path:
+    """Return the folder of data files: `directory`, else $PACELINE_DATA, else a cache in the user's home."""
+    text = os.fspath(directory) or os.environ.get("PACELINE_DATA", "") or "~/.cache/paceline/data"
     return Path(text).expanduser()
 
 

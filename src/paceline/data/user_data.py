@@ -120,8 +120,8 @@ def _dataset(part: Any, name: str, split: str, seed: int) -> Dataset:
 
 
 def _all_tensors(tree: Any) -> bool:
-    found = tree_leaves(tree)
-    return bool(found) and all(isinstance(leaf, Tensor) for leaf in found)
+    leaves = tree_leaves(tree)
+    return bool(leaves) and all(isinstance(leaf, Tensor) for leaf in leaves)
 
 
 def _check_lengths(pair: tuple[Any, Any], name: str, split: str) -> None:

@@ -232,8 +232,8 @@ def load_recipe(name_or_path: str) -> Recipe:
 def builtin_recipes() -> dict[str, Recipe]:
     folder = resources.files("paceline") / "recipes"
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
-    found = [Recipe.from_toml(entry.read_text(encoding="utf-8"), entry.name) for entry in files]
-    return {recipe.name: recipe for recipe in found}
+    recipes = [Recipe.from_toml(entry.read_text(encoding="utf-8"), entry.name) for entry in files]
+    return {recipe.name: recipe for recipe in recipes}
 
 
 def parse_set(assignments: list[str]) -> Changes:

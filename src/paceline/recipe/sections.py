@@ -144,10 +144,10 @@ class ClusterConfig(RecipeSection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = [item.name for item in dataclasses.fields(self) if getattr(self, item.name) != _default(item)]
-        if given and not self.nodes:
+        changed = [item.name for item in dataclasses.fields(self) if getattr(self, item.name) != _default(item)]
+        if changed and not self.nodes:
             raise UsageError(
-                f"cluster.{given[0]} is set, but cluster.nodes is 0; set the number of nodes (--cluster nodes=N)"
+                f"cluster.{changed[0]} is set, but cluster.nodes is 0; set the number of nodes (--cluster nodes=N)"
             )
         # Reading each quantity checks it.
         _ = self.bits_per_s, self.latency_s, self.loss_fraction, self.memory_bytes, self.link_bits_per_s, self.slowness

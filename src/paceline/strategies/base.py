@@ -172,9 +172,9 @@ def predict_traffic(
     """Predict the operations of one worker over a number of steps."""
     total = Counter()
     period = strategy.traffic_period(world_size)
-    whole, rest = divmod(num_steps, period)
+    num_periods, num_left = divmod(num_steps, period)
     for step in range(min(period, num_steps)):
-        times = whole + (step < rest)
+        times = num_periods + (step < num_left)
         counter = Counter.of(strategy.traffic(tensors, rank, world_size, step))
         for key, nbytes in counter.nbytes.items():
             total.nbytes[key] = total.nbytes.get(key, 0) + times * nbytes
@@ -189,10 +189,10 @@ def average_parameters(worker: Worker) -> None:
         return
     with torch.no_grad():
         for parameter in worker.parameters:
-            whole = parameter.detach().contiguous().clone()
-            whole.div_(comm.world_size)
-            comm.all_reduce(whole)
-            parameter.copy_(whole)
+            mean = parameter.detach().contiguous().clone()
+            mean.div_(comm.world_size)
+            comm.all_reduce(mean)
+            parameter.copy_(mean)
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:

@@ -60,8 +60,8 @@ def plan_buckets(
     early. Lengths are multiples of `divisor`. With `with_reach` each tensor has one extra element: a flag that tells
     whether backward reached it on any worker.
     """
-    closed: list[Bucket] = []
-    opened: dict[Any, Bucket] = {}
+    closed_buckets: list[Bucket] = []
+    open_buckets: dict[Any, Bucket] = {}
     lengths: dict[Any, int] = {}
 
     def close(bucket: Bucket) -> None:
@@ -70,23 +70,23 @@ def plan_buckets(
             bucket.end += len(bucket.members)
         bucket.end = bucket.begin + math.ceil((bucket.end - bucket.begin) / divisor) * divisor
         lengths[bucket.kind] = math.ceil(bucket.end / ALIGN) * ALIGN
-        closed.append(bucket)
+        closed_buckets.append(bucket)
 
     for index in reversed(range(len(sizes))):
         numel, itemsize, kind = sizes[index]
-        if kind not in opened:
+        if kind not in open_buckets:
             begin = lengths.get(kind, 0)
-            opened[kind] = Bucket(kind, begin=begin, end=begin)
-        bucket = opened[kind]
+            open_buckets[kind] = Bucket(kind, begin=begin, end=begin)
+        bucket = open_buckets[kind]
         bucket.members.append(index)
         bucket.offsets.append(bucket.end)
         bucket.end += numel
-        limit = limits.first_bytes if not closed else limits.bucket_bytes
+        limit = limits.first_bytes if not closed_buckets else limits.bucket_bytes
         if (bucket.end - bucket.begin) * itemsize >= limit:
-            close(opened.pop(kind))
-    for bucket in list(opened.values()):
+            close(open_buckets.pop(kind))
+    for bucket in list(open_buckets.values()):
         close(bucket)
-    return closed
+    return closed_buckets
 
 
 class GradientBuckets:
@@ -210,11 +210,11 @@ class GradientBuckets:
     def _sum_encoded(self, bucket: Bucket, reduction: Reduction) -> None:
         comm, codec = self._worker.comm, self._worker.codec
         owns = [self.own[index] for index in bucket.members]
-        wholes = [own.contiguous() for own in owns]
-        codec.sum_together(wholes, comm.all_reduce, comm, bucket.members)
-        for own, whole in zip(owns, wholes, strict=True):
-            if whole is not own:
-                own.copy_(whole)
+        contiguous = [own.contiguous() for own in owns]
+        codec.sum_together(contiguous, comm.all_reduce, comm, bucket.members)
+        for own, summed in zip(owns, contiguous, strict=True):
+            if summed is not own:
+                own.copy_(summed)
         if self._carries_reach:
             with comm.uncounted():
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])

@@ -119,12 +119,12 @@ class Ddp(Accumulating, WrappedModel, BufferEstimate, Tunable, Strategy):
             self.codec.sum(buffer, comm.all_reduce, comm, bucket.index())
         else:
             gradients = bucket.gradients()
-            wholes = [gradient.contiguous() for gradient in gradients]
+            contiguous = [gradient.contiguous() for gradient in gradients]
             keys = [self._keys[id(parameter)] for parameter in bucket.parameters()]
-            self.codec.sum_together(wholes, comm.all_reduce, comm, keys)
-            for gradient, whole in zip(gradients, wholes, strict=True):
-                if whole is not gradient:
-                    gradient.copy_(whole)
+            self.codec.sum_together(contiguous, comm.all_reduce, comm, keys)
+            for gradient, summed in zip(gradients, contiguous, strict=True):
+                if summed is not gradient:
+                    gradient.copy_(summed)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
         return future

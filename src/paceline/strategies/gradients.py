@@ -52,10 +52,10 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
                 tensor.copy_(part.view(tensor.shape))
         else:
             for key, tensor in enumerate(tensors):
-                whole = tensor.contiguous()  # the tensor itself unless it is channels-last
-                self._average(whole, key)
-                if whole is not tensor:
-                    tensor.copy_(whole)
+                contiguous = tensor.contiguous()  # the tensor itself unless it is channels-last
+                self._average(contiguous, key)
+                if contiguous is not tensor:
+                    tensor.copy_(contiguous)
 
     def _average(self, tensor: Tensor, key: Key) -> None:
         # Weights add up to 1, so the sum is the mean. Scaling first keeps 16-bit sums in range.

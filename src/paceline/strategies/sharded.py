@@ -62,7 +62,7 @@ class Sharded(Bucketed, ShardedOptimizer):
         super().setup(worker)
         if worker.comm.world_size == 1:
             return
-        self._common: dict[Any, SharedVector] = {}
+        self._parameter_vectors: dict[Any, SharedVector] = {}
         self._place_parameters()
         self._shards = [shard for bucket in self._buckets.buckets for shard in self._shards_of(bucket)]
         self._optimizer = self._inner_optimizer()
@@ -98,13 +98,13 @@ class Sharded(Bucketed, ShardedOptimizer):
         if not worker.gradient_policy.partial_allowed:
             self._copy_replaced_gradients()
             worker.comm.barrier()  # a peer may still be reading parameters that this step changes
-        for ours, theirs in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
-            ours.update({key: value for key, value in theirs.items() if key != "params"})
+        for inner, outer in zip(self._optimizer.param_groups, worker.optimizer.param_groups, strict=True):
+            inner.update({key: value for key, value in outer.items() if key != "params"})
         if not self._has_lasting_gradients:
             self._set_gradients()
         self._optimizer.step()
-        for kind, common in self._common.items():
-            common.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
+        for kind, vector in self._parameter_vectors.items():
+            vector.gather([(b.begin, b.end) for b in self._buckets.buckets if b.kind == kind])
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -159,19 +159,19 @@ class Sharded(Bucketed, ShardedOptimizer):
         lengths = {bucket.kind: bucket.end for bucket in buckets.buckets}
         for kind, length in lengths.items():
             _, device, dtype = kind
-            self._common[kind] = comm.shared_vector(length, dtype, device)
+            self._parameter_vectors[kind] = comm.shared_vector(length, dtype, device)
         for bucket in buckets.buckets:
-            memory = self._common[bucket.kind].memory
+            memory = self._parameter_vectors[bucket.kind].memory
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
                 parameter = buckets.parameters[index]
-                home = view_like(parameter, memory, offset)
-                if comm.rank == 0 or not self._common[bucket.kind].is_one_memory:
-                    home.copy_(parameter.detach())
-                parameter.data = home
+                view = view_like(parameter, memory, offset)
+                if comm.rank == 0 or not self._parameter_vectors[bucket.kind].is_one_memory:
+                    view.copy_(parameter.detach())
+                parameter.data = view
         comm.barrier()
 
     def _shards_of(self, bucket: Bucket) -> list[_Shard]:
-        memory = self._common[bucket.kind].memory
+        memory = self._parameter_vectors[bucket.kind].memory
         part = self._buckets.reductions[bucket.kind].part(bucket.begin, bucket.end)
         shards = []
         for index, offset in zip(bucket.members, bucket.offsets, strict=True):
@@ -185,10 +185,10 @@ class Sharded(Bucketed, ShardedOptimizer):
     def _inner_optimizer(self) -> torch.optim.Optimizer:
         """Create an optimiser over the slices, with the class and settings of the user's."""
         outer = self.worker.optimizer
-        place = {parameter: index for index, parameter in enumerate(self._buckets.parameters)}
+        indices = {parameter: index for index, parameter in enumerate(self._buckets.parameters)}
         groups = []
         for group in outer.param_groups:
-            members = {place[parameter] for parameter in group["params"] if parameter in place}
+            members = {indices[parameter] for parameter in group["params"] if parameter in indices}
             shards = [shard.parameter for shard in self._shards if shard.index in members]
             settings = {key: value for key, value in group.items() if key != "params"}
             groups.append({**settings, "params": shards})

@@ -128,12 +128,12 @@ def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerCo
     model = arithmetic.place(build_model(recipe.model.name, data))
     model = prepare_batchnorm(model, recipe.train.batchnorm, GlobalBatch(context.comm)).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    whole = [*model.parameters(), *model.buffers()]
+    tensors = [*model.parameters(), *model.buffers()]
     batch_line, changes = _lines(model, data, arithmetic, build_objective(recipe.train.loss))
     return Footprint(
         process_bytes=process_bytes,
         data_bytes=data_bytes,
-        parameter_bytes=sum(tensor.nbytes for tensor in whole),
+        parameter_bytes=sum(tensor.nbytes for tensor in tensors),
         tensors=[(parameter.numel(), parameter.element_size()) for parameter in trained],
         batch_line=batch_line,
         load_changes=changes["load"],

@@ -20,9 +20,9 @@ def make_equal(model: nn.Module, comm: Comm) -> None:
         return
     with comm.uncounted(), torch.no_grad():
         for tensor in _tensors(model).values():
-            whole = tensor.contiguous()
-            comm.broadcast(whole, root=0)
-            tensor.copy_(whole)
+            contiguous = tensor.contiguous()
+            comm.broadcast(contiguous, root=0)
+            tensor.copy_(contiguous)
 
 
 def parameter_digest(model: nn.Module) -> str:
@@ -66,10 +66,10 @@ def mean_state(model: nn.Module, comm: Comm) -> dict[str, Tensor]:
     if all_equal(model, comm):
         return state
     with comm.uncounted(), torch.no_grad():
-        for whole in state.values():
-            if whole.is_floating_point():
-                comm.all_reduce(whole)
-                whole /= comm.world_size
+        for tensor in state.values():
+            if tensor.is_floating_point():
+                comm.all_reduce(tensor)
+                tensor /= comm.world_size
     return state
 
 
