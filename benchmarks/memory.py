@@ -21,7 +21,7 @@ from paceline.recipe import ClusterConfig, Recipe
 from paceline.study.base import StudyListener
 from paceline.study.engine import run_study
 from paceline.study.sweep import Sweep
-from paceline.study.sweep_points import SweepAxis
+from paceline.study.sweep_axes import SweepAxis
 
 DATA = {"lenet5": "synthetic:1x28x28x10"}
 MOMENTUM = {"sgd": 0.9, "lars": 0.9}

@@ -10,7 +10,7 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.results.commands import Bench, CollectiveResult
 from paceline.results.study import Environment
 from paceline.study.base import Launch, StudyListener
-from paceline.study.bench import BenchRequest, rows_of
+from paceline.study.bench import BenchRequest, collective_results
 
 
 def made_up_worker(rank: int, iteration_s: list[float], **changes: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Silent(StudyListener):
         self.num_stages_done = 0
 
     def planned(self, cells: Any) -> None:
-        self.planned_rows.append([(cell.as_shown.label, cell.repeat) for cell in cells])
+        self.planned_rows.append([(cell.progress_entry.label, cell.repeat) for cell in cells])
 
     def stage_done(self, result: Any) -> None:  # noqa: ARG002
         self.num_stages_done += 1
@@ -116,7 +116,7 @@ def made_up_bench_rows(**changes: Any) -> list[CollectiveResult]:
         [_trial("", [1.0, 1.0]), _trial("first.py:Fast", [1.0, 5.0]), _trial("torch", [8.0, 8.0])],
         [_trial("", [2.0, 0.5]), _trial("first.py:Fast", [4.0, 2.0], is_right=False), _trial("torch", [2.0, 10.0])],
     ]
-    return rows_of(plan, "all_reduce", 4096, workers)
+    return collective_results(plan, "all_reduce", 4096, workers)
 
 
 def made_up_bench(**changes: Any) -> Bench:

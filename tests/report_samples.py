@@ -12,7 +12,7 @@ from paceline.recipe import Recipe
 from paceline.results import CompareResult, RunRecord, RunResult, StudyResult, changed, convert, encode
 from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import ONE_WORKER, Entry
-from paceline.study.run_results import combine, compared, run_result
+from paceline.study.run_results import combine, compare_rows, run_result
 
 STEPS = 12
 ENVIRONMENT = {
@@ -85,7 +85,7 @@ def result(
 
 def study_of(rows: list[list[RunResult]], **changes: Any) -> CompareResult:
     """A stored study: each row is the repeats of one strategy."""
-    results = compared([combine(row) for row in rows])
+    results = compare_rows([combine(row) for row in rows])
     values = {
         "schema": 1,
         "kind": "study",

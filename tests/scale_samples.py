@@ -8,7 +8,7 @@ from paceline.results import Row, RunResult, Split, SplitMean, WorkerSplit, chan
 from paceline.results.study import ScaleResult
 from paceline.study.entries import ONE_WORKER
 from paceline.study.run_results import combine
-from paceline.study.scale_analysis import WEAK, paying, with_scaling
+from paceline.study.scale_analysis import WEAK, add_scaling, paying
 from report_samples import ENVIRONMENT, recipe, result
 
 ALONE_S = 0.040
@@ -75,12 +75,12 @@ def rows(mode: str, *, repeats: int = 3, costs: dict[str, dict[int, float]] = CO
 
 
 def scaled(results: list[Row]) -> list[Row]:
-    return with_scaling(results)
+    return add_scaling(results)
 
 
 def scale_study(*modes: str, repeats: int = 3, results: list[Row] | None = None, **changes: Any) -> ScaleResult:
     """A scaling study in its stored form."""
-    found = with_scaling(results if results is not None else [row for m in modes for row in rows(m, repeats=repeats)])
+    found = add_scaling(results if results is not None else [row for m in modes for row in rows(m, repeats=repeats)])
     kept = {"strong": {"batch_size": 100}, "weak": {"worker_batch_size": 25}}
     values = {
         "schema": 1,

@@ -10,13 +10,13 @@ from paceline.recipe import Recipe
 from paceline.results import MemoryUse, Row, changed, convert, encode
 from paceline.results.study import SweepResult
 from paceline.study.run_results import combine
-from paceline.study.sweep_points import label_of
+from paceline.study.sweep_axes import choice_label
 
 RECIPE = Recipe(name="sample", description="Made up").replace({"train.epochs": 3, "strategy": "overlap"})
 
 
 def row(point: dict[str, Any], remedy: str = "", *, iteration_s: float = 0.1, accuracy: float = 0.8) -> Row:
-    label = ", ".join(part for part in (label_of(point), remedy) if part)
+    label = ", ".join(part for part in (choice_label(point), remedy) if part)
     result = combine([samples.result("overlap", iteration_s)])
     batch_size = int(point.get("train.batch_size", 100))
     return changed(

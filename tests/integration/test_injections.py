@@ -18,7 +18,7 @@ from paceline.runs import Folder
 from paceline.study.entries import make_entry
 from paceline.study.preflight import preflight
 from paceline.study.run import execute
-from paceline.study.run_analysis import measure_run
+from paceline.study.run_analysis import analyse_run
 from paceline.train.job import train_job
 
 SLEEP_MS = 25  # well above what a busy machine adds to a step of so small a model, every time
@@ -69,7 +69,7 @@ def check_links(result: dict[str, Any]) -> None:
 def test_a_slow_worker_among_threads_is_named(phase: str, tmp_path: Path) -> None:
     recipe = recipe_of("ring", f"slow:rank=1,ms={SLEEP_MS},phase={phase}", comm="threads")
     workers = on_threads(2, train_job, recipe=recipe, strategy="ring", checkpoint="", folder=str(tmp_path))
-    found = measure_run(recipe, workers, tmp_path).analysis
+    found = analyse_run(recipe, workers, tmp_path).files
     assert [(one["rank"], one["phase"], one["steps"]) for one in found["stragglers"]] == [(1, phase, 55)]
     slept_s = found["split"]["per_worker"][1]["phases_s"][phase]
     assert slept_s >= 0.9 * SLEEP_MS / 1000  # a sleep that lasted too long shortens the next one

@@ -13,7 +13,7 @@ from command import run_in
 from helpers import REPOSITORY
 from paceline.launch.local import LocalPool
 from paceline.recipe import load_recipe
-from paceline.study.reproduce.proof import prove
+from paceline.study.reproduce.reproduce import prove
 
 
 def paceline(*arguments: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:

@@ -95,10 +95,12 @@ def test_single_runs_need_not_have_the_same_strategy(tmp_path: Path) -> None:
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     a = study(tmp_path / "a", {"ring": [0.01], "ddp": [0.01]})
     b = study(tmp_path / "b", {"gossip": [0.01], "none": [0.01]})
-    with pytest.raises(UsageError, match="have no strategy in common: ring, ddp and gossip, none"):
+    with pytest.raises(
+        UsageError, match="have no strategy in common: the first has ring, ddp, and the second gossip, none"
+    ):
         compared(a, b)
     unfinished = write_run(tmp_path / "c", None, status="failed")
-    with pytest.raises(UsageError, match="'c' has no results to compare: it is failed"):
+    with pytest.raises(UsageError, match="'c' has no results to compare, because it is failed"):
         compared(a, unfinished)
 
 

@@ -23,14 +23,14 @@ from paceline.study import engine
 from paceline.study.base import Study
 from paceline.study.candidates import Space
 from paceline.study.compare import Compare
-from paceline.study.engine import StudyOutcome, interleaved, run_study, unfinished
+from paceline.study.engine import StudyOutcome, find_unfinished, interleave, run_study
 from paceline.study.halving import Margins
 from paceline.study.registry import studies
 from paceline.study.reproduce import Reproduce
 from paceline.study.scale import Scale
 from paceline.study.study_folder import read_study
 from paceline.study.sweep import Sweep
-from paceline.study.sweep_points import parse_vary
+from paceline.study.sweep_axes import parse_vary
 from paceline.study.tune import Tune
 
 TINY = {"data.train_samples": 40, "train.batch_size": 20, "train.iterations": 2, "workers": 2, "strategies": "ring,ddp"}
@@ -66,7 +66,7 @@ STUDIES: list[Callable[[], Study]] = [compare, scale, sweep, tune, reproduce]
 def nothing_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process predicts memory, and no oracle is trained."""
     monkeypatch.setattr("paceline.study.sweep.measure_footprints", lambda recipes: ({}, []))  # noqa: ARG005
-    monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda *_: None)
+    monkeypatch.setattr("paceline.study.reproduce.reproduce._write_oracle", lambda *_: None)
 
 
 def answer(task: Task, number: int) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def ran(study: Study, out: Path, launcher: MadeUpLauncher | None = None, **optio
 
 
 def test_every_other_round_runs_backwards() -> None:
-    labels = [(cell.key, cell.repeat) for cell in interleaved(Compare.prepare(RECIPE, repeats=3).cells())]
+    labels = [(cell.key, cell.repeat) for cell in interleave(Compare.prepare(RECIPE, repeats=3).cells())]
     assert labels == [("ring", 0), ("ddp", 0), ("ddp", 1), ("ring", 1), ("ring", 2), ("ddp", 2)]
 
 
@@ -141,16 +141,16 @@ def test_a_study_goes_on_wherever_it_was_interrupted(make: Callable[[], Study], 
         assert stored.status == "interrupted"
         assert caught.value.__notes__ == [f"completed runs are kept; continue with --resume {stored.folder}"]
         study = make()
-        folder = unfinished(study, out)
+        folder = find_unfinished(study, out)
         assert folder == stored.folder
         # Restored from the folder alone, as --resume does.
-        again = type(study).resumed(read_study(folder))
+        again = type(study).from_stored(read_study(folder))
         outcome = ran(again, out, second, resume=folder)
         assert len(first.tasks) - 1 + len(second.tasks) == num_tasks, "nothing runs twice, and nothing is left out"
         assert same(outcome.result) == expected
         assert outcome.folder == folder
         assert outcome.result.started == stored.started
-        assert unfinished(study, out) is None
+        assert find_unfinished(study, out) is None
 
 
 @pytest.mark.parametrize("make", STUDIES, ids=lambda make: make.__name__)
@@ -216,18 +216,18 @@ def test_a_failing_overhead_probe_is_a_caution(make: Callable[[], Study], tmp_pa
 def test_a_second_process_never_joins(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ran(compare(), tmp_path, Troubled(2))
-    folder = unfinished(compare(), tmp_path)
+    folder = find_unfinished(compare(), tmp_path)
     assert folder is not None
     with locked(folder):
         for attempt in (
-            lambda: unfinished(compare(), tmp_path),
+            lambda: find_unfinished(compare(), tmp_path),
             lambda: ran(compare(), tmp_path, resume=folder),
         ):
             with pytest.raises(UsageError, match="is being run by another process; wait until it ends"):
                 attempt()
         ran(compare(), tmp_path)  # a new study is not kept from running
     assert len(list_runs(tmp_path)) == 2
-    assert unfinished(compare(), tmp_path) == folder
+    assert find_unfinished(compare(), tmp_path) == folder
 
 
 def test_the_lock_is_held_while_a_study_runs_and_only_then(tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_the_lock_is_held_while_a_study_runs_and_only_then(tmp_path: Path) -> No
 def test_another_request_is_another_study(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ran(compare(), tmp_path, Troubled(0))
-    assert unfinished(compare(), tmp_path) is not None
-    assert unfinished(Compare.prepare(RECIPE, repeats=3), tmp_path) is None
-    assert unfinished(Compare.prepare(RECIPE.replace({"seed": 1}), repeats=2), tmp_path) is None
-    assert unfinished(scale(), tmp_path) is None
+    assert find_unfinished(compare(), tmp_path) is not None
+    assert find_unfinished(Compare.prepare(RECIPE, repeats=3), tmp_path) is None
+    assert find_unfinished(Compare.prepare(RECIPE.replace({"seed": 1}), repeats=2), tmp_path) is None
+    assert find_unfinished(scale(), tmp_path) is None
     [stored] = list_runs(tmp_path)
     with pytest.raises(UsageError, match="cannot be resumed: its repeats differs"):
         ran(Compare.prepare(RECIPE, repeats=3), tmp_path, resume=stored.folder)
@@ -270,9 +270,9 @@ def test_an_edited_file_of_the_user_is_another_study(tmp_path: Path) -> None:
     study = Compare.prepare(recipe, repeats=2)
     with pytest.raises(KeyboardInterrupt):
         ran(study, tmp_path / "runs", Troubled(1))
-    assert unfinished(study, tmp_path / "runs") is not None
+    assert find_unfinished(study, tmp_path / "runs") is not None
     file.write_text(file.read_text() + "# edited\n")
-    assert unfinished(study, tmp_path / "runs") is None
+    assert find_unfinished(study, tmp_path / "runs") is None
 
 
 def test_a_process_that_does_not_report_stores_nothing(tmp_path: Path) -> None:
@@ -286,12 +286,12 @@ def test_a_process_that_does_not_report_stores_nothing(tmp_path: Path) -> None:
 def test_damaged_studies_and_runs_are_stepped_over(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         ran(compare(), tmp_path, Troubled(3))
-    folder = unfinished(compare(), tmp_path)
+    folder = find_unfinished(compare(), tmp_path)
     assert folder is not None
     for name in ("broken", "foreign"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "study.json").write_text("{" if name == "broken" else '{"study": "compare", "schema": 1}')
-    assert unfinished(compare(), tmp_path) == folder
+    assert find_unfinished(compare(), tmp_path) == folder
     (folder / "runs" / "ring-1" / "summary.json").write_text("{}")
     launcher = Troubled()
     outcome = ran(compare(), tmp_path, launcher, resume=folder)

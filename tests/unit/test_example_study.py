@@ -16,7 +16,7 @@ from paceline.results import StudyResult
 from paceline.results.study import study_types
 from paceline.runs import list_runs
 from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
-from paceline.study.engine import run_study, unfinished
+from paceline.study.engine import find_unfinished, run_study
 from paceline.study.entries import make_entry
 from paceline.study.study_folder import read_study
 
@@ -54,15 +54,15 @@ class Halve(Study):
             Cell(key=key, recipe=recipe, entry=entry, folder_name=key.replace(" ", "-"))
             for key, recipe in recipes.items()
         ]
-        return self.repeated(cells, self.repeats)
+        return self.repeat_cells(cells, self.repeats)
 
     def result(self, header: StudyResult, progress: Progress) -> Halved:
         keys = list(dict.fromkeys(cell.key for cell in self.cells()))
-        rows = fair_rows(progress.of(key) for key in keys)
+        rows = fair_rows(progress.results_of(key) for key in keys)
         return make_result(Halved, header, results=rows, losses=[row.final.train_loss for row in rows])
 
     @classmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Halve:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Halve:
         del num_hosts
         return cls(recipe=Recipe.from_dict(stored.recipe), repeats=stored.repeats or 1)
 
@@ -87,9 +87,9 @@ def test_it_is_stored_resumed_and_listed(tmp_path: Path) -> None:
         run_study(study, launching(Interrupted(at=1)), Silent(), tmp_path)
     [begun] = list_runs(tmp_path)
     assert (begun.kind, begun.study, begun.status) == ("study", "halve", "interrupted")
-    assert begun.folder == unfinished(study, tmp_path)
+    assert begun.folder == find_unfinished(study, tmp_path)
     launcher = Interrupted()
-    again = Halve.resumed(read_study(begun.folder))
+    again = Halve.from_stored(read_study(begun.folder))
     outcome = run_study(again, launching(launcher), Silent(), tmp_path, resume=begun.folder)
     assert outcome is not None
     assert len(launcher.tasks) == 3, "the first of four runs is not run again"

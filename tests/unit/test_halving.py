@@ -15,7 +15,7 @@ from paceline.study.halving import (
     Guessing,
     Margins,
     Rung,
-    best_of,
+    best_candidate,
     judge_rung,
     plan_rungs,
     survivors,
@@ -84,7 +84,7 @@ def test_who_is_less_accurate_is_out_however_fast() -> None:
     lost = {row.label: row.lost for row in table.rows}
     assert lost["fast"] == pytest.approx(3.0)
     assert lost["good"] == pytest.approx(0.2)
-    assert best_of(table).label == "good"
+    assert best_candidate(table).label == "good"
 
 
 def test_time_is_that_of_the_slowest_worker() -> None:
@@ -155,6 +155,6 @@ def test_the_reference_goes_on_however_slow() -> None:
 def test_of_those_that_cannot_be_told_apart_the_strongest_guarantee_is_best() -> None:
     exact = [run("exact", 1.00), run("exact", 1.06)]
     lossy = [run("lossy", 1.01, guarantee="LOSSY"), run("lossy", 1.00, guarantee="LOSSY")]
-    assert best_of(judged(exact, lossy)).label == "exact"
+    assert best_candidate(judged(exact, lossy)).label == "exact"
     clearly = [run("lossy", 0.50, guarantee="LOSSY"), run("lossy", 0.53, guarantee="LOSSY")]
-    assert best_of(judged(exact, clearly)).label == "lossy"
+    assert best_candidate(judged(exact, clearly)).label == "lossy"

@@ -23,8 +23,7 @@ from paceline.recipe.sections import ClusterConfig
 from paceline.runs import Folder, find, read
 from paceline.runs.stored import parse_time
 from paceline.strategies import StrategySpec
-from paceline.study.remedies import parse_remedies
-from paceline.study.sweep_points import parse_vary, varied
+from paceline.study.sweep_axes import apply_choice, parse_remedies, parse_vary
 from report_samples import result, write_run
 
 DIGITS = "9" * 5000
@@ -134,7 +133,7 @@ def test_words_of_vary(count: int) -> None:
     def read(word: str) -> None:
         for axis in parse_vary([word]):
             for value in axis.values:
-                varied(Recipe(), {axis.key: value})
+                apply_choice(Recipe(), {axis.key: value})
 
     assert_all_refused_or_read(words, read, count)
 

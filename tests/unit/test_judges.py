@@ -10,7 +10,7 @@ from helpers import build
 from paceline.results import changed
 from paceline.results.commands import Divergence, ReplicaReport, ReplicaStep
 from paceline.strategies import Guarantee
-from paceline.study.judges import JUDGES, Seen, judge
+from paceline.study.judges import JUDGES, Reports, judge
 
 
 def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> ReplicaReport:
@@ -22,7 +22,7 @@ def worker(rank: int, digests: str, final: str = "z", latest: int = 0) -> Replic
     return ReplicaReport(rank=rank, steps=steps, start_digest="0", final_digest=final, metrics=metrics)
 
 
-def seen(*workers: ReplicaReport) -> Seen:
+def seen(*workers: ReplicaReport) -> Reports:
     return {"sgd": list(workers)}
 
 
@@ -40,9 +40,9 @@ def test_every_guarantee_has_a_judge() -> None:
 
 def test_periodic_wants_the_same_bits_at_every_synchronisation() -> None:
     verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "abc")))
-    assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 0.0, None)
+    assert (verdict.is_met, verdict.error, verdict.first_divergence) == (True, 0.0, None)
     verdict = judge(build(PERIODIC), 2, seen(worker(0, "abc"), worker(1, "axc")))
-    assert not verdict.kept
+    assert not verdict.is_met
     assert verdict.first_divergence == Divergence(optimizer="sgd", rank=1, step=1, tensor="t", error=math.inf)
 
 
@@ -59,40 +59,40 @@ def test_partial_wants_no_replica_further_from_the_mean_than_stated() -> None:
     near, updates = drifting(0, [1.0, 2.0], [1.0, 2.0]), [1.0, 1.0]
     # The longest update of any worker so far is the length that counts.
     verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.0], updates)))
-    assert (verdict.kept, verdict.error, verdict.first_divergence) == (True, 1.0, None)
+    assert (verdict.is_met, verdict.error, verdict.first_divergence) == (True, 1.0, None)
     assert verdict.tolerance == pytest.approx(1.0)
     verdict = judge(build(PARTIAL), 2, seen(near, drifting(1, [1.0, 2.1], updates)))
-    assert not verdict.kept
+    assert not verdict.is_met
     first = verdict.first_divergence
     assert first is not None
     assert (first.optimizer, first.rank, first.step, first.tensor) == ("sgd", 1, 1, "t")
     assert first.error == pytest.approx(1.05)
     for wrong in (drifting(1, [1.0, math.nan], updates), drifting(1, [0.0, 0.0], updates, final="y")):
-        assert not judge(build(PARTIAL), 2, seen(near, wrong)).kept
-    assert not judge(build(PARTIAL), 2, seen(drifting(0, [0.0], [0.0]), drifting(1, [0.0], [0.0]))).kept
+        assert not judge(build(PARTIAL), 2, seen(near, wrong)).is_met
+    assert not judge(build(PARTIAL), 2, seen(drifting(0, [0.0], [0.0]), drifting(1, [0.0], [0.0]))).is_met
     idle = [drifting(rank, [0.0], [1.0], final="0") for rank in range(2)]
-    assert not judge(build(PARTIAL), 2, seen(*idle)).kept
+    assert not judge(build(PARTIAL), 2, seen(*idle)).is_met
 
 
 def test_stale_wants_no_later_update_than_stated() -> None:
     on_time, late = worker(0, "abc", latest=3), worker(1, "xyz", latest=4)
-    assert judge(build(BOUNDED), 2, seen(on_time, worker(1, "xyz", latest=2))).kept  # on their own ways until the end
+    assert judge(build(BOUNDED), 2, seen(on_time, worker(1, "xyz", latest=2))).is_met  # on their own ways until the end
     verdict = judge(build(BOUNDED), 2, seen(on_time, late))
-    assert not verdict.kept
+    assert not verdict.is_met
     assert verdict.first_divergence is not None
     assert verdict.first_divergence.rank == 1
     assert verdict.first_divergence.tensor == "an update with staleness 4 (3 allowed)"
-    assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).kept
+    assert judge(build("parameter-server:mode=async"), 2, seen(on_time, late)).is_met
 
 
 @pytest.mark.parametrize("strategy", [PERIODIC, BOUNDED])
 def test_the_same_bits_at_the_end_and_not_those_of_the_start(strategy: str) -> None:
-    assert judge(build(strategy), 2, seen(worker(0, "abc"), worker(1, "abc"))).kept
-    assert not judge(build(strategy), 2, seen(worker(0, "abc"), worker(1, "abc", final="y"))).kept
+    assert judge(build(strategy), 2, seen(worker(0, "abc"), worker(1, "abc"))).is_met
+    assert not judge(build(strategy), 2, seen(worker(0, "abc"), worker(1, "abc", final="y"))).is_met
     idle = seen(worker(0, "000", final="0"), worker(1, "000", final="0"))
-    assert not judge(build(strategy), 2, idle).kept
+    assert not judge(build(strategy), 2, idle).is_met
 
 
 def test_what_promises_nothing_has_to_differ() -> None:
     verdict = judge(build("none"), 2, seen(worker(0, "abc"), worker(1, "xyz")))
-    assert (verdict.kept, verdict.has_promise) == (True, False)
+    assert (verdict.is_met, verdict.has_guarantee) == (True, False)

@@ -14,17 +14,17 @@ from paceline.recipe import OptimizerConfig, Recipe
 from paceline.strategies import available_strategies
 from paceline.study.entries import make_entry
 from paceline.study.memory_prediction import (
-    HOLES,
+    HEAP_FACTOR,
     TRAINING_BYTES,
-    Room,
+    MemoryLimit,
     amount,
     available_bytes,
     fitting_micro_batch,
     footprint_key,
     measure_footprints,
+    memory_limits,
+    memory_refusal,
     predict,
-    reason_against,
-    rooms,
 )
 from paceline.train.footprint import Footprint
 
@@ -62,7 +62,7 @@ def test_parts_add_up() -> None:
     assert found.total_bytes == 4 * found.worker_bytes
     assert (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes) == (10 * MB, 10 * MB, 10 * MB)
     # 100 samples per worker: the batch and 200 MB of activations, with holes between them.
-    assert found.activations_bytes == HOLES * (10 + 200) * MB
+    assert found.activations_bytes == HEAP_FACTOR * (10 + 200) * MB
 
 
 def test_the_batch_counts_by_worker_and_pieces_by_their_size() -> None:
@@ -70,7 +70,9 @@ def test_the_batch_counts_by_worker_and_pieces_by_their_size() -> None:
     assert predicted(train__batch_size=200).activations_bytes < whole
     assert predicted(train__batch_size=400, workers=2).activations_bytes > whole
     pieces = predicted(train__batch_size=400, train__micro_batch_size=25).activations_bytes
-    assert pieces == HOLES * (10 + 50 + 10) * MB  # the batch, the piece's step, and gradients of the pieces before
+    assert (
+        pieces == HEAP_FACTOR * (10 + 50 + 10) * MB
+    )  # the batch, the piece's step, and gradients of the pieces before
     accumulated = predicted(train__batch_size=400, strategy="overlap:accumulate=4")
     assert accumulated.activations_bytes == pieces
 
@@ -78,7 +80,9 @@ def test_the_batch_counts_by_worker_and_pieces_by_their_size() -> None:
 def test_activations_that_are_mapped_by_themselves_leave_no_holes() -> None:
     # 2,000 samples per worker: every activation has 40 MB, and so have the batch's 200 MB.
     found = predicted(train__batch_size=8000)
-    assert found.activations_bytes == HOLES * 20 * MB + (200 + 4000) * MB  # the heap: parameters copied to be saved
+    assert (
+        found.activations_bytes == HEAP_FACTOR * 20 * MB + (200 + 4000) * MB
+    )  # the heap: parameters copied to be saved
 
 
 def test_strategies_add_their_buffers() -> None:
@@ -100,34 +104,34 @@ def test_alone_no_strategy_needs_more_than_its_servers_do(name: str) -> None:
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     made = recipe(train__batch_size=4000)
     entry = make_entry("none", made)
-    room = [Room(4000 * MB, 4)]
-    reason = reason_against(FOOTPRINT, made, entry, room)
+    room = [MemoryLimit(4000 * MB, 4)]
+    reason = memory_refusal(FOOTPRINT, made, entry, room)
     size = fitting_micro_batch(FOOTPRINT, made, entry, room)
     assert size is not None
     assert reason.startswith("needs 17.56 GB (4 workers of 4.39 GB), but 4.00 GB are available; ")
     assert f"--micro-batch-size {size} would need" in reason
     fits, next_one = (predict(FOOTPRINT, made, entry, micro).total_bytes for micro in (size, 2 * size))
     assert fits <= 4000 * MB < next_one
-    assert reason_against(FOOTPRINT, made.replace({"train.micro_batch_size": size}), entry, room) == ""
+    assert memory_refusal(FOOTPRINT, made.replace({"train.micro_batch_size": size}), entry, room) == ""
 
 
 def test_what_never_fits_says_so() -> None:
     made = recipe(train__batch_size=4000)
-    reason = reason_against(FOOTPRINT, made, make_entry("none", made), [Room(100 * MB, 4)])
+    reason = memory_refusal(FOOTPRINT, made, make_entry("none", made), [MemoryLimit(100 * MB, 4)])
     assert reason.endswith("even one sample at a time would need 1.72 GB")
     synced = recipe(train__batch_size=4000, train__batchnorm="sync")
-    reason = reason_against(FOOTPRINT, synced, make_entry("none", synced), [Room(100 * MB, 4)])
+    reason = memory_refusal(FOOTPRINT, synced, make_entry("none", synced), [MemoryLimit(100 * MB, 4)])
     assert "batchnorm sync takes no micro-batches" in reason
 
 
 def test_an_emulated_node_has_room_for_its_own_workers() -> None:
     made = recipe(train__batch_size=400, cluster__nodes=2, cluster__memory="1g")
     entry = make_entry("none", made)
-    _, node = rooms(made, entry)
+    _, node = memory_limits(made, entry)
     assert (node.available_bytes, node.num_workers) == (1 << 30, 2)
     each = predict(FOOTPRINT, made, entry).worker_bytes
     assert node.needed_bytes(predict(FOOTPRINT, made, entry)) == 2 * each
-    reason = reason_against(FOOTPRINT, made, entry, [replace(node, available_bytes=each)])
+    reason = memory_refusal(FOOTPRINT, made, entry, [replace(node, available_bytes=each)])
     assert "(2 workers of" in reason
     assert "but a node has" in reason
 

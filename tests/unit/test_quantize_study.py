@@ -21,8 +21,7 @@ from paceline.quantize.calibration import METHODS
 from paceline.results.json_files import convert
 from paceline.results.quantize import Quantization
 from paceline.study.quantize import QuantizeOptions, find_source, load_source, quantize
-from paceline.study.quantize.scoring import ModelScore, calibration_batches, confusion
-from paceline.study.quantize.stages import StageListener
+from paceline.study.quantize.stages import ModelScore, StageListener, calibration_batches, confusion
 from trained_samples import LENET, trained_run, trained_state
 
 QUICK = ("--samples", "128", "--test-samples", "200", "--no-onnx")
@@ -267,7 +266,7 @@ def _other_shape(state: dict[str, torch.Tensor]) -> None:
         (lambda f: broken_run(f, _fewer), (), "it has no 'linear3.bias'"),
         (lambda f: broken_run(f, _other_shape), (), r"'conv1.weight' is \(6, 3, 5, 5\) instead of \(6, 1, 5, 5\)"),
         (trained_run, ("--model", "resnet18"), "of model 'lenet5', does not fit model 'resnet18'"),
-        (trained_run, ("--samples", "0"), "the calibration set is empty"),
+        (trained_run, ("--samples", "0"), "leaves nothing to calibrate with"),
         (trained_run, ("--calibration", "minmacs"), "did you mean 'minmax'"),
         (trained_run, ("--calibration", ","), "--calibration is empty"),
         (trained_run, ("--percentile", "20"), "--percentile must be above 50"),

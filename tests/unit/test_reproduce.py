@@ -30,7 +30,7 @@ from paceline.runs import list_runs
 from paceline.study.engine import run_study
 from paceline.study.reproduce import ExperimentPlan, Reproduce, experiment_names, load_experiment
 from paceline.study.reproduce.figures import QUANTITIES, convergence, load_of
-from paceline.study.reproduce.proof import compare_digests
+from paceline.study.reproduce.reproduce import compare_digests
 
 NAMES = ["lenet5-two-reduces", "resnet18-batch-sweep", "stepwise-study", "vgg11-four-nodes"]
 INTEGERS = "int8-small-cnn"  # one worker, and stages of its model instead of strategies
@@ -40,7 +40,7 @@ STAGES = {"float", "weights-per-tensor", "weights-per-channel", "activations", "
 @pytest.fixture(autouse=True)
 def no_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that nobody started do not look at it."""
-    monkeypatch.setattr("paceline.study.reproduce.proof._write_oracle", lambda *_: None)
+    monkeypatch.setattr("paceline.study.reproduce.reproduce._write_oracle", lambda *_: None)
 
 
 def plan_of(name: str, tmp_path: Path, **changes: Any) -> ExperimentPlan:

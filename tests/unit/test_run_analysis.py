@@ -21,7 +21,7 @@ from paceline.recipe import Recipe
 from paceline.results import RunResult, Straggler, changed, convert, encode, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.study.entries import make_entry
-from paceline.study.run_analysis import agreed_stragglers, measure_run, timed_steps
+from paceline.study.run_analysis import analyse_run, stragglers_of_most_repeats, timed_steps
 from paceline.study.run_results import combine, run_result
 from report_samples import study_of
 
@@ -46,7 +46,7 @@ def made_up_workers(count: int = 2) -> list[dict[str, Any]]:
 
 def result_of(files: Path | None, label: str = "ring") -> RunResult:
     workers = [convert(worker, WorkerReport) for worker in made_up_workers()]
-    measured = measure_run(RECIPE, workers, files)
+    measured = analyse_run(RECIPE, workers, files)
     return changed(run_result(RECIPE, make_entry("ring", RECIPE), workers, 9.0, measured), label=label)
 
 
@@ -108,11 +108,11 @@ def test_repeats_agree_by_majority() -> None:
         slowed(straggler(1, 50.0), straggler(2, 90.0, "data")),
         result_of(None),  # not measured: it does not count
     ]
-    (found,) = agreed_stragglers(repeats) or []
+    (found,) = stragglers_of_most_repeats(repeats) or []
     assert (found["rank"], found["excess_percent"], found["interval95_percent"]) == (1, 30.0, (29.0, 31.0))
     assert found["steps"] == 180
-    assert agreed_stragglers([slowed(), slowed(straggler(1, 20.0))]) == []
-    assert agreed_stragglers([result_of(None), result_of(None)]) is None
+    assert stragglers_of_most_repeats([slowed(), slowed(straggler(1, 20.0))]) == []
+    assert stragglers_of_most_repeats([result_of(None), result_of(None)]) is None
 
 
 def shown(page: Page, width: int) -> list[str]:

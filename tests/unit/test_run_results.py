@@ -10,9 +10,9 @@ from made_up import made_up_worker
 from paceline.recipe import Recipe
 from paceline.results import Row, RunResult, changed, convert, to_json
 from paceline.results.worker_report import WorkerReport
-from paceline.study.convergence import CURVE_POINTS
 from paceline.study.entries import make_entry
-from paceline.study.run_results import combine, compared, fastest_of, run_result
+from paceline.study.run_analysis import CURVE_POINTS
+from paceline.study.run_results import combine, compare_rows, fastest_of, run_result
 
 RECIPE = Recipe().replace({"workers": 2})
 
@@ -180,7 +180,7 @@ def test_how_far_each_is_from_no_agreement_at_all() -> None:
         repeats_of("none", [2.0, 2.0, 2.0], "none"),
         repeats_of("one-worker", [9.0, 9.0, 9.0], "one-worker"),
     ]
-    results = compared(results)
+    results = compare_rows(results)
     assert to_json(results[0].versus_none) == {
         "label": "none",
         "limit_s": 2.0,
@@ -189,14 +189,14 @@ def test_how_far_each_is_from_no_agreement_at_all() -> None:
     }
     assert results[1]["versus_none"]["ratio"] == 1.0
     assert "versus_none" not in results[2]
-    alone = compared([repeats_of("ring", [3.0])])
+    alone = compare_rows([repeats_of("ring", [3.0])])
     assert "versus_none" not in alone[0]
 
 
 def test_who_learns_less_than_was_asked_for_is_not_the_fastest() -> None:
     quick = changed(repeats_of("quick", [1.0, 1.0, 1.0]), is_within=False)
     results = [quick, changed(repeats_of("sound", [2.0, 2.0, 2.0]), is_within=True)]
-    results = compared(results)
+    results = compare_rows(results)
     assert [result["versus_fastest"]["verdict"] for result in results] == ["faster", "fastest"]
     assert fastest_of([quick])["label"] == "quick"
 
@@ -205,7 +205,7 @@ def test_the_limit_is_the_slowest_worker_of_those_that_do_not_agree() -> None:
     """Alone, one worker takes 1 s a step and the other 2 s: a ring of both that takes 3 s paid 1 s for agreeing."""
     apart = [result_of([made_up_worker(0, [9.0, 1.0, 1.0]), made_up_worker(1, [9.0, 2.0, 2.0])], "none")] * 3
     results = [repeats_of("ring", [3.0, 3.0, 3.0]), combine(apart)]
-    results = compared(results)
+    results = compare_rows(results)
     assert (results[0]["versus_none"]["limit_s"], results[0]["versus_none"]["ratio"]) == (2.0, 1.5)
     assert results[0]["versus_none"]["interval95"] == pytest.approx([1.5, 1.5])
     assert results[1]["versus_none"]["ratio"] == 1.0
@@ -236,7 +236,7 @@ def test_a_single_repeat_has_no_interval() -> None:
 
 
 def verdicts(results: list[Row]) -> dict[str, str]:
-    results[:] = compared(results)
+    results[:] = compare_rows(results)
     return {result["label"]: result["versus_fastest"]["verdict"] for result in results}
 
 

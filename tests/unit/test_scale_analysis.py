@@ -8,7 +8,7 @@ from paceline.present.scaling_findings import batch_words, failed_words, headlin
 from paceline.results import Failure, Row, changed, convert, to_json
 from paceline.results.study import ScaleResult
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scale_analysis import best_of, lines_of, mode_of, modes_of, paying, reference_of
+from paceline.study.scale_analysis import best_point, mode_of, modes_of, paying, reference_of, rows_by_strategy
 from scale_samples import ALONE_S, point_row, rows, scale_study, scaled
 
 STRONG = scaled(rows("strong"))
@@ -90,9 +90,9 @@ class TestFigures:
     def test_modes_stay_apart(self) -> None:
         both = scaled([*rows("strong"), *rows("weak")])
         assert modes_of(both) == ["strong", "weak"]
-        assert list(lines_of(both, "weak")) == ["gather-scatter", "all-reduce", "overlap"]
-        assert all(mode_of(row) == "weak" for line in lines_of(both, "weak").values() for row in line)
-        assert best_of(both).point == {"workers": 4, "mode": "strong"}
+        assert list(rows_by_strategy(both, "weak")) == ["gather-scatter", "all-reduce", "overlap"]
+        assert all(mode_of(row) == "weak" for line in rows_by_strategy(both, "weak").values() for row in line)
+        assert best_point(both).point == {"workers": 4, "mode": "strong"}
 
     def test_it_can_be_stored(self) -> None:
         study = scale_study("strong")

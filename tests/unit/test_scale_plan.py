@@ -65,14 +65,14 @@ def test_strong_scaling_keeps_the_global_batch() -> None:
         ("ddp", 2): (2, 100),
         ("ddp", 4): (4, 100),
     }
-    assert plan.kept == {"strong": {"batch_size": 100}}
+    assert plan.constant_batches == {"strong": {"batch_size": 100}}
     assert plan.workers == (2, 4)
 
 
 def test_weak_scaling_keeps_the_workers_batch() -> None:
     plan = plan_of("ring", mode="weak")
     assert [(p.recipe.workers, p.recipe.batch_size) for p in plan.points] == [(1, 25), (2, 50), (4, 100)]
-    assert plan.kept == {"weak": {"worker_batch_size": 25}}
+    assert plan.constant_batches == {"weak": {"worker_batch_size": 25}}
     own = plan_of("ring", mode="weak", train__worker_batch_size=10)
     assert [p.recipe.batch_size for p in own.points] == [10, 20, 40]
     odd = plan_of("ring", "1,3", mode="weak")
@@ -89,7 +89,7 @@ def test_what_both_modes_share_is_measured_once() -> None:
         (("ring", 2, 50), 1),
         (("ring", 4, 100), 2),
     ]
-    names = [job.cell.as_shown.label for job in plan.jobs]
+    names = [job.cell.progress_entry.label for job in plan.jobs]
     assert names[0] == "one-worker, strong"
     assert names[-1] == "ring on 4, strong and weak"
     assert len(set(names)) == len({job.cell.folder_name for job in plan.jobs}) == 5
@@ -141,7 +141,10 @@ def test_every_worker_has_a_node_of_its_own() -> None:
         plan_of("ring", cluster__nodes=3)
     plan = plan_of("parameter-server,ring", cluster__nodes=4)
     assert [(row.point or {})["workers"] for row in plan.refused] == [4]
-    assert str(plan.refused[0].reason) == "4 workers and 1 server need 5 nodes, but the cluster has 4"
+    assert (
+        str(plan.refused[0].reason)
+        == "4 workers and 1 server need 5 nodes, but the cluster has 4; use fewer workers, or --cluster nodes=5"
+    )
     assert plan.num_processes == 4
     assert plan.points[-1].recipe.cluster.nodes == 4
     assert plan_of("parameter-server").num_processes == 5

@@ -42,7 +42,7 @@ def troubles(monkeypatch: pytest.MonkeyPatch) -> Troubles:
 
     monkeypatch.setattr(engine, "execute", execute)
     cost = Overhead(cost_percent=1.0, interval95_percent=None, repeats=3)
-    monkeypatch.setattr(engine, "cost_of_measuring", lambda launcher, recipe, entries, **_: (entries[0].label, cost))  # noqa: ARG005
+    monkeypatch.setattr(engine, "measure_overhead", lambda launcher, recipe, entries, **_: (entries[0].label, cost))  # noqa: ARG005
     return found
 
 

@@ -16,7 +16,7 @@ from paceline.study import sweep as module
 from paceline.study.engine import run_study
 from paceline.study.study_folder import StudyFolder, read_study
 from paceline.study.sweep import Sweep
-from paceline.study.sweep_points import parse_vary
+from paceline.study.sweep_axes import parse_vary
 
 TINY = Recipe().replace({"workers": 1, "data.train_samples": 32, "train.epochs": 1, "train.batch_size": 8})
 
@@ -51,7 +51,7 @@ def asked(out: Path, *arguments: str) -> Said:
         (["--vary", "lr=0.1", "--remedies"], "remedies need a varied batch size"),
         (["--vary", "lr=0.1", "--nnodes", "2"], "without --nnodes"),
         (["--resume", "nothing"], "there is no 'nothing'"),
-        (["--vary", "batch-size=1000000,2000000"], "no point of the sweep can be run"),
+        (["--vary", "batch-size=1000000,2000000"], "no point of the sweep can run"),
     ],
 )
 def test_mistakes_start_nothing(tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.study.remedies import parse_remedies
-from paceline.study.sweep_points import make_points, parse_vary
+from paceline.study.sweep import make_points
+from paceline.study.sweep_axes import parse_remedies, parse_vary
 
 RECIPE = Recipe().replace({"strategy": "overlap", "workers": 2, "train.epochs": 20, "optimizer.momentum": 0.9})
 

@@ -17,11 +17,10 @@ from paceline.recipe import ClusterConfig, Recipe
 from paceline.results.study import SweepResult
 from paceline.runs import list_runs
 from paceline.study import sweep as module
-from paceline.study.engine import run_study, unfinished
-from paceline.study.remedies import parse_remedies
+from paceline.study.engine import find_unfinished, run_study
 from paceline.study.study_folder import read_study
 from paceline.study.sweep import Sweep
-from paceline.study.sweep_points import parse_vary
+from paceline.study.sweep_axes import parse_remedies, parse_vary
 from paceline.train.footprint import Footprint
 
 RECIPE = Recipe().replace({"workers": 2, "strategy": "overlap", "data.train_samples": 64, "train.epochs": 1})
@@ -113,7 +112,9 @@ def test_a_point_that_data_cannot_feed_is_refused(tmp_path: Path) -> None:
     assert found.status == "done"
     assert found.failures[0].status == "refused"
     assert "larger than the 64 training samples" in str(found.failures[0].reason)
-    with pytest.raises(UsageError, match="no point of the sweep can be run; the first, batch_size 100: batch size"):
+    with pytest.raises(
+        UsageError, match="no point of the sweep can run; the reason for the first, batch_size 100: batch size"
+    ):
         sweep("batch-size=100,200")
 
 
@@ -140,13 +141,13 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     asked = sweep("batch-size=8,16,32", remedies=("linear",), repeats=2)
     with pytest.raises(KeyboardInterrupt):
         ran(asked, Starts({7: KeyboardInterrupt()}), tmp_path)
-    folder = unfinished(asked, tmp_path)
+    folder = find_unfinished(asked, tmp_path)
     assert folder is not None
     stored = read_study(folder)
     assert stored.status == "interrupted"
     assert [row.repeats for row in stored.results] == [1] * 6
     second = Starts()
-    done = ran(Sweep.resumed(stored), second, tmp_path, resume=folder)
+    done = ran(Sweep.from_stored(stored), second, tmp_path, resume=folder)
     assert second.batches == [32, 16, 16, 8, 8]
     assert [row.repeats for row in done.results] == [2] * 6
 
@@ -154,7 +155,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_failed_point_is_tried_again_by_the_next_one(tmp_path: Path) -> None:
     asked = sweep("batch-size=8,16")
     assert ran(asked, Starts({0: RunError("once")}), tmp_path).status == "failed"
-    folder = unfinished(asked, tmp_path)
+    folder = find_unfinished(asked, tmp_path)
     assert folder is not None
     starts = Starts()
     done = ran(asked, starts, tmp_path, resume=folder)
@@ -175,8 +176,8 @@ def test_another_request_is_another_sweep(tmp_path: Path, other: dict[str, Any])
     with pytest.raises(KeyboardInterrupt):
         ran(sweep("batch-size=8,16"), Starts({0: KeyboardInterrupt()}), tmp_path)
     words = other.pop("words", ("batch-size=8,16",))
-    assert unfinished(sweep(*words, **other), tmp_path) is None
-    assert unfinished(sweep("batch-size=8,16"), tmp_path) is not None
+    assert find_unfinished(sweep(*words, **other), tmp_path) is None
+    assert find_unfinished(sweep("batch-size=8,16"), tmp_path) is not None
 
 
 @pytest.mark.parametrize(

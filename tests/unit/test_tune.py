@@ -46,7 +46,7 @@ def tuned(
     return outcome.result, outcome.folder, launcher
 
 
-def best_of(study: TuneResult) -> Best:
+def best_candidate(study: TuneResult) -> Best:
     assert study.best is not None
     return study.best
 
@@ -59,14 +59,14 @@ def test_a_rung_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_fastest_that_learns_as_well_is_chosen(tmp_path: Path) -> None:
     study, folder, _ = tuned(tmp_path)
-    assert best_of(study).label == "overlap:bucket_mb=0.1+bf16"
-    assert best_of(study).versus_reference == pytest.approx(0.5)
+    assert best_candidate(study).label == "overlap:bucket_mb=0.1+bf16"
+    assert best_candidate(study).versus_reference == pytest.approx(0.5)
     ends = {row.label: row.end for row in study.rungs[0].rows}
     assert ends["local-sgd:sync_every=4"] == "less accurate"
     best = Recipe.from_toml((folder / "best.toml").read_text())
     assert best.strategy == "overlap:bucket_mb=0.1+bf16"
     assert best.replace({"strategy": RECIPE.strategy}).train == RECIPE.train
-    assert "--strategy overlap:bucket_mb=0.1+bf16" in str(best_of(study).command)
+    assert "--strategy overlap:bucket_mb=0.1+bf16" in str(best_candidate(study).command)
 
 
 def test_rungs_are_short_first_and_only_finalists_are_stored(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_candidate_that_fails_is_a_row_and_the_rest_goes_on(tmp_path: Path) ->
     assert rows["ring"].end == "failed"
     assert "on purpose" in str(rows["ring"].reason)
     assert [task.arguments["strategy"] for task in launcher.tasks].count("ring") == 1
-    assert best_of(study).label == "overlap:bucket_mb=0.1+bf16"
+    assert best_candidate(study).label == "overlap:bucket_mb=0.1+bf16"
 
 
 def test_without_its_reference_there_is_nothing_to_hold_to(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_reference_wins_where_nothing_is_faster(tmp_path: Path) -> None:
         return [made_up_worker(rank, [time_s] * 5, test_accuracy=0.8) for rank in range(task.num_workers)]
 
     study, _, _ = tuned(tmp_path, reply)
-    assert best_of(study).label == "all-reduce"
+    assert best_candidate(study).label == "all-reduce"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,14 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.recipe import Recipe
-from paceline.study.sweep_points import SweepAxis, is_same_work, label_of, make_axes, parse_vary, resolve_key, varied
+from paceline.study.sweep_axes import (
+    apply_choice,
+    choice_label,
+    is_same_work,
+    make_axes,
+    parse_vary,
+    resolve_key,
+)
 
 RECIPE = Recipe().replace({"strategy": "overlap", "workers": 2, "train.epochs": 1})
 
@@ -52,7 +59,7 @@ def test_a_key_has_the_names_of_its_option_and_its_own(name: str, key: str) -> N
 def test_values_are_what_the_key_takes(word: str, values: tuple[Any, ...]) -> None:
     [axis] = parse_vary([word])
     assert axis.values == values
-    assert SweepAxis.from_values(axis.values_of()) == axis
+    assert make_axes({axis.key: axis.values_of().values}) == [axis]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +80,9 @@ def test_mistakes_are_named(words: list[str], sentence: str) -> None:
 
 
 def test_a_choice_changes_the_recipe() -> None:
-    made = varied(RECIPE, {"train.batch_size": 64, "optimizer.lr": 0.5, "measure.inject": ("slow:rank=1,ms=5",)})
+    made = apply_choice(RECIPE, {"train.batch_size": 64, "optimizer.lr": 0.5, "measure.inject": ("slow:rank=1,ms=5",)})
     assert (made.batch_size, made.optimizer.lr, made.measure.inject) == (64, 0.5, ("slow:rank=1,ms=5",))
-    assert varied(RECIPE.replace({"train.worker_batch_size": 8}), {"train.batch_size": 64}).batch_size == 64
+    assert apply_choice(RECIPE.replace({"train.worker_batch_size": 8}), {"train.batch_size": 64}).batch_size == 64
 
 
 @pytest.mark.parametrize(
@@ -90,22 +97,24 @@ def test_a_choice_changes_the_recipe() -> None:
     ],
 )
 def test_options_go_into_the_strategy(strategy: str, choice: dict[str, Any], expected: str) -> None:
-    assert varied(RECIPE.replace({"strategy": strategy}), choice).strategy == expected
+    assert apply_choice(RECIPE.replace({"strategy": strategy}), choice).strategy == expected
 
 
 def test_labels_say_what_tells_points_apart() -> None:
-    assert label_of({"train.batch_size": 32}) == "batch_size 32"
-    assert label_of({"strategy": "ring", "optimizer.name": "sgd"}) == "ring, optimizer sgd"
-    assert label_of({"cluster.slow": (), "cluster.latency": ""}) == "slow none, latency none"
-    assert label_of({"optimizer.lr": 1, "schedule.name": "step", "strategy.outer_lr": 2}).startswith("lr 1, schedule")
+    assert choice_label({"train.batch_size": 32}) == "batch_size 32"
+    assert choice_label({"strategy": "ring", "optimizer.name": "sgd"}) == "ring, optimizer sgd"
+    assert choice_label({"cluster.slow": (), "cluster.latency": ""}) == "slow none, latency none"
+    assert choice_label({"optimizer.lr": 1, "schedule.name": "step", "strategy.outer_lr": 2}).startswith(
+        "lr 1, schedule"
+    )
 
 
 def test_times_are_compared_for_the_same_work_alone() -> None:
-    assert is_same_work([varied(RECIPE, {"strategy.bucket_mb": value}) for value in (1, 2)])
-    assert not is_same_work([varied(RECIPE, {"train.batch_size": value}) for value in (32, 64)])
-    assert not is_same_work([varied(RECIPE, {"model.name": value}) for value in ("lenet5", "vgg11")])
+    assert is_same_work([apply_choice(RECIPE, {"strategy.bucket_mb": value}) for value in (1, 2)])
+    assert not is_same_work([apply_choice(RECIPE, {"train.batch_size": value}) for value in (32, 64)])
+    assert not is_same_work([apply_choice(RECIPE, {"model.name": value}) for value in ("lenet5", "vgg11")])
     weak = RECIPE.replace({"train.worker_batch_size": 8})
-    assert not is_same_work([varied(weak, {"workers": value}) for value in (1, 2)])
+    assert not is_same_work([apply_choice(weak, {"workers": value}) for value in (1, 2)])
 
 
 def test_values_may_be_given_as_they_are() -> None:

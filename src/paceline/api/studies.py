@@ -19,15 +19,14 @@ from paceline.runs import timestamped
 from paceline.study.base import Study, StudyListener
 from paceline.study.candidates import CODECS, PERIODS, Space, tried_strategies
 from paceline.study.compare import Compare
-from paceline.study.engine import run_study, unfinished
+from paceline.study.engine import find_unfinished, run_study
 from paceline.study.entries import make_entry, settle_comm
 from paceline.study.halving import Margins
 from paceline.study.preflight import preflight
-from paceline.study.remedies import parse_remedies
 from paceline.study.run import execute, run_folder
 from paceline.study.scale import Scale, parse_mode, parse_workers
 from paceline.study.sweep import Sweep
-from paceline.study.sweep_points import make_axes
+from paceline.study.sweep_axes import make_axes, parse_remedies
 from paceline.study.tune import Tune
 from paceline.train.context import ignore_event
 from paceline.train.user_objects import ConstantFactory, as_factory, pack, register
@@ -192,7 +191,7 @@ def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool)
 
     A study of objects is not resumed: objects passed by two calls cannot be compared.
     """
-    resume = None if fresh or workers.objects else unfinished(study, Path(out))
+    resume = None if fresh or workers.objects else find_unfinished(study, Path(out))
     outcome = run_study(study, workers.launch, StudyListener(), Path(out), resume=resume)
     assert outcome is not None, "this process starts all workers"
     return StudyView(outcome.result, outcome.folder)

@@ -48,7 +48,7 @@ def introduce_scale(console: Console, study: Scale, where: str) -> None:
         f"{len(study.jobs)} runs{times}",
     )
     for mode in study.modes:
-        _say(console, f"{mode}: {batch_words(study.kept, mode)}")
+        _say(console, f"{mode}: {batch_words(study.constant_batches, mode)}")
     for one in study.refused:
         _say(console, refused_words(one), "yellow")
 

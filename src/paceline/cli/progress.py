@@ -48,7 +48,7 @@ class StudyProgress(StudyListener):
         if is_screen and not self._has_bar_per_entry:
             self._view = PointsBar(len(cells), repeats, self._console)
         else:
-            entries = {cell.as_shown.label: cell.as_shown for cell in cells}
+            entries = {cell.progress_entry.label: cell.progress_entry for cell in cells}
             self._view = StrategyBars(list(entries.values()), repeats=repeats, console=self._console)
         self._view.__enter__()
 

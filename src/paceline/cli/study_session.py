@@ -170,7 +170,7 @@ class StudySession:
         own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
         """Return the study to run, and the folder to resume in (None for a new one)."""
-        from paceline.study.engine import unfinished
+        from paceline.study.engine import find_unfinished
 
         if self.resume and self.fresh:
             raise UsageError("--resume and --fresh conflict; give one of the two")
@@ -182,7 +182,7 @@ class StudySession:
         if self.resume:
             return self._resumed(kind, asked, own_keys)
         study = prepare()
-        folder = None if self.fresh else unfinished(study, self.out)
+        folder = None if self.fresh else find_unfinished(study, self.out)
         return study, folder if folder is not None and self._is_wanted(folder) else None
 
     def _resumed(self, kind: type[Study], asked: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
@@ -200,7 +200,7 @@ class StudySession:
         if asked is not None:
             _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
         self.console.print(f"Resuming {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)
-        return kind.resumed(stored, num_hosts=self.num_hosts), folder
+        return kind.from_stored(stored, num_hosts=self.num_hosts), folder
 
     def _is_wanted(self, folder: Path) -> bool:
         """Ask whether to resume; without a terminal, resume."""

@@ -49,9 +49,8 @@ def sweep(
     """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
     from paceline.cli.introductions import introduce_sweep
     from paceline.results import DONE
-    from paceline.study.remedies import parse_remedies
-    from paceline.study.sweep import Sweep
-    from paceline.study.sweep_points import make_points, parse_vary
+    from paceline.study.sweep import Sweep, make_points
+    from paceline.study.sweep_axes import parse_remedies, parse_vary
 
     session.launcher(only_once="sweep")
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]

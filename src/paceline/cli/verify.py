@@ -36,7 +36,7 @@ def verify(
     from paceline.recipe import cluster_of
     from paceline.results.commands import Certificate
     from paceline.results.study import SCHEMA
-    from paceline.study.verify import cases, not_carried, num_processes
+    from paceline.study.verify import cases, num_processes, unsupported_strategies
     from paceline.study.verify import verify as judge
 
     check_json_target(json_target)
@@ -56,7 +56,7 @@ def verify(
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
     todo = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
     console = console_for(json_target)
-    for name, reason in ({} if names else not_carried(comm)).items():
+    for name, reason in ({} if names else unsupported_strategies(comm)).items():
         console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (

@@ -42,6 +42,21 @@ class Data:
     num_classes: int = 0  # 0 if the target is not a class
 
 
+class NoSamples(Dataset):
+    """Data set without samples."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, indices: Tensor, epoch: int) -> Batch:  # noqa: ARG002
+        raise AssertionError("there are no samples")
+
+
+def data_without_samples(shape: tuple[int, ...], num_classes: int) -> Data:
+    """Return data of which only the sizes are known, enough to build a model."""
+    return Data(NoSamples(), NoSamples(), shape, num_classes)
+
+
 class Tensors(Dataset):
     """Inputs and targets held in memory; every tensor in them counts samples on its first dimension."""
 

@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from paceline.data import Data, load_data
-from paceline.data.base import Batch, Dataset
+from paceline.data import load_data
+from paceline.data.base import data_without_samples
 from paceline.dataflow.chips import Chip
 from paceline.dataflow.layers import PUBLISHED, LayerShape, conv_layer, linear_layer
 from paceline.dataflow.zeros import InputZeros, measure_conv_input, measure_linear_input, with_zeros
@@ -115,7 +115,7 @@ def read_layers(
             if is_reference(name):
                 load_reference(name, "model")  # report a missing model before a missing shape
             raise UsageError(f"the input shape of {name!r} is unknown; give --input-shape, such as 3x32x32 or 1x28x28")
-        model = build_model(name, Data(_NoSamples(), _NoSamples(), input_shape, NUM_CLASSES))
+        model = build_model(name, data_without_samples(input_shape, NUM_CLASSES))
         return name, layers_of(model, torch.zeros(1, *input_shape), num_images=num_images, with_linear=with_linear)
     if input_shape is not None:
         raise UsageError(f"{name!r} is stored with its data; --input-shape applies only to models")
@@ -257,13 +257,3 @@ def _padding(module: nn.Conv2d) -> tuple[int, int]:
 
 def _pair(sides: Any) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
-
-
-class _NoSamples(Dataset):
-    """Dataset of a model that is built only for its layer shapes."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def batch(self, indices: Tensor, epoch: int) -> Batch:  # noqa: ARG002
-        raise AssertionError("layer shapes are read without data")

@@ -12,7 +12,7 @@ from paceline.present.rows import ShownRow, named_rows
 from paceline.recipe import Recipe, recipe_keys
 from paceline.results import Environment, Row, StudyResult, changed
 from paceline.runs import Stored, list_runs, read
-from paceline.study.run_results import combine, compared
+from paceline.study.run_results import combine, compare_rows
 from paceline.worker_files import worker_files, worker_lines
 
 # Keys in which the recipes of one comparison may differ.
@@ -206,7 +206,7 @@ def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
     fields = ("versus_fastest", "versus_none", "speedup", "efficiency")
     return [
         changed(row, **{name: getattr(found, name) for name in fields})
-        for row, found in zip(rows, compared(shortened), strict=True)
+        for row, found in zip(rows, compare_rows(shortened), strict=True)
     ]
 
 

@@ -14,7 +14,7 @@ from paceline.present.page_content import PageContent
 from paceline.results import Failure, Gain, Row
 from paceline.results.study import Paying, ScaleResult
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scale_analysis import SAME, WEAK, best_of, lines_of, modes_of, paying
+from paceline.study.scale_analysis import SAME, WEAK, best_point, modes_of, paying, rows_by_strategy
 
 TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
 
@@ -62,9 +62,9 @@ def headline(rows: Sequence[Row]) -> Finding:
     """The strategy that scales best, and how far, in every mode."""
     parts = []
     for mode in modes_of(rows):
-        several = [row for line in lines_of(rows, mode).values() for row in line]
+        several = [row for line in rows_by_strategy(rows, mode).values() for row in line]
         several = [row for row in several if row.guarantee != "NONE"] or several
-        best = best_of(several) if several else None
+        best = best_point(several) if several else None
         speedup = None if best is None else scaling_of(best).speedup
         if best is None or speedup is None:
             continue
@@ -132,7 +132,7 @@ def _gain(gain: Gain) -> str:
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
     """Time beyond perfect scaling at the largest point of each strategy, with its measured parts."""
     found = []
-    for label, line in lines_of(rows, mode).items():
+    for label, line in rows_by_strategy(rows, mode).items():
         scaling = scaling_of(line[-1])
         beyond, communication, waiting = scaling.beyond_ideal_s, scaling.communication_s, scaling.waiting_s
         if beyond is None or communication is None or waiting is None:
@@ -147,7 +147,7 @@ def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
 
 def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list[Finding]:
     """Findings that compare strategies on the largest number of workers."""
-    several = [row for line in lines_of(rows, mode).values() for row in line]
+    several = [row for line in rows_by_strategy(rows, mode).values() for row in line]
     most = max((row.workers for row in several), default=0)
     largest = [row for row in several if row.workers == most]
     if not largest:

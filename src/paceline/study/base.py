@@ -31,17 +31,17 @@ class Cell:
     recipe: Recipe  # with the seed of this repeat
     entry: Entry
     folder_name: str  # of the run, inside the study's folder
-    shown: Entry | None = None  # the entry with the label that progress shows; default: `entry`
+    progress_label: str = ""  # label of the entry in progress messages; default: its own
     repeat: int = 0
-    keeps_run: bool = True  # whether the run is stored in a folder; otherwise only its result is kept
+    has_folder: bool = True  # whether the run is stored in a folder of its own; otherwise only its result is stored
 
     @property
     def seed(self) -> int:
         return self.recipe.seed
 
     @property
-    def as_shown(self) -> Entry:
-        return self.shown or self.entry
+    def progress_entry(self) -> Entry:
+        return replace(self.entry, label=self.progress_label or self.entry.label)
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Progress:
     def has(self, cell: Cell) -> bool:
         return cell.repeat in self.results.get(cell.key, {})
 
-    def of(self, key: str) -> list[RunResult]:
+    def results_of(self, key: str) -> list[RunResult]:
         """Return the results of one key, in order of repeats."""
         return [result for _, result in sorted(self.results.get(key, {}).items())]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadProbe:
-    """A short run at the end of a study that measures the profiling overhead."""
+    """Request for a short run at the end of a study that measures the profiling overhead."""
 
     recipe: Recipe
     entries: Sequence[Entry]
@@ -95,7 +95,7 @@ class StudyListener:
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None: ...
 
     def stage_done(self, result: StudyResult) -> None:
-        """Called when all cells that were planned together have run."""
+        """Called when all cells of a stage have run."""
 
 
 class Study(ABC):
@@ -107,7 +107,7 @@ class Study(ABC):
     # repeats differ only by noise of the machine, which is what a confidence interval of times should show.
     varies_seed: ClassVar[bool] = False
     # Whether the study continues after a cell failed. Its key is not tried again until the study is resumed.
-    goes_on: ClassVar[bool] = False
+    continues_after_failure: ClassVar[bool] = False
     # Whether every cell starts new processes, so that no run inherits the memory of another.
     has_own_processes: ClassVar[bool] = False
     # Fields of the result that hold the request: studies with equal values are the same study.
@@ -124,7 +124,7 @@ class Study(ABC):
 
     @abstractmethod
     def cells(self) -> list[Cell]:
-        """Return the cells of the first stage, made with `repeated`."""
+        """Return the cells of the first stage, repeated with `repeat_cells`."""
 
     def next_cells(self, progress: Progress) -> list[Cell]:
         """Return the cells of the next stage; none if the study is complete."""
@@ -137,7 +137,7 @@ class Study(ABC):
 
     @classmethod
     @abstractmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Study:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Study:
         """Recreate the study that a stored result belongs to."""
 
     @property
@@ -165,11 +165,11 @@ class Study(ABC):
     def end(self, folder: Path, progress: Progress) -> None:
         """Do work after the last cell, such as writing more files to the study's folder."""
 
-    def repeated(self, cells: Sequence[Cell], repeats: int) -> list[Cell]:
+    def repeat_cells(self, cells: Sequence[Cell], repeats: int) -> list[Cell]:
         """Repeat every cell, with the seed and the folder name of each repeat."""
-        return [self._at(cell, repeat) for repeat in range(repeats) for cell in cells]
+        return [self._repeat_cell(cell, repeat) for repeat in range(repeats) for cell in cells]
 
-    def _at(self, cell: Cell, repeat: int) -> Cell:
+    def _repeat_cell(self, cell: Cell, repeat: int) -> Cell:
         recipe = cell.recipe
         if self.varies_seed and repeat:
             recipe = recipe.replace({"seed": recipe.seed + repeat})
@@ -181,13 +181,13 @@ class Study(ABC):
 S = TypeVar("S", bound=StudyResult)
 
 
-def make_result(kind: type[S], header: StudyResult, **fields: Any) -> S:
-    """Make a study's result from the header and the fields that the study adds or replaces."""
-    return kind(**{**header, **fields})
+def make_result(result_type: type[S], header: StudyResult, **fields: Any) -> S:
+    """Return a study's result from the header and the fields that the study adds or replaces."""
+    return result_type(**{**header, **fields})
 
 
 def fair_rows(measured: Iterable[Sequence[RunResult]]) -> list[Row]:
     """Combine repeats to rows, using as many repeats as every row has, because rows are compared pairwise."""
-    found = [results for results in measured if results]
-    common = min((len(results) for results in found), default=0)
-    return [combine(list(results[:common])) for results in found]
+    measured = [results for results in measured if results]
+    common = min((len(results) for results in measured), default=0)
+    return [combine(results[:common]) for results in measured]

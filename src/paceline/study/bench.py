@@ -1,4 +1,4 @@
-"""The bench command: time collectives on every comm in one run, with the bandwidths of nccl-tests."""
+"""The bench command: time collectives on every comm in one run, and report bandwidths as nccl-tests does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -22,7 +21,7 @@ from paceline.results.run import TimeSummary
 from paceline.results.study import SCHEMA
 from paceline.results.value import Json
 from paceline.study.bench_trials import COPY, DTYPES, IN_PARTS, LARGEST, OPS, trial_job
-from paceline.study.entries import reason_against
+from paceline.study.entries import reason_against_comm
 from paceline.study.run_results import interval_of
 from paceline.train.context import Event
 
@@ -57,15 +56,20 @@ class BenchRequest:
         for kind, names in (("op", self.ops), ("comm", self.comms), ("size", self.sizes)):
             if not names:
                 raise UsageError(f"no {kind} to measure; name at least one")
-            twice = first_repeated(names)
-            if twice is not None:
-                raise UsageError(f"{kind} {twice!r} is named twice; remove one")
+            repeated = first_repeated(names)
+            if repeated is not None:
+                raise UsageError(f"{kind} {repeated!r} is named twice; remove one")
         for size in self.sizes:
             if size % self.itemsize or not size:
-                raise UsageError(f"{size} bytes are not a whole number of {self.dtype} ({self.itemsize} bytes each)")
+                raise UsageError(
+                    f"{size} bytes are not a whole number of {self.dtype} elements; use a multiple of {self.itemsize}"
+                )
             for op in self.ops:
                 if not self.numel(op, size):
-                    raise UsageError(f"{size} bytes cannot be cut into {self.workers} parts for {op}, one per worker")
+                    raise UsageError(
+                        f"{size} bytes cannot be cut into {self.workers} parts for {op}, one per worker; "
+                        "use larger sizes"
+                    )
         dtype = DTYPES[self.dtype]
         largest_sum = LARGEST * self.workers
         if self.check and dtype.is_floating_point and largest_sum > 2 / torch.finfo(dtype).eps:
@@ -101,9 +105,9 @@ def parse_bytes(text: str) -> int:
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     """Return sizes from `least` to `most`, each `factor` times the previous one."""
     if least < 1:
-        raise UsageError("--min-bytes must be at least 1")
+        raise UsageError(f"--min-bytes {least} is too small; use at least 1")
     if least > most:
-        raise UsageError(f"--min-bytes {least} is more than --max-bytes {most}")
+        raise UsageError(f"--min-bytes {least} is more than --max-bytes {most}; exchange them")
     if factor < 2:
         raise UsageError(f"--factor {factor} is too small; use at least 2")
     sizes = [least]
@@ -120,16 +124,16 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
     """Return the comms to measure, and the reasons against the others; a comm named in `text` must be usable."""
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
-        reasons = {name: reason_against(name, num_nodes) for name in between_processes}
+        reasons = {name: reason_against_comm(name, num_nodes) for name in between_processes}
         usable = tuple(name for name, reason in reasons.items() if not reason)
         return usable, {name: reason for name, reason in reasons.items() if reason}
     given = words_in(text)
     chosen = choose_comm(num_workers=num_workers, num_nodes=num_nodes)
     names = tuple(chosen if name == AUTO else name for name in given if name != AUTO or chosen not in given)
     for name in names:
-        reason = reason_against(name, num_nodes)
+        reason = reason_against_comm(name, num_nodes)
         if reason:
-            raise UsageError(f"comm {name!r} cannot be used here: {reason}")
+            raise UsageError(f"comm {name!r} cannot be used here: {reason}; use another --comm")
     return names, {}
 
 
@@ -172,7 +176,9 @@ def bandwidth(
     )
 
 
-def rows_of(plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]) -> list[CollectiveResult]:
+def collective_results(
+    plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]
+) -> list[CollectiveResult]:
     """Return the rows of one operation at one size, from the times of every worker."""
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
@@ -198,21 +204,13 @@ def rows_of(plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Seque
                 dtype=plan.dtype,
                 warmup=plan.warmup,
                 iterations=plan.iterations,
-                time_s=measured.time_s,
-                algbw_bytes_per_s=measured.algbw_bytes_per_s,
-                busbw_bytes_per_s=measured.busbw_bytes_per_s,
-                copy_limit_bytes_per_s=measured.copy_limit_bytes_per_s,
-                percent_of_copy_limit=measured.percent_of_copy_limit,
+                **vars(measured),
                 speedup=CommSpeedup(over=plan.reference, value=ratio.value, interval95=interval_of(ratio)),
                 correct=not wrong if plan.check else None,
                 wrong_workers=wrong,
             )
         )
     return rows
-
-
-def _report(on_progress: Callable[[int, str], None], before: int, event: Event) -> None:
-    on_progress(before + event["rounds"], event["op"])
 
 
 def bench(
@@ -240,12 +238,16 @@ def bench(
         barrier_comm = choose_comm(num_workers=plan.workers, num_nodes=plan.num_nodes)
         task = Task(trial_job, arguments, num_workers=plan.workers, comm=barrier_comm, threads=plan.threads)
         before = index * rounds_per_size
-        workers = launcher.run(task, partial(_report, on_progress, before))
+
+        def report_progress(event: Event, before: int = before) -> None:
+            on_progress(before + event["rounds"], event["op"])
+
+        workers = launcher.run(task, report_progress)
         on_progress(before + rounds_per_size, cases[-1][0])
         if not launcher.is_main:
             continue
         for case, (op, numel) in enumerate(cases):
-            rows[op] += rows_of(plan, op, numel * plan.itemsize, [worker[case] for worker in workers])
+            rows[op] += collective_results(plan, op, numel * plan.itemsize, [worker[case] for worker in workers])
     if not launcher.is_main:
         return None
     results = [row for op in plan.ops for row in rows[op]]

@@ -1,4 +1,4 @@
-"""Candidates of `tune`: strategies combined with bucket sizes, synchronisation periods and codecs."""
+"""Candidates of tune: strategies combined with bucket sizes, synchronisation periods and codecs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tried_strategies() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The search space; options and codecs written with a strategy are not varied."""
+    """Search space of tune; options and codecs written with a strategy are not varied."""
 
     strategies: tuple[str, ...] = field(default_factory=tried_strategies)
     buckets_mb: tuple[float, ...] = ()  # empty: shares of the model
@@ -51,7 +51,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Entries to try, and those left out with the reasons. All are compared with the reference, an exact strategy."""
+    """Strategies to try, and those left out with the reasons. All are compared with the reference, which is exact."""
 
     reference: Entry
     entries: list[Entry]  # the reference comes first
@@ -61,24 +61,24 @@ class Candidates:
 def make_candidates(space: Space, recipe: Recipe, tensors: Sequence[TensorSpec]) -> Candidates:
     """Return every distinct combination that can run here and may be faster."""
     reference = _reference(recipe, tensors)
-    found, left_out = {reference.label: reference}, dict[str, str]()
+    entries, left_out = {reference.label: reference}, dict[str, str]()
     for text in space.strategies:
         for spec in _variations(text, space, tensors):
             try:
-                entry = make_entry(_whole_text(spec), recipe)
+                entry = make_entry(_text_with_codec(spec), recipe)
                 check_models([entry], tensors)
             except UsageError as error:
                 left_out[str(spec)] = str(error)
                 continue
-            reason = _no_gain(spec, recipe, tensors)
+            reason = _reason_not_faster(spec, recipe, tensors)
             if reason:
                 left_out[entry.label] = reason
             else:
-                found.setdefault(entry.label, entry)
-    if len(found) == 1:
-        why = "; ".join(dict.fromkeys(left_out.values())) or "only the reference is left"
-        raise UsageError(f"no candidates to compare: {why}")
-    return Candidates(reference, list(found.values()), left_out)
+                entries.setdefault(entry.label, entry)
+    if len(entries) == 1:
+        reason = "; ".join(dict.fromkeys(left_out.values())) or "only the reference is left"
+        raise UsageError(f"tune has no candidates to compare with {reference.label}: {reason}; name other --strategies")
+    return Candidates(reference, list(entries.values()), left_out)
 
 
 def sync_period(entries: Sequence[Entry]) -> int:
@@ -95,7 +95,7 @@ def bucket_sizes(given: Sequence[float], model_mb: float) -> list[float]:
 
 
 def sent_per_step(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> float:
-    """Predicted bytes per step of the worker that sends most, as a mean over a period."""
+    """Return the predicted bytes per step of the worker that sends most, as a mean over a period."""
     strategy, comm, size = spec.build(), comms.get(recipe.comm), recipe.workers
     steps = max(strategy.traffic_period(size), 1)
     counters = [predict_traffic(strategy, tensors, rank=rank, world_size=size, num_steps=steps) for rank in range(size)]
@@ -129,12 +129,12 @@ def _variations(text: str, space: Space, tensors: Sequence[TensorSpec]) -> Itera
             yield replace(written, options=(*written.options, *extra), codec=codec)
 
 
-def _whole_text(spec: StrategySpec) -> str:
+def _text_with_codec(spec: StrategySpec) -> str:
     """Write the codec even if it is fp32, because the recipe may set another one."""
     return f"{spec}+fp32" if spec.codec == "fp32" else str(spec)
 
 
-def _no_gain(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
+def _reason_not_faster(spec: StrategySpec, recipe: Recipe, tensors: Sequence[TensorSpec]) -> str:
     """Return why a codec cannot be faster: gathered data grows with the workers and may exceed fp32."""
     plain = replace(spec, codec="fp32")
     if spec == plain:

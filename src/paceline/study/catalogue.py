@@ -1,4 +1,4 @@
-"""Listings of strategies with predicted traffic, of codecs and of models. Nothing is run."""
+"""Listings for `paceline strategies` and `paceline models`: strategies with predicted traffic, codecs, models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from paceline.codecs import TensorSpec, build_codec, codecs
 from paceline.comm import Counter
 from paceline.comm.torch import TorchComm
-from paceline.data import Batch, Data, Dataset, load_data
+from paceline.data import load_data
+from paceline.data.base import data_without_samples
 from paceline.models import build_model, model_names
 from paceline.recipe import DataConfig
 from paceline.results.commands import CodecEntry, ModelEntry, StrategyEntry
@@ -18,9 +19,9 @@ from paceline.strategies.capabilities import servers_of, steps_to_synchronisatio
 
 
 def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]:
-    """Return one row per strategy for a model and a number of workers."""
-    built = build_model(model, load_data(DataConfig(name=data), seed=0))
-    specs = [TensorSpec.of(p) for p in built.parameters() if p.requires_grad]
+    """Return every strategy with its predicted traffic for a model and a number of workers."""
+    instance = build_model(model, load_data(DataConfig(name=data), seed=0))
+    specs = [TensorSpec.of(p) for p in instance.parameters() if p.requires_grad]
     rows = []
     for name, cls in strategies.classes.items():
         strategy = StrategySpec(name).build()
@@ -54,7 +55,7 @@ def catalogue(*, num_workers: int, model: str, data: str) -> list[StrategyEntry]
 
 
 def codec_catalogue() -> list[CodecEntry]:
-    """Return one row per codec."""
+    """Return every codec with its options."""
     return [
         CodecEntry(
             codec=name,
@@ -71,26 +72,18 @@ USUAL_INPUT = {"lenet5": ((1, 28, 28), 10), "resnet50": ((3, 224, 224), 1000)}
 
 
 def model_catalogue() -> list[ModelEntry]:
-    """Return one row per built-in model, with its size for its usual input."""
+    """Return every built-in model with its size for its usual input."""
     rows = []
     for name, description in model_names().items():
         shape, num_classes = USUAL_INPUT.get(name, ((3, 32, 32), 10))
         with torch.device("meta"):  # sizes without the weights
-            built = build_model(name, Data(_Nothing(), _Nothing(), shape, num_classes))
+            instance = build_model(name, data_without_samples(shape, num_classes))
         rows.append(
             ModelEntry(
                 model=name,
                 description=description,
-                parameters=sum(parameter.numel() for parameter in built.parameters()),
+                parameters=sum(parameter.numel() for parameter in instance.parameters()),
                 input="x".join(str(side) for side in shape) + f" to {num_classes}",
             )
         )
     return rows
-
-
-class _Nothing(Dataset):
-    def __len__(self) -> int:
-        return 0
-
-    def batch(self, indices: torch.Tensor, epoch: int) -> Batch:  # noqa: ARG002
-        raise AssertionError("building a model must not read data")

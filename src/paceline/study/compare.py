@@ -12,13 +12,13 @@ from paceline.results.study import CompareResult
 from paceline.study.base import Cell, OverheadProbe, Progress, Study, fair_rows, make_result
 from paceline.study.entries import Entry, make_entries
 from paceline.study.preflight import ModelFacts, preflight
-from paceline.study.run_results import compared
+from paceline.study.run_results import compare_rows
 from paceline.text import file_name_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compare(Study):
-    """Runs every strategy of a recipe `repeats` times."""
+    """Study that runs every strategy of a recipe `repeats` times."""
 
     name: ClassVar[str] = "compare"
     result_type: ClassVar[type[StudyResult]] = CompareResult
@@ -38,7 +38,7 @@ class Compare(Study):
         return cls(recipe=recipe, entries=tuple(entries), facts=facts, repeats=repeats)
 
     @classmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Compare:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Compare:
         del num_hosts  # the stored recipe names its comm
         return cls.prepare(Recipe.from_dict(stored.recipe), repeats=stored.repeats or 1)
 
@@ -51,7 +51,7 @@ class Compare(Study):
             Cell(key=entry.label, recipe=self.recipe, entry=entry, folder_name=file_name_of(entry.label))
             for entry in self.entries
         ]
-        return self.repeated(cells, self.repeats)
+        return self.repeat_cells(cells, self.repeats)
 
     def probe(self, progress: Progress) -> OverheadProbe:
         del progress
@@ -59,8 +59,8 @@ class Compare(Study):
         return OverheadProbe(recipe=self.recipe, entries=self.entries, num_steps=num_steps)
 
     def result(self, header: StudyResult, progress: Progress) -> CompareResult:
-        rows = compared(fair_rows(progress.of(entry.label) for entry in self.entries))
+        rows = compare_rows(fair_rows(progress.results_of(entry.label) for entry in self.entries))
         if progress.overhead is not None:
-            label, cost = progress.overhead
-            rows = [changed(row, measuring=cost) if row.label == label else row for row in rows]
+            label, overhead = progress.overhead
+            rows = [changed(row, measuring=overhead) if row.label == label else row for row in rows]
         return make_result(CompareResult, header, results=rows)

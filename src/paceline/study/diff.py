@@ -27,7 +27,7 @@ CANNOT_TELL, PASSED, FAILED = "cannot tell", "passed", "failed"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two compared runs or studies."""
+    """One of the two runs or studies that are compared."""
 
     stored: Stored
 
@@ -37,7 +37,9 @@ class Side:
                 f"{self.name!r} is a quantization, which has no steps to compare; name a run or another study"
             )
         if not self.results:
-            raise UsageError(f"{self.name!r} has no results to compare: it is {self.stored.status}")
+            raise UsageError(
+                f"{self.name!r} has no results to compare, because it is {self.stored.status}; name another"
+            )
 
     @property
     def name(self) -> str:
@@ -120,7 +122,10 @@ def _pairs(a: Side, b: Side) -> list[tuple[RunResult, RunResult]]:
     pairs = [(result, theirs[name_of(result)]) for result in a.results if name_of(result) in theirs]
     if not pairs:
         labels = [", ".join(name_of(result) for result in side.results) for side in (a, b)]
-        raise UsageError(f"{a.name!r} and {b.name!r} have no strategy in common: {labels[0]} and {labels[1]}")
+        raise UsageError(
+            f"{a.name!r} and {b.name!r} have no strategy in common: the first has {labels[0]}, "
+            f"and the second {labels[1]}; name others"
+        )
     return pairs
 
 
@@ -153,7 +158,7 @@ def _most_sent(result: RunResult) -> int:
 
 
 def _ratio(sides: tuple[Side, Side], pair: tuple[RunResult, RunResult]) -> tuple[Ratio, str]:
-    """Return time of B / time of A with an interval, from repeats if both have at least two, else from steps."""
+    """Return the ratio B / A of times with an interval, from repeats if both have at least two, else from steps."""
     old, new = (_repeats(result) for result in pair)
     if min(len(old), len(new)) >= 2:
         return unpaired_ratio(new, old), "repeats"

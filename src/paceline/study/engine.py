@@ -14,9 +14,9 @@ from paceline.measure.environment import environment
 from paceline.plugins import digests_of_files
 from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, Environment, StudyResult
 from paceline.study.base import Cell, CellFailure, Launch, Progress, Study, StudyListener
-from paceline.study.overhead import cost_of_measuring
+from paceline.study.overhead import measure_overhead
 from paceline.study.run import execute
-from paceline.study.study_folder import StudyFolder, find_unfinished, new_folder, old_folder, request_of
+from paceline.study.study_folder import StudyFolder, find_unfinished_folder, new_folder, reopen_folder, request_of
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,33 @@ def run_study(
     with ExitStack() as stack:
         folder, stored = None, None
         if resume is not None:
-            folder, stored = stack.enter_context(old_folder(resume))
-            _check_same(study, stored, resume)
+            folder, stored = stack.enter_context(reopen_folder(resume))
+            _check_same_request(study, stored, resume)
         launcher = None
         if not study.has_own_processes:
             launcher = stack.enter_context(launch(study.num_processes, study.recipe.cluster))
         is_main = launcher is None or launcher.is_main
         if folder is not None and not is_main:
             raise UsageError("--resume cannot be used when workers are started by another launcher; leave it out")
-        head = _Head(study, stored)
+        header = _Header(study, stored)
         if folder is None and is_main:
-            first = head.result(Progress(), INTERRUPTED)  # the status if the process is killed
+            first = header.result(Progress(), INTERRUPTED)  # the status if the process is killed
             folder = stack.enter_context(new_folder(out, f"{study.name}-{study.title}", study.recipe, first))
-        return _Execution(study, launch, launcher, listener, out, folder, head).run()
+        return _Execution(study, launch, launcher, listener, out, folder, header).run()
 
 
-def unfinished(study: Study, out: Path) -> Path | None:
+def find_unfinished(study: Study, out: Path) -> Path | None:
     """Return the folder of the newest unfinished study with the same request.
 
     Raises UsageError if another process is running it.
     """
-    return find_unfinished(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study), out)
+    return find_unfinished_folder(_Header(study).result(Progress(), INTERRUPTED), _request_keys(study), out)
 
 
-def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Yield every cell once per round. Every other round runs backwards, so that a machine that slows down over time
-    does not always slow down the same cells.
+def interleave(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Yield every cell once per repeat, every other repeat backwards.
+
+    A machine that slows down over time therefore does not always slow down the same cells.
     """
     rounds: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -72,32 +73,32 @@ def interleaved(cells: Iterable[Cell]) -> Iterator[Cell]:
         yield from rounds[repeat] if repeat % 2 == 0 else reversed(rounds[repeat])
 
 
-def _check_same(study: Study, stored: StudyResult, folder: Path) -> None:
+def _check_same_request(study: Study, stored: StudyResult, folder: Path) -> None:
     """Raise UsageError if a stored study has another request."""
-    wanted = request_of(_Head(study).result(Progress(), INTERRUPTED), _request_keys(study))
+    request = request_of(_Header(study).result(Progress(), INTERRUPTED), _request_keys(study))
     for key, value in request_of(stored, _request_keys(study)).items():
-        if value != wanted[key]:
+        if value != request[key]:
             raise UsageError(f"{str(folder)!r} cannot be resumed: its {key} differs from the current request")
 
 
 def _request_keys(study: Study) -> tuple[str, ...]:
-    """Fields that identify a request. They include the digests of the user's own files."""
+    """Return the fields that identify a request, with the digests of the user's own files."""
     return (*study.request_keys, "code")
 
 
-def _texts_of(study: Study) -> Iterator[str]:
+def _names_in(study: Study) -> Iterator[str]:
     """Yield all names in a study that may refer to the user's own files."""
     for cell in study.cells():
         recipe = cell.recipe
         yield from (recipe.model.name, recipe.data.name, recipe.train.loss, cell.entry.spec, recipe.comm)
 
 
-class _Head:
-    """Makes the header of a study's result."""
+class _Header:
+    """Fields that every study's result has; `result` fills them in for the current state."""
 
     def __init__(self, study: Study, stored: StudyResult | None = None) -> None:
         self._study, self._recipe = study, study.stored_recipe
-        self._code = digests_of_files(_texts_of(study)) or None
+        self._code = digests_of_files(_names_in(study)) or None
         self._environment: Environment = environment()  # taken before the study adds load
         self._started = stored.started if stored else time.strftime("%Y-%m-%dT%H:%M:%S%z")
         self._wall_s = (stored.wall_s if stored else None) or 0.0
@@ -134,16 +135,16 @@ class _Execution:
         listener: StudyListener,
         out: Path,
         folder: StudyFolder | None,
-        head: _Head,
+        header: _Header,
     ) -> None:
         self._study, self._launch, self._launcher, self._listener = study, launch, launcher, listener
-        self._out, self._folder, self._head = out, folder, head
+        self._out, self._folder, self._header = out, folder, header
         self._progress = Progress()
 
     def run(self) -> StudyOutcome | None:
         study = self._study
         try:
-            study.begin(self._launcher, self._head.stored)
+            study.begin(self._launcher, self._header.stored)
             cells = study.cells()
             while cells:
                 self._run_stage(cells)
@@ -153,7 +154,7 @@ class _Execution:
                 study.end(self._folder.path, self._progress)
         except BaseException as error:
             status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
-            error.__notes__ = []  # they name the folder of the inner run
+            error.__notes__ = []  # notes of the run name its own folder
             result = self._store(status, str(error))
             if result is not None and self._folder is not None:
                 error.add_note(f"completed runs are kept; continue with --resume {self._folder.path}")
@@ -165,14 +166,14 @@ class _Execution:
 
     def _run_stage(self, cells: Sequence[Cell]) -> None:
         """Run the cells that have not been measured."""
-        if self._head.stored is not None and self._folder is not None:
+        if self._header.stored is not None and self._folder is not None:
             for cell in cells:
                 known = self._folder.result_of(cell)
                 if known is not None:
                     self._progress.add(cell, known)
         todo = [cell for cell in cells if not self._progress.has(cell)]
         self._listener.planned(todo)
-        for cell in interleaved(todo):
+        for cell in interleave(todo):
             if cell.key not in self._progress.failures:
                 self._run_cell(cell)
                 self._store(INTERRUPTED)
@@ -185,7 +186,7 @@ class _Execution:
         if reason:
             self._progress.failures[cell.key] = CellFailure(cell, reason, is_refused=True)
             return
-        shown = cell.as_shown
+        shown = cell.progress_entry
         self._listener.started(shown, cell.repeat)
         folder = self._folder.run_folder(cell) if self._folder is not None else None
         try:
@@ -198,14 +199,14 @@ class _Execution:
                     on_event=lambda event: self._listener.event(shown, event),
                 )
         except PacelineError as error:
-            if not self._can_go_on_after(error):
+            if not self._can_continue_after(error):
                 raise
             self._progress.failures[cell.key] = CellFailure(cell, str(error))
             self._listener.event(shown, {"kind": "warning", "text": f"failed: {error}; continuing with the others"})
             return
         if result is None or self._folder is None:
             return
-        self._folder.keep(cell, result)
+        self._folder.store_result(cell, result)
         self._progress.add(cell, result)
         self._listener.done(shown, cell.repeat, result)
 
@@ -214,9 +215,9 @@ class _Execution:
             return nullcontext(self._launcher)
         return self._launch(cell.entry.num_processes, cell.recipe.cluster)
 
-    def _can_go_on_after(self, error: PacelineError) -> bool:
+    def _can_continue_after(self, error: PacelineError) -> bool:
         """Whether the study can continue. Processes that cells share must have survived the failure."""
-        if not self._study.goes_on:
+        if not self._study.continues_after_failure:
             return False
         return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)
 
@@ -226,7 +227,7 @@ class _Execution:
         if probe is None or self._launcher is None:
             return
         try:
-            self._progress.overhead = cost_of_measuring(
+            self._progress.overhead = measure_overhead(
                 self._launcher, probe.recipe, probe.entries, num_steps=probe.num_steps, out=self._out
             )
         except PacelineError as error:
@@ -235,6 +236,6 @@ class _Execution:
     def _store(self, status: str, error: str = "") -> StudyResult | None:
         if self._folder is None:
             return None
-        result = self._head.result(self._progress, status, error)
+        result = self._header.result(self._progress, status, error)
         self._folder.write(result)
         return result

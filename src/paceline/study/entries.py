@@ -1,4 +1,4 @@
-"""Entries of studies: strategies as the user wrote them, and the one-worker baseline."""
+"""Entries of studies: the strategies that the user named, validated, and the one-worker baseline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE_WORKER = "one-worker"
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a study."""
+    """One strategy or baseline of a study, with its number of workers."""
 
     label: str  # as shown to the user
     spec: str  # the strategy that runs
@@ -37,7 +37,7 @@ class Entry:
         return self.num_workers + self.num_servers
 
     def recipe(self, recipe: Recipe) -> Recipe:
-        """Return the recipe that this row runs. The global batch does not depend on the number of workers."""
+        """Return the recipe that this entry runs. The global batch does not depend on the number of workers."""
         changes: Changes = {"strategy": self.spec, "strategies": [], "codec": self.codec}
         if self.num_workers != recipe.workers:
             changes |= {"workers": self.num_workers, "train.batch_size": recipe.batch_size}
@@ -53,14 +53,14 @@ def settle_comm(recipe: Recipe, num_nodes: int = 1) -> Recipe:
     if recipe.comm == AUTO:
         choice = choose_comm(num_workers=recipe.workers, num_nodes=num_nodes, device=recipe.device)
         return recipe.replace({"comm": choice})
-    kind = comms.get(recipe.comm)
-    reason = reason_against(recipe.comm, num_nodes) if kind.between_processes else ""  # else: see preflight
+    # Preflight refuses comms that do not connect processes.
+    reason = reason_against_comm(recipe.comm, num_nodes) if comms.get(recipe.comm).between_processes else ""
     if reason:
-        raise UsageError(f"comm {recipe.comm!r} cannot be used here: {reason}")
+        raise UsageError(f"comm {recipe.comm!r} cannot be used here: {reason}; use --comm auto")
     return recipe
 
 
-def reason_against(comm_name: str, num_nodes: int = 1) -> str:
+def reason_against_comm(comm_name: str, num_nodes: int = 1) -> str:
     """Return why processes cannot use a comm here, or an empty string."""
     comm = comms.get(comm_name)
     if not comm.between_processes:
@@ -106,8 +106,12 @@ def check_models(entries: list[Entry], tensors: Sequence[TensorSpec]) -> None:
 def make_entries(texts: tuple[str, ...], recipe: Recipe) -> list[Entry]:
     """Parse the strategies of a study; raise UsageError if one is repeated."""
     entries = [make_entry(text, recipe) for text in texts]
-    labels = [entry.label for entry in entries]
-    twice = first_repeated(labels)
-    if twice:
-        raise UsageError(f"strategy {twice!r} is named twice")
+    check_not_repeated(entries)
     return entries
+
+
+def check_not_repeated(entries: Sequence[Entry]) -> None:
+    """Raise UsageError if two entries have the same label."""
+    repeated = first_repeated([entry.label for entry in entries])
+    if repeated is not None:
+        raise UsageError(f"strategy {repeated!r} is named twice; remove one")

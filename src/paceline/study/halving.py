@@ -1,4 +1,4 @@
-"""Successive halving: plans the rungs, selects the candidates of each, and chooses the best. Pure functions."""
+"""Successive halving for tune: plan the rungs, select the candidates of each, choose the best. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STRENGTH = ("EXACT", "LOSSY", "PERIODIC", "PARTIAL", "STALE", "NONE")
 
 @dataclass(frozen=True)
 class Rung:
-    """Steps and repeats for the remaining candidates, and the number kept. Early rungs have wider margins."""
+    """One round of successive halving: steps and repeats per candidate, and how many candidates go on to the next."""
 
     number: int
     steps: int
     repeats: int
     num_kept: int
-    leniency: float  # factor on the margins
+    leniency: float  # factor on the margins: wider in early rungs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,13 @@ class Margins:
 
 @dataclass(frozen=True, kw_only=True)
 class Guessing:
-    """Accuracy of random guessing, for a number of classes (0: unknown) and test samples."""
+    """Accuracy of random guessing, from the number of classes (0: unknown) and of test samples."""
 
     num_classes: int
     num_test_samples: int
 
     def is_beaten_by(self, accuracy: float) -> bool:
+        """Return whether an accuracy is clearly above chance."""
         if not self.num_classes:
             return True
         chance = 1 / self.num_classes
@@ -61,9 +62,9 @@ def plan_rungs(
     In every rung but the last, the timed steps are a whole number of periods.
     """
     least = warmup + period
-    wanted = 1 + max(math.ceil(math.log(max(num_candidates / FINALISTS, 1), eta) - 1e-9), 0)
-    possible = 1 + max(math.floor(math.log(max(total_steps / least, 1), eta) + 1e-9), 0)
-    count = min(wanted, possible)
+    num_useful = 1 + max(math.ceil(math.log(max(num_candidates / FINALISTS, 1), eta) - 1e-9), 0)
+    num_possible = 1 + max(math.floor(math.log(max(total_steps / least, 1), eta) + 1e-9), 0)
+    count = min(num_useful, num_possible)
     shrink = (FINALISTS / num_candidates) ** (1 / (count - 1)) if count > 1 else 1.0
     rungs = []
     for number in range(count):
@@ -92,18 +93,20 @@ def judge_rung(
 ) -> RungResult:
     """Return the table of a rung: time, accuracy, loss against the reference, and whether each candidate is kept."""
     exact = measured[reference]
-    by = _judged_by(exact, guessing)
-    margin = (margins.points if by == "accuracy" else margins.loss_percent) * rung.leniency
-    rows = [_row(results, exact, by, margin, is_reference=label == reference) for label, results in measured.items()]
-    kept = [row.label for row in sorted((row for row in rows if row.is_within), key=time_of)[: rung.num_kept]]
+    judged_by = _judged_by(exact, guessing)
+    margin = (margins.points if judged_by == "accuracy" else margins.loss_percent) * rung.leniency
+    rows = [
+        _row(results, exact, judged_by, margin, is_reference=label == reference) for label, results in measured.items()
+    ]
+    kept = [row.label for row in sorted((row for row in rows if row.is_within), key=step_time_s)[: rung.num_kept]]
     failed = [Candidate(label=label, end="failed", reason=reason) for label, reason in failures.items()]
     return RungResult(
         rung=rung.number,
         steps=rung.steps,
         repeats=rung.repeats,
-        judged_by=by,
+        judged_by=judged_by,
         margin=margin,
-        rows=[*(changed(row, end=_end(row, kept)) for row in rows), *failed],
+        rows=[*(changed(row, end=_outcome(row, kept)) for row in rows), *failed],
     )
 
 
@@ -112,22 +115,22 @@ def survivors(table: RungResult) -> list[str]:
     return [row.label for row in table.rows if row.end in ("kept", "reference")]
 
 
-def best_of(table: RungResult) -> Candidate:
+def best_candidate(table: RungResult) -> Candidate:
     """Return the fastest candidate within the margin; among ties the one with the strongest guarantee."""
-    rivals = [row for row in table.rows if row.is_within]
-    fastest = min(rivals, key=time_of)
-    ties = [row for row in rivals if row is fastest or _is_tie(row, fastest)]
-    return min(ties, key=lambda row: (STRENGTH.index(row.guarantee or STRENGTH[-1]), time_of(row)))
+    accurate = [row for row in table.rows if row.is_within]
+    fastest = min(accurate, key=step_time_s)
+    ties = [row for row in accurate if row is fastest or _is_tie(row, fastest)]
+    return min(ties, key=lambda row: (STRENGTH.index(row.guarantee or STRENGTH[-1]), step_time_s(row)))
 
 
-def time_of(row: Candidate) -> float:
+def step_time_s(row: Candidate) -> float:
     """Return the step time in seconds; infinite for a failed candidate."""
     return math.inf if row.iteration_s is None else row.iteration_s
 
 
 def _is_tie(row: Candidate, fastest: Candidate) -> bool:
     ratio = paired_ratio(row.iteration_s_repeats or [], fastest.iteration_s_repeats or [])
-    return time_of(row) <= TIE * time_of(fastest) and not ratio.is_different
+    return step_time_s(row) <= TIE * step_time_s(fastest) and not ratio.is_different
 
 
 def _judged_by(exact: Sequence[RunResult], guessing: Guessing) -> str:
@@ -136,13 +139,15 @@ def _judged_by(exact: Sequence[RunResult], guessing: Guessing) -> str:
 
 
 def _row(
-    results: Sequence[RunResult], exact: Sequence[RunResult], by: str, margin: float, *, is_reference: bool
+    results: Sequence[RunResult], exact: Sequence[RunResult], judged_by: str, margin: float, *, is_reference: bool
 ) -> Candidate:
     first = results[0]
-    times = [slowest_s(result) for result in results]
+    times = [slowest_worker_s(result) for result in results]
     pairs = list(zip(results, exact, strict=False))
     # Exact strategies differ from the reference by rounding only.
-    gaps = [0.0] * len(pairs) if first.guarantee == "EXACT" else [_gap(ours, theirs, by) for ours, theirs in pairs]
+    gaps = (
+        [0.0] * len(pairs) if first.guarantee == "EXACT" else [_gap(ours, theirs, judged_by) for ours, theirs in pairs]
+    )
     gap = statistics.fmean(gaps)
     return Candidate(
         label=first.label,
@@ -153,8 +158,8 @@ def _row(
         guarantee=first.guarantee,
         iteration_s=statistics.median(times),
         iteration_s_repeats=times,
-        versus_reference=statistics.median(times) / statistics.median(map(slowest_s, exact)),
-        versus_reference_interval95=interval_of(paired_ratio(times, [slowest_s(result) for result in exact])),
+        versus_reference=statistics.median(times) / statistics.median(map(slowest_worker_s, exact)),
+        versus_reference_interval95=interval_of(paired_ratio(times, [slowest_worker_s(result) for result in exact])),
         test_accuracy=of_all(statistics.fmean, [result.final.test_accuracy for result in results]),
         test_loss=of_all(statistics.fmean, [result.final.test_loss for result in results]),
         sent_bytes=max(worker.sent_bytes for worker in first.per_worker),
@@ -165,25 +170,25 @@ def _row(
     )
 
 
-def slowest_s(result: RunResult) -> float:
+def slowest_worker_s(result: RunResult) -> float:
     """Return the mean step time of the slowest worker."""
     return max(worker.iteration_s for worker in result.per_worker)
 
 
-def _gap(ours: RunResult, theirs: RunResult, by: str) -> float:
-    """Return the loss against the reference; infinite if the score is not finite."""
-    if by == "accuracy":
+def _gap(ours: RunResult, theirs: RunResult, judged_by: str) -> float:
+    """Return what is lost against the reference, in points or percent; infinite if the score is not finite."""
+    if judged_by == "accuracy":
         mine, other = ours.final.test_accuracy, theirs.final.test_accuracy
     else:
         mine, other = ours.final.test_loss, theirs.final.test_loss
     if mine is None or not math.isfinite(mine):
         return math.inf
-    if other is None or (by == "loss" and other <= 0):
+    if other is None or (judged_by == "loss" and other <= 0):
         return 0.0
-    return 100 * (other - mine) if by == "accuracy" else 100 * (mine / other - 1)
+    return 100 * (other - mine) if judged_by == "accuracy" else 100 * (mine / other - 1)
 
 
-def _end(row: Candidate, kept: Sequence[str]) -> str:
+def _outcome(row: Candidate, kept: Sequence[str]) -> str:
     if row.label in kept:
         return "kept"
     if row.is_reference:

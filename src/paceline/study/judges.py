@@ -1,4 +1,4 @@
-"""One judge per guarantee: decide from the workers' reports whether a strategy meets its guarantee."""
+"""Judges of verify, one per guarantee: decide from the workers' reports whether a strategy meets its guarantee."""
 
 from __future__ import annotations
 
@@ -18,89 +18,91 @@ from paceline.strategies.capabilities import (
 )
 
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16, and a few training steps amplify that by less than 1e7
-REALLY_DIFFERENT = 1e-6
+LEAST_DIFFERENCE = 1e-6  # from the oracle, for a strategy without a guarantee
 # Rounding allowance of the drift bound (which may be zero), relative to an update's norm: float64 rounds at 1e-16 of a
 # replica's norm, which is less than 1e6 times an update's.
 DRIFT_ROUNDING = 1e-9
 
-Seen = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
+Reports = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a judge: `kept` is whether the guarantee holds, `has_promise` whether there is one."""
+    """Result of a judge: whether the strategy has a guarantee, and whether it meets it."""
 
     error: float
     tolerance: float
-    kept: bool
+    is_met: bool
     first_divergence: Divergence | None = None
-    has_promise: bool = True
+    has_guarantee: bool = True
 
 
-def judge(strategy: Strategy, num_workers: int, seen: Seen, spread: float = 1.0) -> Verdict:
+def judge(strategy: Strategy, num_workers: int, reports: Reports, spread: float = 1.0) -> Verdict:
     """Return the verdict of the judge for the strategy's guarantee."""
-    return JUDGES[strategy.guarantee](strategy, num_workers, seen, spread)
+    return JUDGES[strategy.guarantee](strategy, num_workers, reports, spread)
 
 
-def _exact(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+def _exact(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Every replica equals the oracle after every step."""
-    return _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
+    return _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
 
 
-def _lossy(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:
+def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:
     """The error of the first step, relative to its update, is within the codec's error bound.
 
     Later steps are not judged, because their gradients are computed at replicas that differ already. Codecs state
     their error relative to the workers' gradients; `spread` is the mean of their norms over the norm of their mean.
     """
-    found = [d for d in _differences(seen, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)]
+    found = [
+        d for d in _oracle_differences(reports, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)
+    ]
     return _within(strategy.codec.error_bound(num_workers) * spread, found)
 
 
-def _periodic(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas are bitwise equal after every synchronisation, and have changed since the start."""
     found = [
         _divergence(optimizer, worker, row, 0.0 if row.digest == first.digest else math.inf)
-        for optimizer, workers in seen.items()
+        for optimizer, workers in reports.items()
         for worker in workers
         for row, first in zip(worker.steps, workers[0].steps, strict=True)
         if is_synchronised(strategy, row.step)
     ]
-    verdict = _within(0.0, [*found, *_ends(seen)])
-    return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
+    verdict = _within(0.0, [*found, *_final_differences(reports)])
+    return Verdict(verdict.error, 0.0, verdict.is_met and _have_trained(reports), verdict.first_divergence)
 
 
-def _partial(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+def _partial(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Replicas stay within the drift bound, are bitwise equal after `finish`, and have changed since the start."""
     tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
-    verdict = _within(tolerance, [*_drifts(seen), *_ends(seen)])
-    return Verdict(verdict.error, tolerance, verdict.kept and _moved(seen), verdict.first_divergence)
+    verdict = _within(tolerance, [*_drift_differences(reports), *_final_differences(reports)])
+    return Verdict(verdict.error, tolerance, verdict.is_met and _have_trained(reports), verdict.first_divergence)
 
 
-def _stale(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Updates stay within the staleness bound; replicas are bitwise equal after `finish` and have changed."""
     bound = staleness_bound_of(strategy, num_workers)
     found = []
     for difference, worker in zip(
-        _ends(seen), (worker for workers in seen.values() for worker in workers), strict=True
+        _final_differences(reports), (worker for workers in reports.values() for worker in workers), strict=True
     ):
         latest = worker.metrics[STALENESS]["max"] if bound is not None else 0
         if bound is not None and latest > bound:
-            late = f"an update with staleness {latest} ({bound} allowed)"
-            difference = changed(difference, error=math.inf, tensor=late)
+            text = f"an update with staleness {latest} ({bound} allowed)"
+            difference = changed(difference, error=math.inf, tensor=text)
         found.append(difference)
     verdict = _within(0.0, found)
-    return Verdict(verdict.error, 0.0, verdict.kept and _moved(seen), verdict.first_divergence)
+    return Verdict(verdict.error, 0.0, verdict.is_met and _have_trained(reports), verdict.first_divergence)
 
 
-def _none(strategy: Strategy, num_workers: int, seen: Seen, spread: float) -> Verdict:  # noqa: ARG001
+def _none(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
     """Several replicas differ from the oracle."""
-    verdict = _within(EXACT_TOLERANCE, list(_differences(seen, lambda row: row.relative_error)))
-    differs = num_workers == 1 or verdict.error > REALLY_DIFFERENT
-    return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_promise=False)
+    verdict = _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
+    differs = num_workers == 1 or verdict.error > LEAST_DIFFERENCE
+    return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_guarantee=False)
 
 
-JUDGES: dict[Guarantee, Callable[[Strategy, int, Seen, float], Verdict]] = {
+JUDGES: dict[Guarantee, Callable[[Strategy, int, Reports, float], Verdict]] = {
     Guarantee.EXACT: _exact,
     Guarantee.LOSSY: _lossy,
     Guarantee.PERIODIC: _periodic,
@@ -117,34 +119,35 @@ def _within(tolerance: float, found: list[Divergence]) -> Verdict:
     return Verdict(worst, tolerance, worst <= tolerance, first)
 
 
-def _differences(seen: Seen, error_of: Callable[[ReplicaStep], float | None]) -> Iterator[Divergence]:
-    for optimizer, workers in seen.items():
+def _oracle_differences(reports: Reports, error_of: Callable[[ReplicaStep], float | None]) -> Iterator[Divergence]:
+    for optimizer, workers in reports.items():
         for worker in workers:
             for row in worker.steps:
-                yield _divergence(optimizer, worker, row, or_infinite(error_of(row)))
+                yield _divergence(optimizer, worker, row, missing_as_infinite(error_of(row)))
 
 
-def _drifts(seen: Seen) -> Iterator[Divergence]:
-    """Distances from the mean replica after every step, relative to the longest update of any worker so far."""
-    for optimizer, workers in seen.items():
+def _drift_differences(reports: Reports) -> Iterator[Divergence]:
+    """Yield the distances from the mean replica after every step, relative to the longest update so far."""
+    for optimizer, workers in reports.items():
         longest = 0.0
         for rows in zip(*(worker.steps for worker in workers), strict=True):
             longest = max([longest, *(row.longest_update or 0.0 for row in rows)])
             for worker, row in zip(workers, rows, strict=True):
                 drift = row.distance / longest if longest and row.distance is not None else math.inf
-                yield _divergence(optimizer, worker, row, or_infinite(drift))
+                yield _divergence(optimizer, worker, row, missing_as_infinite(drift))
 
 
-def _ends(seen: Seen) -> Iterator[Divergence]:
-    """Bitwise comparison of each worker's replica with rank 0's after `finish`."""
-    for optimizer, workers in seen.items():
+def _final_differences(reports: Reports) -> Iterator[Divergence]:
+    """Yield whether each worker's replica is bitwise equal to rank 0's after `finish`: error 0 or infinity."""
+    for optimizer, workers in reports.items():
         for worker in workers:
             same = worker.final_digest == workers[0].final_digest
             yield _divergence(optimizer, worker, worker.steps[-1], 0.0 if same else math.inf)
 
 
-def _moved(seen: Seen) -> bool:
-    return all(worker.final_digest != worker.start_digest for workers in seen.values() for worker in workers)
+def _have_trained(reports: Reports) -> bool:
+    """Return whether every replica has changed since the start."""
+    return all(worker.final_digest != worker.start_digest for workers in reports.values() for worker in workers)
 
 
 def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: float) -> Divergence:
@@ -152,13 +155,13 @@ def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: 
     return Divergence(optimizer=optimizer, rank=worker.rank, step=row.step, tensor=tensor, error=error)
 
 
-def steps_to_see(strategy: Strategy, num_workers: int) -> int:
+def steps_to_judge(strategy: Strategy, num_workers: int) -> int:
     """Return the steps to judge: a full rotation over workers, or one synchronisation, and one step more."""
     if strategy.guarantee is Guarantee.PARTIAL:
         return num_workers + 1
     return steps_to_synchronisation(strategy) + 1
 
 
-def or_infinite(error: float | None) -> float:
+def missing_as_infinite(error: float | None) -> float:
     """Replace a missing error or NaN by infinity, so that comparisons do not overlook it."""
     return math.inf if error is None or math.isnan(error) else error

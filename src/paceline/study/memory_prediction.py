@@ -1,4 +1,4 @@
-"""Memory prediction: the peak memory of a run, predicted from a few samples, against the memory available."""
+"""Prediction of the peak memory of a run from a few training samples, and comparison with the memory available."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from paceline.train.context import ignore_event
 from paceline.train.evaluate import BATCH
 from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
 
-# Factors found by benchmarks/memory.py; docs/sweep.md reports the accuracy. HOLES covers heap fragmentation and
-# temporary memory of libraries.
-HOLES = 2.0
+# Found by benchmarks/memory.py; docs/sweep.md reports the accuracy of the prediction.
+HEAP_FACTOR = 2.0  # for heap fragmentation and temporary memory of libraries
 TRAINING_BYTES = 10_000_000  # code and caches loaded in the first steps
 # Folder, limit file, usage file, and the entry of memory.stat with the reclaimable part of the usage.
 CONTROL_GROUPS = (
@@ -56,7 +55,7 @@ class Prediction:
 
     @property
     def server_bytes(self) -> int:
-        """A server holds the model and one received gradient in addition, but no batch."""
+        """Memory of a server, which holds the model and one received gradient in addition, but no batch."""
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
 
@@ -71,7 +70,7 @@ class Prediction:
 
 
 def footprint_key(recipe: Recipe) -> FootprintKey:
-    """Return what a footprint depends on; runs with an equal key share a footprint."""
+    """Return the settings that a footprint depends on; runs with an equal key share a footprint."""
     train = recipe.train
     return (
         recipe.model,
@@ -126,13 +125,13 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     num_pieces = min(max(-(-samples // micro), micro_batches_of(strategy)), samples)
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
-    batch = _placed(bytes_at(footprint.batch_line, samples))
+    batch = _block_peaks(bytes_at(footprint.batch_line, samples))
     step = replay(footprint.step_changes, piece)  # includes the gradients of this micro-batch
     before = gradients if num_pieces > 1 else 0  # accumulated gradients
     heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
     peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
     peaks = peaks.maximum(replay(footprint.load_changes, samples)).maximum(replay(footprint.evaluation_changes, BATCH))
-    copy = _placed(footprint.parameter_bytes)  # saving copies tensor by tensor, and all at once
+    copy = _block_peaks(footprint.parameter_bytes)  # saving copies tensor by tensor, and all at once
     peaks = peaks.maximum(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
     return Prediction(
         process_bytes=footprint.process_bytes + TRAINING_BYTES,
@@ -142,29 +141,29 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
         optimizer_bytes=round(
             footprint.state_bytes[recipe.optimizer] * optimizer_share_of(strategy, entry.num_workers)
         ),
-        activations_bytes=round(HOLES * peaks.heap_bytes) + peaks.mapped_bytes,
+        activations_bytes=round(HEAP_FACTOR * peaks.heap_bytes) + peaks.mapped_bytes,
         buffers_bytes=buffer_bytes_of(strategy, footprint.specs, rank=0, world_size=entry.num_workers),
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
     )
 
 
-def _placed(nbytes: int) -> Peaks:
-    """Peaks of one block: the allocator maps large blocks separately."""
+def _block_peaks(nbytes: int) -> Peaks:
+    """Return the peaks of one block; the allocator maps large blocks separately."""
     return Peaks(mapped_bytes=nbytes) if nbytes >= LARGEST_BLOCK else Peaks(nbytes)
 
 
 @dataclass(frozen=True)
-class Room:
-    """Available memory, and the number of workers that share it."""
+class MemoryLimit:
+    """Amount of available memory, and the number of workers that share it."""
 
     available_bytes: int
     num_workers: int
-    is_a_nodes: bool = False  # memory of an emulated node
+    is_node: bool = False  # that of an emulated node
 
     def __str__(self) -> str:
-        room = amount(self.available_bytes)
-        return f"a node has {room} (cluster.memory)" if self.is_a_nodes else f"{room} are available"
+        available = amount(self.available_bytes)
+        return f"a node has {available} (cluster.memory)" if self.is_node else f"{available} are available"
 
     def needed_bytes(self, prediction: Prediction) -> int:
         if self.num_workers >= prediction.num_workers:
@@ -172,46 +171,50 @@ class Room:
         return self.num_workers * prediction.worker_bytes
 
 
-def rooms(recipe: Recipe, entry: Entry) -> list[Room]:
+def memory_limits(recipe: Recipe, entry: Entry) -> list[MemoryLimit]:
     """Return this machine's memory for all workers, and the memory of an emulated node for its workers."""
-    found = [Room(available_bytes(), entry.num_processes)]
-    limit = recipe.cluster.memory_bytes if recipe.cluster.nodes else None
-    if limit is not None:
+    limits = [MemoryLimit(available_bytes(), entry.num_processes)]
+    node_bytes = recipe.cluster.memory_bytes if recipe.cluster.nodes else None
+    if node_bytes is not None:
         on_a_node = -(-entry.num_processes // recipe.cluster.nodes)
-        found.append(Room(limit, on_a_node, is_a_nodes=True))
-    return found
+        limits.append(MemoryLimit(node_bytes, on_a_node, is_node=True))
+    return limits
 
 
-def reason_against(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> str:
+def memory_refusal(footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]) -> str:
     """Return why a run does not fit into memory and what would fit, or an empty string."""
     prediction = predict(footprint, recipe, entry)
-    for room in found:
-        needed = room.needed_bytes(prediction)
-        if needed <= room.available_bytes:
+    for limit in limits:
+        needed = limit.needed_bytes(prediction)
+        if needed <= limit.available_bytes:
             continue
-        workers = min(room.num_workers, prediction.num_workers)
+        workers = min(limit.num_workers, prediction.num_workers)
         each = f" ({workers} workers of {amount(prediction.worker_bytes)})" if workers > 1 else ""
-        what_fits = _what_fits(footprint, recipe, entry, found, room)
-        return f"needs {amount(needed)}{each}, but {room}; {what_fits}"
+        remedy = _memory_remedy(footprint, recipe, entry, limits, limit)
+        return f"needs {amount(needed)}{each}, but {limit}; {remedy}"
     return ""
 
 
-def _what_fits(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room], room: Room) -> str:
+def _memory_remedy(
+    footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit], limit: MemoryLimit
+) -> str:
     if recipe.train.batchnorm == "sync":
         return "use a smaller batch (batchnorm sync takes no micro-batches)"
-    size = fitting_micro_batch(footprint, recipe, entry, found)
-    needed = amount(room.needed_bytes(predict(footprint, recipe, entry, size or 1)))
+    size = fitting_micro_batch(footprint, recipe, entry, limits)
+    needed = amount(limit.needed_bytes(predict(footprint, recipe, entry, size or 1)))
     if size is None:
         return f"even one sample at a time would need {needed}"
     return f"--micro-batch-size {size} would need {needed}"
 
 
-def fitting_micro_batch(footprint: Footprint, recipe: Recipe, entry: Entry, found: Sequence[Room]) -> int | None:
+def fitting_micro_batch(
+    footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]
+) -> int | None:
     """Return the largest power of two that fits as a micro-batch size; None if not even 1 fits."""
     size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
     while size:
         prediction = predict(footprint, recipe, entry, size)
-        if all(room.needed_bytes(prediction) <= room.available_bytes for room in found):
+        if all(limit.needed_bytes(prediction) <= limit.available_bytes for limit in limits):
             return size
         size //= 2
     return None

@@ -1,4 +1,4 @@
-"""Profiling overhead: alternating blocks of steps with and without profiling in one run."""
+"""Profiling overhead, measured in one run with alternating blocks of steps with and without profiling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST_PAIRS = 6  # the median of fewer pairs has no 95 % confidence interval
 STUDY_SHARE = 5  # the probe runs a fifth of the steps of the study, within the limits above
 
 
-def cost_of_measuring(
+def measure_overhead(
     launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
 ) -> tuple[str, Overhead] | None:
     """Run the strategy with the most operations for a few steps; return its label and its profiling overhead.
@@ -48,8 +48,8 @@ def cost_of_measuring(
             folder.discard()
     if not launcher.is_main:
         return None
-    cost = compare_blocks([worker.iteration_s for worker in received(workers, WorkerReport)], block)
-    return None if cost is None else (entry.label, cost)
+    overhead = compare_blocks([worker.iteration_s for worker in received(workers, WorkerReport)], block)
+    return None if overhead is None else (entry.label, overhead)
 
 
 def steps_per_block(num_steps: int) -> int:
@@ -64,8 +64,8 @@ def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int)
 
 def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> list[float]:
     """Return the overhead in percent for every pair of adjacent blocks, without the first two pairs."""
-    num_steps = min(len(times) for times in iteration_s)
-    steps = [statistics.fmean(times[step] for times in iteration_s) for step in range(num_steps)]
+    steps = [statistics.fmean(times) for times in zip(*iteration_s, strict=False)]
+    num_steps = len(steps)
     blocks = [
         (is_measured(first, steps_per_block), statistics.median(steps[first : first + steps_per_block]))
         for first in range(4 * steps_per_block, num_steps - steps_per_block + 1, steps_per_block)
@@ -75,7 +75,7 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
 
 
 def summarise(percents: Sequence[float]) -> Overhead | None:
-    """Return the median and its confidence interval."""
+    """Return the median overhead and its confidence interval; None without values."""
     if not percents:
         return None
     return Overhead(
@@ -86,7 +86,7 @@ def summarise(percents: Sequence[float]) -> Overhead | None:
 
 
 def _num_operations(entry: Entry) -> int:
-    """Operations per step for a small model, to rank strategies."""
+    """Return the operations per step for a small model, by which strategies are ranked."""
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))

@@ -1,4 +1,4 @@
-"""Checks before any worker starts: data, model, comm and device, and whether this machine can emulate the nodes."""
+"""Checks of a recipe before any worker starts: data, model, comm and device, and whether nodes can be emulated here."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from paceline.train.step import CROSS_ENTROPY, Arithmetic, build_objective, forw
 
 def without_cluster(recipe: Recipe) -> Recipe:
     """Return the recipe without emulated nodes."""
-    usual = ClusterConfig()
-    return recipe.replace({f"cluster.{key}": getattr(usual, key) for key in vars(usual)})
+    return recipe.replace({f"cluster.{key}": value for key, value in vars(ClusterConfig()).items()})
 
 
 def reason_against_cluster(recipe: Recipe) -> str:
@@ -52,7 +51,7 @@ def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inp
     if output.shape[1] < num_classes:
         raise UsageError(
             f"model {recipe.model.name!r} has {output.shape[1]} outputs, but data {recipe.data.name!r} has "
-            f"{num_classes} classes"
+            f"{num_classes} classes; use a model with at least {num_classes} outputs"
         )
 
 
@@ -68,7 +67,7 @@ class ModelFacts:
 
 
 def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
-    """Load the data, build the model and run one forward pass; raise UsageError for whatever cannot work."""
+    """Load the data, build the model and run one forward pass; raise UsageError if the recipe cannot work."""
     if not comms.get(recipe.comm).between_processes:
         usable = [name for name, comm in comms.classes.items() if comm.between_processes]
         raise UsageError(
@@ -78,7 +77,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device cuda needs a GPU, and torch finds none here; use --device cpu")
     if recipe.train.batchnorm == "sync" and recipe.train.micro_batch_size:
-        raise UsageError("batchnorm sync cannot be combined with micro-batches; remove --micro-batch-size")
+        raise UsageError("--batchnorm sync cannot be combined with micro-batches; remove --micro-batch-size")
     objective = build_objective(recipe.train.loss)
     data = load_data(recipe.data, seed=recipe.seed)
     num_samples = len(data.train)
@@ -95,7 +94,9 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
         order=recipe.data.order,
     )
     if len(data.test) == 0:
-        raise UsageError(f"data {recipe.data.name!r} has no test samples")
+        raise UsageError(
+            f"data {recipe.data.name!r} has no test samples; every run evaluates the model, so use data with a test set"
+        )
     if recipe.batch_size > num_samples:
         raise UsageError(
             f"batch size {recipe.batch_size} is larger than the {num_samples} training samples; "
@@ -114,7 +115,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
     inputs, target = data.train.batch(torch.arange(min(2, num_samples)), 0)
     try:
         _check_outputs(recipe, data.num_classes, arithmetic.place(model).eval(), arithmetic.prepare(inputs))
-        tried = forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
+        output = forward(arithmetic.place(model).eval(), inputs, target, objective=objective, arithmetic=arithmetic)
     except UsageError:
         raise
     except Exception as error:
@@ -123,7 +124,7 @@ def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
             f"model {recipe.model.name!r} with loss {recipe.train.loss!r} fails on data {recipe.data.name!r}: "
             f"{type(error).__name__}: {reason}"
         ) from error
-    if recipe.measure.target_accuracy is not None and not tried.num_answers:
+    if recipe.measure.target_accuracy is not None and not output.num_answers:
         raise UsageError(
             f"--target-accuracy needs an accuracy, and loss {recipe.train.loss!r} has none; define "
             "accuracy(output, target) in the same file, or remove the target"

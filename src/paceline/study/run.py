@@ -1,4 +1,4 @@
-"""Execution of one run: train under one strategy and store the result in a folder."""
+"""Execution of one run: train under one strategy, and store the result in a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry
-from paceline.study.run_analysis import measure_run
+from paceline.study.run_analysis import analyse_run
 from paceline.study.run_results import run_result
 from paceline.train.context import Event
 from paceline.train.job import serve_job, train_job
@@ -47,8 +47,8 @@ def execute(
         return None
     total_s = time.perf_counter() - started
     workers = received(answers, WorkerReport)
-    measured = measure_run(recipe, workers, folder.path if folder is not None else None)
-    result = settled(run_result(recipe, entry, workers, total_s, measured))
+    analysis = analyse_run(recipe, workers, folder.path if folder is not None else None)
+    result = settled(run_result(recipe, entry, workers, total_s, analysis))
     if folder is not None:
         try:
             write_run(folder, recipe, facts, changed(record, result=result), workers)
@@ -59,12 +59,12 @@ def execute(
     return result
 
 
-def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **more: Any) -> Task:
-    """The task of workers and servers that train under a strategy; the recipe is that of the entry."""
-    where = str(folder.path.resolve()) if folder is not None else ""
+def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **arguments: Any) -> Task:
+    """Return the task that trains under a strategy; `recipe` is that of the entry, `arguments` are more for the job."""
+    folder_path = str(folder.path.resolve()) if folder is not None else ""
     return Task(
         train_job,
-        {"recipe": recipe, "strategy": entry.spec, "folder": where, **more},
+        {"recipe": recipe, "strategy": entry.spec, "folder": folder_path, **arguments},
         num_workers=entry.num_workers,
         num_servers=entry.num_servers,
         serve=serve_job,
@@ -95,5 +95,5 @@ def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: 
 
 
 def run_folder(out: Path, name: str, launcher: WorkerPool) -> Folder | None:
-    """Make the folder of a run; None except in the process that reports."""
+    """Make the folder of a run; return None if another process reports."""
     return Folder(out, name) if launcher.is_main else None

@@ -1,4 +1,4 @@
-"""Analysis of the workers' files of a run: split of the step time, stragglers, links, and the merged trace."""
+"""Analysis of one run: training curve, cost of the target accuracy, split of the step time, stragglers, trace."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from paceline.comm import comms
 from paceline.errors import UsageError
 from paceline.measure.analysis import Analysis, analyse_folder
 from paceline.measure.split import Factors
+from paceline.measure.stats import of_all
 from paceline.measure.steps import StepRange
 from paceline.measure.trace_file import TraceSummary, write_merged
 from paceline.recipe import Recipe
-from paceline.results import Link, RunResult, Straggler, changed
+from paceline.results import Curve, Evaluation, Link, RunResult, Straggler, Target, changed
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import list_runs, read
 
+CURVE_POINTS = 400
+
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Analysis of the workers' files, and the bytes of each link."""
+class RunAnalysis:
+    """Results of the analysis of the workers' files, and the bytes of each link."""
 
-    analysis: Analysis = field(default_factory=Analysis)
+    files: Analysis = field(default_factory=Analysis)
     links: list[Link] | None = None
 
 
-def measure_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> Measured:
+def analyse_run(recipe: Recipe, workers: Sequence[WorkerReport], folder: Path | None) -> RunAnalysis:
     """Analyse the workers' files, and collect the links from their reports."""
     analysis = Analysis()
     if folder is not None and (folder / "workers").is_dir():
         first, last = timed_steps(recipe, len(workers[0].iteration_s))
-        analysis = analyse_folder(folder, first=first, last=last, factors=_factors(recipe.comm, len(workers)))
+        analysis = analyse_folder(folder, first=first, last=last, factors=_wire_factors(recipe.comm, len(workers)))
     links = [link for worker in workers for link in worker.links]
-    return Measured(analysis=analysis, links=links or None)
+    return RunAnalysis(files=analysis, links=links or None)
 
 
 def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
@@ -44,20 +47,20 @@ def timed_steps(recipe: Recipe, num_steps: int) -> tuple[int, int]:
     return (first, last) if first <= last else (0, last)
 
 
-def agreed_stragglers(repeats: Sequence[RunResult]) -> list[Straggler] | None:
+def stragglers_of_most_repeats(repeats: Sequence[RunResult]) -> list[Straggler] | None:
     """Return the stragglers found in most repeats for the same phase, with medians of their figures.
 
-    None: not measured, or too few steps or workers.
+    The result is None if stragglers were not measured, or with too few steps or workers.
     """
     measured = [repeat.stragglers for repeat in repeats if repeat.stragglers is not None]
     if not measured:
         return None
-    found: dict[tuple[int, str], list[Straggler]] = {}
+    by_phase: dict[tuple[int, str], list[Straggler]] = {}
     for repeat in measured:
         for one in repeat:
-            found.setdefault((one.rank, one.phase), []).append(one)
-    kept = [_median_straggler(ones) for ones in found.values() if len(ones) > len(measured) / 2]
-    return sorted(kept, key=lambda one: -one.excess_s)
+            by_phase.setdefault((one.rank, one.phase), []).append(one)
+    common = [_median_straggler(ones) for ones in by_phase.values() if len(ones) > len(measured) / 2]
+    return sorted(common, key=lambda one: -one.excess_s)
 
 
 def _median_straggler(ones: list[Straggler]) -> Straggler:
@@ -70,7 +73,8 @@ def _median_straggler(ones: list[Straggler]) -> Straggler:
     )
 
 
-def _factors(comm_name: str, world_size: int) -> Factors:
+def _wire_factors(comm_name: str, world_size: int) -> Factors:
+    """Return a function for the bytes on the wire per payload byte that an operation sends and receives."""
     comm = comms.get(comm_name)
 
     def factors(op: str, peer: int | None, rank: int) -> tuple[float, float]:
@@ -86,6 +90,106 @@ def trace_run(path: Path, *, target: Path | None = None, steps: StepRange | None
     folder = stored.folder
     if stored.kind != "run":
         inner = [str(run.folder) for run in list_runs(folder / "runs")]
-        named = f"name one of its runs: {', '.join(inner)}" if inner else "it has no runs"
-        raise UsageError(f"{str(path)!r} is a study, but a trace is made from one run; {named}")
+        advice = f"name one of its runs: {', '.join(inner)}" if inner else "it has no runs"
+        raise UsageError(f"{str(path)!r} is a study, but a trace is made from one run; {advice}")
     return write_merged(folder, target, steps)
+
+
+def training_curve(workers: Sequence[WorkerReport]) -> Curve:
+    """Return loss, accuracy, time and bytes over steps for all workers together, thinned for charts.
+
+    Asynchronous workers may have different numbers of steps; each contributes to its own steps only.
+    """
+    num_steps = max(len(worker.loss) for worker in workers)
+    stride = max(-(-num_steps // CURVE_POINTS), 1)
+    has_bytes = all(worker.step_sent_bytes is not None for worker in workers)
+    curve = Curve(step=[], train_s=[], loss=[], accuracy=[], iteration_s=[], sent_bytes=[] if has_bytes else None)
+    elapsed_s = 0.0
+    for first in range(0, num_steps, stride):
+        end = min(first + stride, num_steps)
+        times = [
+            max(worker.iteration_s[step] for worker in workers if step < len(worker.iteration_s))
+            for step in range(first, end)
+        ]
+        samples = sum(sum(worker.num_samples[first:end]) for worker in workers)
+        answers = sum(sum(worker.num_answers[first:end]) for worker in workers)
+        right = sum(sum(worker.num_right[first:end]) for worker in workers)
+        elapsed_s += sum(times)
+        curve.step.append(end)
+        curve.train_s.append(elapsed_s)
+        curve.loss.append(_loss_sum(workers, first, end) / samples)
+        curve.accuracy.append(right / answers if answers else None)
+        curve.iteration_s.append(statistics.fmean(times))
+        if curve.sent_bytes is not None:
+            curve.sent_bytes.append(total_sent_bytes(workers, end))
+    return curve
+
+
+def _loss_sum(workers: Sequence[WorkerReport], first: int, end: int) -> float:
+    return float(
+        sum(
+            loss * count
+            for worker in workers
+            for loss, count in zip(worker.loss[first:end], worker.num_samples[first:end], strict=True)
+        )
+    )
+
+
+def total_sent_bytes(workers: Sequence[WorkerReport], step: int) -> int | None:
+    """Return the bytes that all workers have sent by the end of a step; None if they were not counted."""
+    total = 0
+    for worker in workers:
+        if worker.step_sent_bytes is None:
+            return None
+        total += int(worker.step_sent_bytes[min(step, len(worker.step_sent_bytes)) - 1])
+    return total
+
+
+def evaluations_with_bytes(workers: Sequence[WorkerReport]) -> list[Evaluation]:
+    """Return rank 0's evaluations, each with the bytes that all workers had sent by then."""
+    return [changed(one, sent_bytes=total_sent_bytes(workers, one.step)) for one in workers[0].evaluations]
+
+
+def cost_of_target(accuracy: float | None, workers: Sequence[WorkerReport]) -> Target | None:
+    """Return the cost of reaching the target, or the best accuracy; None if there is no target."""
+    if accuracy is None:
+        return None
+    scored = [(row, row.accuracy) for row in evaluations_with_bytes(workers) if row.accuracy is not None]
+    reached = next((row for row, score in scored if score >= accuracy), None)
+    if reached is None:
+        return Target(accuracy=accuracy, reached=False, best=max((score for _, score in scored), default=None))
+    if len({len(worker.loss) for worker in workers}) > 1:
+        # Asynchronous workers reach the same step at different times, but all stop at about the same time.
+        reached = changed(reached, sent_bytes=total_sent_bytes(workers, max(len(worker.loss) for worker in workers)))
+    return Target(
+        accuracy=accuracy,
+        reached=True,
+        step=reached.step,
+        epoch=reached.epoch,
+        train_s=reached.train_s,
+        sent_bytes=reached.sent_bytes,
+    )
+
+
+def combine_targets(targets: Sequence[Target | None]) -> Target | None:
+    """Combine repeats: medians if all reached the target; otherwise the best accuracy of those that did not."""
+    known = [target for target in targets if target is not None]
+    if not known or len(known) < len(targets):
+        return None
+    reached = [target for target in known if target.reached]
+    combined = Target(
+        accuracy=known[0].accuracy,
+        reached=len(reached) == len(known),
+        repeats_reached=len(reached),
+        repeats=len(known),
+    )
+    if not combined.reached:
+        best = [target.best for target in known if not target.reached and target.best is not None]
+        return changed(combined, best=max(best, default=None))
+    return changed(  # lower medians, so that each is the value of a repeat
+        combined,
+        step=of_all(statistics.median_low, [target.step for target in reached]),
+        epoch=of_all(statistics.median_low, [target.epoch for target in reached]),
+        sent_bytes=of_all(statistics.median_low, [target.sent_bytes for target in reached]),
+        train_s=statistics.median(target.train_s for target in reached if target.train_s is not None),
+    )

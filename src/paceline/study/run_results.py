@@ -1,9 +1,9 @@
-"""Conversion of worker reports to run results, and of run results to compared rows. Pure functions."""
+"""Results of runs from worker reports, and rows that compare them. Pure functions."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from paceline.measure.sampler import summarise_network, summarise_resources
 from paceline.measure.stats import Ratio, interval95_of_times, of_all, paired_ratio, summary, timed
@@ -11,24 +11,30 @@ from paceline.recipe import Recipe
 from paceline.results import Final, Interval, Row, RunResult, Staleness, TimeSummary, Versus, WorkerResult, changed
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies.capabilities import STALENESS
-from paceline.study.convergence import combined_targets, curve_of, evaluations_of, target_of
 from paceline.study.entries import Entry
-from paceline.study.run_analysis import Measured, agreed_stragglers
+from paceline.study.run_analysis import (
+    RunAnalysis,
+    combine_targets,
+    cost_of_target,
+    evaluations_with_bytes,
+    stragglers_of_most_repeats,
+    training_curve,
+)
 
 
 def run_result(
-    recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, measured: Measured | None = None
+    recipe: Recipe, entry: Entry, workers: Sequence[WorkerReport], total_s: float, analysis: RunAnalysis | None = None
 ) -> RunResult:
-    """Make the result of one run; `measured` comes from the workers' files."""
+    """Return the result of one run; `analysis` is that of the workers' files."""
     train = recipe.train
-    measured = measured or Measured()
+    analysis = analysis or RunAnalysis()
 
-    def counted(values: Sequence[float]) -> list[float]:
+    def without_warmup(values: Sequence[float]) -> list[float]:
         return timed(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
 
-    times = [counted(worker.iteration_s) for worker in workers]
+    times = [without_warmup(worker.iteration_s) for worker in workers]
     busy_s = max(sum(values) for values in times)  # until the slowest worker is done, also if asynchronous
-    samples = sum(sum(counted(worker.num_samples)) for worker in workers)
+    samples = sum(sum(without_warmup(worker.num_samples)) for worker in workers)
     epoch_s, epoch_without_data_s = _epoch_times(workers)
     num_steps = len(workers[0].iteration_s)
     return RunResult(
@@ -43,7 +49,7 @@ def run_result(
         batchnorm=train.batchnorm,
         steps=num_steps,
         timed_steps=len(times[0]),
-        # The warm-up is kept if no step would be left without it.
+        # The warm-up is timed too if no step would be left without it.
         warmup_steps=min(num_steps, train.timed_iterations or num_steps) - len(times[0]),
         iteration_s=TimeSummary(**summary([value for values in times for value in values])),
         samples_per_s=samples / busy_s,
@@ -58,15 +64,15 @@ def run_result(
         replicas_equal=len({worker.parameter_digest for worker in workers}) == 1,
         num_parameters=workers[0].num_parameters,
         per_worker=[_worker_result(worker, values) for worker, values in zip(workers, times, strict=True)],
-        curve=curve_of(workers),
-        evaluations=evaluations_of(workers),
-        target=target_of(recipe.measure.target_accuracy, workers),
+        curve=training_curve(workers),
+        evaluations=evaluations_with_bytes(workers),
+        target=cost_of_target(recipe.measure.target_accuracy, workers),
         resources=summarise_resources({worker.rank: worker.samples for worker in workers}),
         network=summarise_network(workers),
-        split=measured.analysis.split,
-        stragglers=measured.analysis.stragglers,
-        timeline=measured.analysis.timeline,
-        links=measured.links,
+        split=analysis.files.split,
+        stragglers=analysis.files.stragglers,
+        timeline=analysis.files.timeline,
+        links=analysis.links,
     )
 
 
@@ -75,19 +81,16 @@ def combine(repeats: Sequence[RunResult]) -> Row:
     middle = sorted(repeats, key=lambda repeat: repeat.iteration_s.mean)[(len(repeats) - 1) // 2]
     means = [repeat.iteration_s.mean for repeat in repeats]
 
-    def median(of: Callable[[RunResult], float]) -> float:
-        return statistics.median(of(repeat) for repeat in repeats)
-
     fields = {name: getattr(middle, name) for name in RunResult.__struct_fields__}
     fields |= {
-        "samples_per_s": median(lambda repeat: repeat.samples_per_s),
-        "train_s": median(lambda repeat: repeat.train_s),
-        "total_s": median(lambda repeat: repeat.total_s),
+        "samples_per_s": statistics.median(repeat.samples_per_s for repeat in repeats),
+        "train_s": statistics.median(repeat.train_s for repeat in repeats),
+        "total_s": statistics.median(repeat.total_s for repeat in repeats),
         "iteration_s": _median_summary([repeat.iteration_s for repeat in repeats]),
-        "replica_drift": _largest(repeat.replica_drift for repeat in repeats),
+        "replica_drift": of_all(max, [repeat.replica_drift for repeat in repeats]),
         "replicas_equal": all(repeat.replicas_equal for repeat in repeats),
-        "target": combined_targets([repeat.target for repeat in repeats]),
-        "stragglers": agreed_stragglers(repeats),
+        "target": combine_targets([repeat.target for repeat in repeats]),
+        "stragglers": stragglers_of_most_repeats(repeats),
     }
     return Row(
         **fields,
@@ -98,7 +101,7 @@ def combine(repeats: Sequence[RunResult]) -> Row:
     )
 
 
-def compared(rows: Sequence[Row]) -> list[Row]:
+def compare_rows(rows: Sequence[Row]) -> list[Row]:
     """Compare every row with the fastest strategy, with one worker, and with workers that never synchronise.
 
     Ratios are those of the displayed times; intervals and verdicts come from paired repeats. The limit is the time of
@@ -107,13 +110,13 @@ def compared(rows: Sequence[Row]) -> list[Row]:
     if not rows:
         return []
     fastest = fastest_of(rows)
-    alone = next((row for row in rows if row.workers == 1), None)
-    apart = [row for row in rows if row.workers > 1 and row.guarantee == "NONE"]
-    limit = min(apart, key=lambda row: row.label != "none", default=None)  # prefer `none`, which does least
-    return [_compared(row, fastest, alone, limit) for row in rows]
+    one_worker = next((row for row in rows if row.workers == 1), None)
+    unsynchronised = [row for row in rows if row.workers > 1 and row.guarantee == "NONE"]
+    limit = min(unsynchronised, key=lambda row: row.label != "none", default=None)  # prefer `none`, which does least
+    return [_compare_row(row, fastest, one_worker, limit) for row in rows]
 
 
-def _compared(row: Row, fastest: Row, alone: Row | None, limit: Row | None) -> Row:
+def _compare_row(row: Row, fastest: Row, one_worker: Row | None, limit: Row | None) -> Row:
     ours = row.iteration_mean_s_repeats
     ratio = paired_ratio(ours, fastest.iteration_mean_s_repeats)
     row = changed(
@@ -125,12 +128,12 @@ def _compared(row: Row, fastest: Row, alone: Row | None, limit: Row | None) -> R
             verdict="fastest" if row is fastest else _verdict(ratio.is_different, ratio.value),
         ),
     )
-    if alone is not None:
-        speedup = alone.iteration_s.mean / row.iteration_s.mean
+    if one_worker is not None:
+        speedup = one_worker.iteration_s.mean / row.iteration_s.mean
         row = changed(
             row,
             speedup=speedup,
-            speedup_interval95=interval_of(paired_ratio(alone.iteration_mean_s_repeats, ours)),
+            speedup_interval95=interval_of(paired_ratio(one_worker.iteration_mean_s_repeats, ours)),
             efficiency=speedup / row.workers,
         )
     if limit is not None and row.workers == limit.workers:
@@ -150,7 +153,7 @@ def fastest_of(rows: Sequence[Row]) -> Row:
     """Return the fastest strategy, without the baselines (one worker, and workers that never synchronise).
 
     Exact and lossy strategies come before stale and drifting ones, which train a different model. Rows that a study
-    found not accurate enough (`is_within`) are left out.
+    judges not accurate enough (`is_within`) are left out.
     """
     several = [row for row in rows if row.workers > 1 and row.guarantee != "NONE" and row.is_within is not False]
     rivals = [row for row in several if row.guarantee in ("EXACT", "LOSSY")] or several or rows
@@ -162,7 +165,7 @@ def interval_of(ratio: Ratio) -> Interval | None:
 
 
 def _slowest_repeats(row: Row) -> list[float]:
-    """Mean iteration time of the slowest worker in each compared repeat."""
+    """Return the mean iteration time of the slowest worker in each compared repeat."""
     means = row.iteration_mean_s_repeats
     return (row.slowest_mean_s_repeats or means)[: len(means)]  # the first versions stored none
 
@@ -176,7 +179,7 @@ def _verdict(is_different: bool | None, ratio: float) -> str:
 
 
 def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
-    """Median of each figure that all repeats have; the first versions stored fewer percentiles."""
+    """Return the median of each figure that all repeats have; the first versions stored fewer percentiles."""
     return TimeSummary(
         mean=statistics.median(one.mean for one in summaries),
         p50=statistics.median(one.p50 for one in summaries),
@@ -185,26 +188,16 @@ def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
     )
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
-    """Return the maximum; None if one value is None, as for a diverged replica."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return max(known) if len(known) == len(found) else None
-
-
 def _final(workers: Sequence[WorkerReport]) -> Final:
-    """Final scores: training scores weighted by samples, test scores averaged over replicas."""
+    """Return the final scores: training scores weighted by samples, test scores averaged over replicas."""
     weights = [sum(worker.num_samples) for worker in workers]
 
-    def weighted(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return float(sum(v * w for v, w in zip(known, weights, strict=True)) / sum(weights))
+    def weighted(values: Sequence[float]) -> float:
+        return float(sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights))
 
     return Final(
-        train_loss=weighted([worker.train_loss for worker in workers]),
-        train_accuracy=weighted([worker.train_accuracy for worker in workers]),
+        train_loss=of_all(weighted, [worker.train_loss for worker in workers]),
+        train_accuracy=of_all(weighted, [worker.train_accuracy for worker in workers]),
         test_loss=of_all(statistics.fmean, [worker.test_loss for worker in workers]),
         test_accuracy=of_all(statistics.fmean, [worker.test_accuracy for worker in workers]),
     )
@@ -246,7 +239,7 @@ def _merged_staleness(distributions: Sequence[dict[str, dict[str, int]] | None])
 
 
 def _epoch_times(workers: Sequence[WorkerReport]) -> tuple[float | None, float | None]:
-    """Mean time of an epoch with and without loading data; None if no epoch was completed."""
+    """Return the mean time of an epoch with and without loading data; None if no epoch was completed."""
     length = workers[0].steps_per_epoch
     num_epochs = len(workers[0].iteration_s) // length
     if num_epochs == 0:

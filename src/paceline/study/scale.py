@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.errors import UsageError, unknown
-from paceline.parsing import first_repeated
 from paceline.recipe import Recipe
 from paceline.results import FAILED, Failure, Point, Row, StudyResult, changed
 from paceline.results.study import ScaleResult
 from paceline.strategies import StrategySpec
 from paceline.study.base import Cell, OverheadProbe, Progress, Study, make_result
-from paceline.study.entries import ONE_WORKER, Entry, make_entry
+from paceline.study.entries import ONE_WORKER, Entry, check_not_repeated, make_entry
 from paceline.study.preflight import ModelFacts, preflight
 from paceline.study.run_results import combine
-from paceline.study.scale_analysis import MODES, STRONG, WEAK, paying, with_scaling
+from paceline.study.scale_analysis import MODES, STRONG, WEAK, add_scaling, paying
 from paceline.text import file_name_of
 
 BOTH = "both"
@@ -45,7 +44,7 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement and the points that share it."""
+    """One measurement, and the points that share it."""
 
     points: tuple[ScalePoint, ...]
 
@@ -61,33 +60,33 @@ class Job:
     def cell(self) -> Cell:
         label, num_workers, batch_size = self.work
         return Cell(
-            key=key_of(self.work),
+            key=work_key(self.work),
             recipe=self.points[0].recipe,
             entry=self.entry,
-            shown=self._shown,
+            progress_label=self._progress_label,
             folder_name=f"{file_name_of(label)}-workers{num_workers}-batch{batch_size}",
         )
 
     @property
-    def _shown(self) -> Entry:
-        """The entry with a label that includes the number of workers and the modes."""
+    def _progress_label(self) -> str:
         modes = " and ".join(point.mode for point in self.points)
-        where = "" if self.entry.label == ONE_WORKER else f" on {self.entry.num_workers}"
-        return replace(self.entry, label=f"{self.entry.label}{where}, {modes}")
+        workers = "" if self.entry.label == ONE_WORKER else f" on {self.entry.num_workers}"
+        return f"{self.entry.label}{workers}, {modes}"
 
 
-def key_of(work: Work) -> str:
+def work_key(work: Work) -> str:
+    """Return the key of the cells that measure some work."""
     label, num_workers, batch_size = work
     return f"{label} on {num_workers}, batch {batch_size}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Study):
-    """Runs all points. `recipe` has the most workers; `refused` lists points that cannot run, with reasons."""
+    """Study of strategies with several numbers of workers; `refused` lists points that cannot run, with reasons."""
 
     name: ClassVar[str] = "scale"
     result_type: ClassVar[type[StudyResult]] = ScaleResult
-    goes_on: ClassVar[bool] = True
+    continues_after_failure: ClassVar[bool] = True
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "workers", "modes")
 
     recipe: Recipe
@@ -108,15 +107,12 @@ class Scale(Study):
         numbers = tuple(number for number in workers if number > 1)
         _check_nodes(recipe, numbers)
         refused: list[Failure] = []
-        lines = [_line(text, recipe, numbers, modes, refused) for text in texts]
-        labels = [line[0].entry.label for line in lines]
-        twice = first_repeated(labels)
-        if twice is not None:
-            raise UsageError(f"strategy {twice!r} is named twice; remove one")
+        points_by_strategy = [_points_of_strategy(text, recipe, numbers, modes, refused) for text in texts]
+        check_not_repeated([of_strategy[0].entry for of_strategy in points_by_strategy])
         references = [_point(make_entry(ONE_WORKER, recipe), recipe, mode) for mode in modes]
-        points = (*references, *(point for line in lines for point in line))
+        points = (*references, *(point for of_strategy in points_by_strategy for point in of_strategy))
         # The most workers have the largest batch and the fewest steps: a recipe valid there is valid with fewer.
-        facts = preflight(recipe, [line[-1].entry for line in lines])
+        facts = preflight(recipe, [of_strategy[-1].entry for of_strategy in points_by_strategy])
         return cls(
             recipe=recipe,
             workers=numbers,
@@ -128,7 +124,7 @@ class Scale(Study):
         )
 
     @classmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Scale:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Scale:
         del num_hosts  # the stored recipe names its comm
         assert isinstance(stored, ScaleResult)
         recipe = Recipe.from_dict(stored.recipe)
@@ -143,8 +139,8 @@ class Scale(Study):
         return [Job(tuple(points)) for points in by_work.values()]
 
     @property
-    def ordered(self) -> list[ScalePoint]:
-        """Points in the order in which they are shown: by mode, strategy and number of workers."""
+    def points_in_table_order(self) -> list[ScalePoint]:
+        """Points by mode, strategy and number of workers."""
         labels = list(dict.fromkeys(point.entry.label for point in self.points))
 
         def place(point: ScalePoint) -> tuple[int, int, int]:
@@ -153,37 +149,43 @@ class Scale(Study):
         return sorted(self.points, key=place)
 
     @property
-    def kept(self) -> dict[str, dict[str, int]]:
-        """The batch size that each mode keeps constant, as stored in the result."""
-        found = {STRONG: {"batch_size": self.recipe.batch_size}, WEAK: {"worker_batch_size": worker_batch(self.recipe)}}
-        return {mode: found[mode] for mode in self.modes}
+    def constant_batches(self) -> dict[str, dict[str, int]]:
+        """Batch size that each mode keeps constant, as stored in the result."""
+        sizes = {STRONG: {"batch_size": self.recipe.batch_size}, WEAK: {"worker_batch_size": worker_batch(self.recipe)}}
+        return {mode: sizes[mode] for mode in self.modes}
 
     @property
     def num_processes(self) -> int:
         return max(point.entry.num_processes for point in self.points)
 
     def cells(self) -> list[Cell]:
-        return self.repeated([job.cell for job in self.jobs], self.repeats)
+        return self.repeat_cells([job.cell for job in self.jobs], self.repeats)
 
     def probe(self, progress: Progress) -> OverheadProbe | None:
         """Measure the profiling overhead with the most workers, among the strategies that did not fail there."""
         largest = [job for job in self.jobs if job.entry.num_workers == self.recipe.workers]
-        able = [job.entry for job in largest if job.cell.key not in progress.failures]
-        if not able:
+        entries = [job.entry for job in largest if job.cell.key not in progress.failures]
+        if not entries:
             return None
-        entries = list({entry.label: entry for entry in able}.values())
+        entries = list({entry.label: entry for entry in entries}.values())
         num_steps = self.facts.total_steps * len(self.jobs) * self.repeats
         return OverheadProbe(recipe=self.recipe, entries=entries, num_steps=num_steps)
 
     def result(self, header: StudyResult, progress: Progress) -> ScaleResult:
-        rows = with_scaling([self._row(point, progress) for point in self.ordered if progress.of(key_of(point.work))])
+        rows = add_scaling(
+            [
+                self._row(point, progress)
+                for point in self.points_in_table_order
+                if progress.results_of(work_key(point.work))
+            ]
+        )
         if not rows and len(progress.failures) == len(self.jobs):
             header = changed(header, status=FAILED, error="every point failed")
         return make_result(
             ScaleResult,
             header,
             workers=[1, *self.workers],
-            modes=self.kept,
+            modes=self.constant_batches,
             num_points=len(self.points),
             refused=list(self.refused),
             failed=self._failed(progress),
@@ -192,18 +194,19 @@ class Scale(Study):
         )
 
     def _row(self, point: ScalePoint, progress: Progress) -> Row:
-        row = combine(progress.of(key_of(point.work)))
+        row = combine(progress.results_of(work_key(point.work)))
         probed = None if progress.overhead is None else (progress.overhead[0], self.recipe.workers, self.modes[0])
-        cost = progress.overhead[1] if progress.overhead and probed == (row.label, row.workers, point.mode) else None
-        return changed(row, point=point.values, batch_size=point.recipe.batch_size, measuring=cost)
+        overhead = (
+            progress.overhead[1] if progress.overhead and probed == (row.label, row.workers, point.mode) else None
+        )
+        return changed(row, point=point.values, batch_size=point.recipe.batch_size, measuring=overhead)
 
     def _failed(self, progress: Progress) -> list[Failure]:
-        jobs = {job.cell.key: job for job in self.jobs}
+        points = {job.cell.key: job.points for job in self.jobs}
         return [
-            Failure(label=job.entry.label, point=point.values, repeat=failure.cell.repeat + 1, error=failure.reason)
+            Failure(label=point.entry.label, point=point.values, repeat=failure.cell.repeat + 1, error=failure.reason)
             for key, failure in progress.failures.items()
-            for job in [jobs[key]]
-            for point in job.points
+            for point in points[key]
         ]
 
 
@@ -245,17 +248,17 @@ def _check_nodes(recipe: Recipe, numbers: Sequence[int]) -> None:
         )
 
 
-def _line(
+def _points_of_strategy(
     text: str, recipe: Recipe, numbers: Sequence[int], modes: Sequence[str], refused: list[Failure]
 ) -> list[ScalePoint]:
-    """Return the points of one strategy; raise UsageError if it is malformed or can run with none of the numbers."""
+    """Return the points of one strategy, and add to `refused` those that cannot run; raise UsageError if none can."""
     spec = StrategySpec.parse(text, recipe.codec)
     spec.build()
-    found: list[ScalePoint] = []
+    points: list[ScalePoint] = []
     reasons: list[str] = []
     for number in numbers:
         try:
-            entry = make_entry(text, _strong(recipe, number))
+            entry = make_entry(text, _strong_recipe(recipe, number))
             _check_servers(entry, recipe.cluster.nodes)
         except UsageError as error:
             reasons.append(str(error))
@@ -263,28 +266,30 @@ def _line(
                 Failure(label=str(spec), point={"workers": number, "mode": mode}, reason=str(error)) for mode in modes
             ]
             continue
-        found += [_point(entry, recipe, mode) for mode in modes]
-    if not found:
-        listed = ", ".join(map(str, numbers))
-        raise UsageError(f"strategy {text!r} cannot run with {listed} workers: {reasons[0]}")
-    return found
+        points += [_point(entry, recipe, mode) for mode in modes]
+    if not points:
+        numbers_text = ", ".join(map(str, numbers))
+        raise UsageError(f"strategy {text!r} cannot run with {numbers_text} workers: {reasons[0]}")
+    return points
 
 
 def _check_servers(entry: Entry, nodes: int) -> None:
     if nodes > 1 and entry.num_processes > nodes:
         servers = "1 server" if entry.num_servers == 1 else f"{entry.num_servers} servers"
         needed = f"{entry.num_workers} workers and {servers} need {entry.num_processes} nodes"
-        raise UsageError(f"{needed}, but the cluster has {nodes}")
+        raise UsageError(
+            f"{needed}, but the cluster has {nodes}; use fewer workers, or --cluster nodes={entry.num_processes}"
+        )
 
 
 def _point(entry: Entry, recipe: Recipe, mode: str) -> ScalePoint:
     number = entry.num_workers
     if mode == STRONG:
-        return ScalePoint(mode, _strong(recipe, number), entry)
+        return ScalePoint(mode, _strong_recipe(recipe, number), entry)
     changes = {"workers": number, "train.worker_batch_size": worker_batch(recipe)}
     return ScalePoint(mode, recipe.replace({**changes, "name": recipe.name, "description": recipe.description}), entry)
 
 
-def _strong(recipe: Recipe, number: int) -> Recipe:
+def _strong_recipe(recipe: Recipe, number: int) -> Recipe:
     changes = {"workers": number, "train.batch_size": recipe.batch_size}
     return recipe.replace({**changes, "name": recipe.name, "description": recipe.description})

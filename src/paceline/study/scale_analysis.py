@@ -1,4 +1,4 @@
-"""Analysis of a scaling study: speed-up, efficiency, and the number of workers up to which throughput grows."""
+"""Analysis of a scale study: speed-up, efficiency, and the number of workers up to which throughput grows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.measure.stats import interval95, paired_ratio
 from paceline.results import Gain, Interval, Row, Scaling, changed
 from paceline.results.study import Paying
 from paceline.study.entries import ONE_WORKER
-from paceline.study.run_results import compared
+from paceline.study.run_results import compare_rows
 
 STRONG, WEAK = "strong", "weak"
 MODES = (STRONG, WEAK)
@@ -18,8 +18,8 @@ PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 def modes_of(rows: Sequence[Row]) -> list[str]:
     """Return the measured modes, strong scaling first."""
-    found = {mode_of(row) for row in rows}
-    return [mode for mode in MODES if mode in found]
+    measured = {mode_of(row) for row in rows}
+    return [mode for mode in MODES if mode in measured]
 
 
 def mode_of(row: Row) -> str:
@@ -32,38 +32,35 @@ def reference_of(rows: Sequence[Row], mode: str) -> Row | None:
     return next((row for row in rows if row.label == ONE_WORKER and mode_of(row) == mode), None)
 
 
-def lines_of(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
-    """Group the rows of one mode by strategy, sorted by number of workers, without the reference."""
-    found: dict[str, list[Row]] = {}
-    for row in sorted(rows, key=_num_workers):
-        if mode_of(row) == mode and row.label != ONE_WORKER:
-            found.setdefault(row.label, []).append(row)
-    order = list(dict.fromkeys(row.label for row in rows))
-    return {label: found[label] for label in order if label in found}
+def rows_by_strategy(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
+    """Return the rows of one mode by strategy, sorted by number of workers, without the reference."""
+    in_mode = [row for row in rows if mode_of(row) == mode and row.label != ONE_WORKER]
+    labels = dict.fromkeys(row.label for row in in_mode)
+    return {label: sorted((row for row in in_mode if row.label == label), key=_num_workers) for label in labels}
 
 
-def with_scaling(rows: Sequence[Row]) -> list[Row]:
+def add_scaling(rows: Sequence[Row]) -> list[Row]:
     """Add `scaling` to the rows, and compare strategies with the same number of workers."""
     scaled: dict[tuple[str, str, int], Row] = {}
     for mode in modes_of(rows):
         reference = reference_of(rows, mode)
-        lines = lines_of(rows, mode)
-        found = [] if reference is None else [changed(reference, scaling=_scaling(reference, reference, None))]
+        lines = rows_by_strategy(rows, mode)
+        in_mode = [] if reference is None else [changed(reference, scaling=_scaling(reference, reference, None))]
         by_workers: dict[int, list[Row]] = {}
         for line in lines.values():
             for row, before in zip(line, [reference, *line[:-1]], strict=True):
                 row = changed(row, scaling=_scaling(row, reference, before))
                 by_workers.setdefault(_num_workers(row), []).append(row)
-        found += [row for group in by_workers.values() for row in _compared(group)]
-        scaled |= {_place(row): row for row in found}
-    return [scaled[_place(row)] for row in rows]
+        in_mode += [row for group in by_workers.values() for row in _compare_points(group)]
+        scaled |= {_point_key(row): row for row in in_mode}
+    return [scaled[_point_key(row)] for row in rows]
 
 
-def _place(row: Row) -> tuple[str, str, int]:
+def _point_key(row: Row) -> tuple[str, str, int]:
     return mode_of(row), row.label, _num_workers(row)
 
 
-def best_of(rows: Sequence[Row]) -> Row:
+def best_point(rows: Sequence[Row]) -> Row:
     """Return the point with the highest throughput, preferably one whose workers synchronise."""
     several = [row for row in rows if row.workers > 1]
     rivals = [row for row in several if row.guarantee != "NONE"] or several or rows
@@ -77,15 +74,15 @@ def paying(rows: Sequence[Row]) -> list[Paying]:
     one worker. `pays_until` is the last such number: 1 if there is none, None without a confidence interval (a single
     repeat, or no reference).
     """
-    found = []
+    paying_rows = []
     for mode in modes_of(rows):
         reference = reference_of(rows, mode)
-        for label, line in lines_of(rows, mode).items():
+        for label, line in rows_by_strategy(rows, mode).items():
             speedups = {1: 1.0, **{_num_workers(row): speedup_of(row) or 0.0 for row in line}}
             best = max(line, key=lambda row: speedup_of(row) or 0.0).scaling or Scaling()
-            until, reached, next_gain = _climb(line, reference)
+            until, reached, next_gain = _last_paying(line, reference)
             is_known = any(row.scaling is not None and row.scaling.speedup_interval95 for row in line)
-            found.append(
+            paying_rows.append(
                 Paying(
                     mode=mode,
                     label=label,
@@ -99,14 +96,14 @@ def paying(rows: Sequence[Row]) -> list[Paying]:
                     best_speedup_interval95=best.speedup_interval95,
                 )
             )
-    return found
+    return paying_rows
 
 
 def speedup_of(row: Row) -> float | None:
     return None if row.scaling is None else row.scaling.speedup
 
 
-def _climb(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
+def _last_paying(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None, Gain | None]:
     """Return the last number of workers that pays, its gain, and the gain of the first later number that does not."""
     if reference is None:
         return 1, None, None
@@ -122,16 +119,16 @@ def _climb(line: Sequence[Row], reference: Row | None) -> tuple[int, Gain | None
 
 def _scaling(row: Row, reference: Row | None, before: Row | None) -> Scaling:
     """Compare a point with one worker, and with the point before it, which has fewer workers."""
-    found = changed(_parts(row), gain=_gain(row, before) if before is not None else None)
+    scaling = changed(_split_in_seconds(row), gain=_gain(row, before) if before is not None else None)
     if reference is None:
-        return found
+        return scaling
     num_workers, alone_s = _num_workers(row), reference.iteration_s.mean
     speedup, bounds = _throughput(row, reference)
     share = _work(row) / num_workers  # of the reference's step per worker
     pairs = zip(row.iteration_mean_s_repeats, reference.iteration_mean_s_repeats, strict=False)
     differences = interval95([ours - theirs * share for ours, theirs in pairs])
     return changed(
-        found,
+        scaling,
         reference_s=alone_s,
         ideal_s=alone_s * share,
         speedup=speedup,
@@ -173,7 +170,7 @@ def _throughput(row: Row, other: Row) -> tuple[float, Interval | None]:
     return value, (work * ratio.low, work * ratio.high)
 
 
-def _parts(row: Row) -> Scaling:
+def _split_in_seconds(row: Row) -> Scaling:
     """Return the split of the step time in seconds; empty if it was not measured."""
     if row.split is None:
         return Scaling()
@@ -184,18 +181,18 @@ def _parts(row: Row) -> Scaling:
     )
 
 
-def _compared(rows: Sequence[Row]) -> list[Row]:
+def _compare_points(rows: Sequence[Row]) -> list[Row]:
     """Compare strategies with the same number of workers and mode, using the repeats that all of them have."""
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     same = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
     return [
         changed(row, versus_fastest=other.versus_fastest, versus_none=other.versus_none)
-        for row, other in zip(rows, compared(same), strict=True)
+        for row, other in zip(rows, compare_rows(same), strict=True)
     ]
 
 
 def _work(row: Row) -> int:
-    """Samples per step, in batches of the reference."""
+    """Return the samples per step, in batches of the reference."""
     return _num_workers(row) if mode_of(row) == WEAK else 1
 
 

@@ -1,4 +1,4 @@
-"""The folder of a study: created at its start, locked while it runs, written after every cell."""
+"""Files of a study: its folder is created at the start, locked while the study runs, and written after every cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EARLY = "early"  # results of runs without a folder
 
 
 class StudyFolder:
-    """Reads and writes the files of one study."""
+    """Folder of one study; reads and writes its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,60 +33,60 @@ class StudyFolder:
         _replace(self.path / STUDY_FILE, encode(result))
 
     def run_folder(self, cell: Cell) -> Folder | None:
-        """Make a folder for the run of a cell; return None if only its result is kept."""
-        return Folder(self.path / RUNS, cell.folder_name) if cell.keeps_run else None
+        """Make a folder for the run of a cell; return None if only its result is stored."""
+        return Folder(self.path / RUNS, cell.folder_name) if cell.has_folder else None
 
-    def keep(self, cell: Cell, result: RunResult) -> None:
+    def store_result(self, cell: Cell, result: RunResult) -> None:
         """Store the result of a cell whose run has no folder."""
-        if cell.keeps_run:
+        if cell.has_folder:
             return
         record = RunRecord(
             schema=SCHEMA, kind="run", name=cell.recipe.name, started="", status=DONE, label=cell.key, result=result
         )
-        with disk_errors(self._early(cell)):
-            self._early(cell).parent.mkdir(exist_ok=True)
-        _replace(self._early(cell), encode(record))
+        with disk_errors(self._result_file(cell)):
+            self._result_file(cell).parent.mkdir(exist_ok=True)
+        _replace(self._result_file(cell), encode(record))
 
     def result_of(self, cell: Cell) -> RunResult | None:
         """Return the stored result of a cell; None if there is none or it cannot be read."""
-        file = self.run_of(cell) if cell.keeps_run else self._early(cell)
-        record = None if file is None else _record(file / RUN_FILE if cell.keeps_run else file)
-        if record is None or record.status != DONE or (not cell.keeps_run and record.label != cell.key):
+        file = self.run_of(cell) if cell.has_folder else self._result_file(cell)
+        record = None if file is None else _read_run(file / RUN_FILE if cell.has_folder else file)
+        if record is None or record.status != DONE or (not cell.has_folder and record.label != cell.key):
             return None
         return record.result
 
     def run_of(self, cell: Cell) -> Path | None:
         """Return the folder of the cell's completed run; None if there is none."""
-        named = re.compile(re.escape(cell.folder_name) + r"(-\d+)?")
+        pattern = re.compile(re.escape(cell.folder_name) + r"(-\d+)?")
         for folder in sorted((self.path / RUNS).glob("*")):
-            if not named.fullmatch(folder.name):
+            if not pattern.fullmatch(folder.name):
                 continue
-            record = _record(folder / RUN_FILE)
+            record = _read_run(folder / RUN_FILE)
             if record is not None and record.result is not None and record.result.label == cell.entry.label:
                 return folder
         return None
 
-    def _early(self, cell: Cell) -> Path:
+    def _result_file(self, cell: Cell) -> Path:
         return self.path / EARLY / f"{cell.folder_name}.json"
 
 
 @contextmanager
 def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iterator[StudyFolder]:
     """Create the folder of a study and hold its lock."""
-    made = Folder(out, timestamped(name))
+    folder = Folder(out, timestamped(name))
     try:
-        made.write_text("recipe.toml", recipe.to_toml())
-        made.make_inner(RUNS)
-        StudyFolder(made.path).write(first)
+        folder.write_text("recipe.toml", recipe.to_toml())
+        folder.make_inner(RUNS)
+        StudyFolder(folder.path).write(first)
     except BaseException:
-        made.discard()
+        folder.discard()
         raise
-    with locked(made.path):
-        yield StudyFolder(made.commit())
+    with locked(folder.path):
+        yield StudyFolder(folder.commit())
 
 
 @contextmanager
-def old_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
+def reopen_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
     """Open the folder of a resumed study with its stored result, and hold its lock."""
     with locked(path):
         yield StudyFolder(path), read_study(path)
@@ -95,41 +95,43 @@ def old_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
 def read_study(path: Path) -> StudyResult:
     """Read the study stored in a folder."""
     if not (path / STUDY_FILE).is_file():
-        raise UsageError(f"{str(path)!r} is not the folder of a study: it has no {STUDY_FILE}")
+        raise UsageError(
+            f"{str(path)!r} is not the folder of a study, because it has no {STUDY_FILE}; name the folder of a study"
+        )
     stored = read_file(path / STUDY_FILE)
     if not isinstance(stored, StudyResult):
-        raise UsageError(f"{str(path)!r} is a run, not a study")
+        raise UsageError(f"{str(path)!r} is a run, not a study; name the folder of a study")
     return stored
 
 
-class _Begun(msgspec.Struct):
-    """The keys that decide whether a stored study is read completely."""
+class _StudySummary(msgspec.Struct):
+    """Fields of a stored study that decide whether the rest of it is read."""
 
     study: str = ""
     status: str = ""
     started: str = ""
 
 
-def find_unfinished(first: StudyResult, request_keys: tuple[str, ...], out: Path) -> Path | None:
+def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], out: Path) -> Path | None:
     """Return the folder of the newest unfinished study in `out` with the same request.
 
     Raises UsageError if another process is running it.
     """
-    begun: list[tuple[str, Path]] = []
+    unfinished: list[tuple[str, Path]] = []
     for file in out.glob(f"*/{STUDY_FILE}"):
         try:
-            item = msgspec.json.decode(file.read_bytes(), type=_Begun)
+            item = msgspec.json.decode(file.read_bytes(), type=_StudySummary)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue  # `paceline runs` lists damaged studies with the reason
         if item.study == first.study and item.status != DONE and not file.parent.name.startswith("."):
-            begun.append((item.started, file.parent))
-    wanted = request_of(first, request_keys)
-    for _, folder in sorted(begun, reverse=True):
+            unfinished.append((item.started, file.parent))
+    request = request_of(first, request_keys)
+    for _, folder in sorted(unfinished, reverse=True):
         try:
             stored = read_study(folder)
         except Unreadable:
             continue
-        if request_of(stored, request_keys) == wanted:
+        if request_of(stored, request_keys) == request:
             check_unlocked(folder)
             return folder
     return None
@@ -141,15 +143,17 @@ def request_of(result: StudyResult, keys: tuple[str, ...]) -> Json:
     return {key: plain.get(key) for key in keys}
 
 
-def _record(file: Path) -> RunRecord | None:
+def _read_run(file: Path) -> RunRecord | None:
+    """Return the run stored in a file; None if it cannot be read."""
     try:
-        found = read_file(file)
+        content = read_file(file)
     except Unreadable:
         return None
-    return found if isinstance(found, RunRecord) else None
+    return content if isinstance(content, RunRecord) else None
 
 
 def _replace(file: Path, content: bytes) -> None:
+    """Write a file atomically."""
     part = file.with_name(f".{file.name}.part")
     with disk_errors(file):
         part.write_bytes(content)

@@ -3,38 +3,81 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from paceline.cluster.support import check_host, examine
 from paceline.errors import UsageError
-from paceline.recipe import Recipe
-from paceline.results import DONE, FAILED, Failure, MemoryUse, Row, RunResult, StudyResult, changed
+from paceline.recipe import Changes, Recipe
+from paceline.results import DONE, FAILED, Failure, MemoryUse, Point, Row, RunResult, StudyResult, changed
 from paceline.results.study import SweepResult
-from paceline.study.base import Cell, CellFailure, Progress, Study, fair_rows, make_result
+from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
+from paceline.study.entries import Entry, make_entry, settle_comm
 from paceline.study.memory_prediction import (
     FootprintKey,
     footprint_key,
     measure_footprints,
+    memory_limits,
+    memory_refusal,
     predict,
-    reason_against,
-    rooms,
 )
 from paceline.study.preflight import preflight
-from paceline.study.remedies import Remedy, parse_remedies
-from paceline.study.run_results import compared
-from paceline.study.sweep_points import SweepAxis, SweepPoint, is_same_work, make_points
+from paceline.study.run_results import compare_rows
+from paceline.study.sweep_axes import (
+    BATCH_KEYS,
+    NO_REMEDY,
+    Remedy,
+    SweepAxis,
+    apply_choice,
+    choice_label,
+    is_same_work,
+    make_axes,
+    parse_remedies,
+    stored_value,
+)
+from paceline.text import file_name_of
 from paceline.train.footprint import Footprint
+
+LONGEST_NAME = 80  # characters of a folder's name
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One recipe of a sweep. If it cannot run, `reason` is set and `entry` is None."""
+
+    choice: Changes
+    remedy: str
+    recipe: Recipe
+    entry: Entry | None
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        return ", ".join(part for part in (choice_label(self.choice), self.remedy) if part)
+
+    @property
+    def folder_name(self) -> str:
+        """Name that is unique to this point and the same in every run of the sweep."""
+        name = file_name_of(self.label.replace(", ", ","))
+        digest = hashlib.sha256(self.label.encode()).hexdigest()[:8]
+        return f"{name[:LONGEST_NAME]}-{digest}"
+
+    @property
+    def values(self) -> Point:
+        """Value of every axis, as stored in the result."""
+        return {key: stored_value(value) for key, value in self.choice.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep(Study):
-    """Runs every point of a grid. Points that cannot run have a reason instead of an entry."""
+    """Study that runs every point of a grid; points that cannot run have a reason instead of an entry."""
 
     name: ClassVar[str] = "sweep"
     result_type: ClassVar[type[StudyResult]] = SweepResult
-    goes_on: ClassVar[bool] = True
+    continues_after_failure: ClassVar[bool] = True
     has_own_processes: ClassVar[bool] = True
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "vary", "remedies")
     repeat_mark: ClassVar[str] = "-repeat"
@@ -59,10 +102,10 @@ class Sweep(Study):
     ) -> Sweep:
         """Validate the request, and predict the memory of every point on this machine."""
         points = checked_points(recipe, axes, remedies, num_hosts=num_hosts)
-        able = [point.recipe for point in points if point.entry is not None]
+        recipes = [point.recipe for point in points if point.entry is not None]
         # The memory of this machine says nothing about GPUs or other hosts.
-        is_known = recipe.device == "cpu" and num_hosts == 1
-        footprints, reasons = measure_footprints(able) if is_known else ({}, [])
+        is_on_this_host = recipe.device == "cpu" and num_hosts == 1
+        footprints, reasons = measure_footprints(recipes) if is_on_this_host else ({}, [])
         return cls(
             recipe=recipe,
             axes=tuple(axes),
@@ -74,11 +117,11 @@ class Sweep(Study):
         )
 
     @classmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Sweep:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Sweep:
         assert isinstance(stored, SweepResult)
         return cls.prepare(
             Recipe.from_dict(stored.recipe),
-            [SweepAxis.from_values(axis) for axis in stored.vary],
+            make_axes({axis.key: axis.values for axis in stored.vary}),
             parse_remedies(stored.remedies),
             repeats=stored.repeats or 1,
             num_hosts=num_hosts,
@@ -94,14 +137,14 @@ class Sweep(Study):
             for point in self.points
             if point.entry is not None
         ]
-        return self.repeated(cells, self.repeats)
+        return self.repeat_cells(cells, self.repeats)
 
     def refusal(self, cell: Cell) -> str:
         """Return why a point does not fit into the available memory; empty if it fits or has no prediction."""
         footprint = self.footprints.get(footprint_key(cell.recipe))
         if footprint is None:
             return ""
-        return reason_against(footprint, cell.recipe, cell.entry, rooms(cell.recipe, cell.entry))
+        return memory_refusal(footprint, cell.recipe, cell.entry, memory_limits(cell.recipe, cell.entry))
 
     def result(self, header: StudyResult, progress: Progress) -> SweepResult:
         failures = self._failures(progress)
@@ -121,8 +164,8 @@ class Sweep(Study):
         )
 
     def _rows(self, progress: Progress) -> list[Row]:
-        """Rows of the measured points, compared with each other if a step does the same work at every point."""
-        done = [point for point in self.points if progress.of(point.label)]
+        """Return the rows of the measured points, compared with each other if all points do the same work per step."""
+        done = [point for point in self.points if progress.results_of(point.label)]
         rows = [
             changed(
                 row,
@@ -130,11 +173,11 @@ class Sweep(Study):
                 point=point.values,
                 remedy=point.remedy,
                 batch_size=point.recipe.batch_size,
-                memory=self._memory(point, progress.of(point.label)),
+                memory=self._memory(point, progress.results_of(point.label)),
             )
-            for row, point in zip(fair_rows(progress.of(point.label) for point in done), done, strict=True)
+            for row, point in zip(fair_rows(progress.results_of(point.label) for point in done), done, strict=True)
         ]
-        return compared(rows) if rows and is_same_work([point.recipe for point in done]) else rows
+        return compare_rows(rows) if rows and is_same_work([point.recipe for point in done]) else rows
 
     def _memory(self, point: SweepPoint, results: Sequence[RunResult]) -> MemoryUse:
         footprint = self.footprints.get(footprint_key(point.recipe))
@@ -148,21 +191,61 @@ class Sweep(Study):
         return MemoryUse(predicted=predicted, peak_rss_bytes=max(peaks, default=None))
 
     def _failures(self, progress: Progress) -> list[Failure]:
-        return [
-            Failure(
-                label=point.label,
-                point=point.values,
-                remedy=point.remedy,
-                status="refused" if failure is None or failure.is_refused else FAILED,
-                reason=point.reason if failure is None else failure.reason,
-            )
-            for point, failure in self._not_measured(progress)
-        ]
+        """Return the points refused in the plan, and those that were refused or failed when they ran."""
+        failures = []
+        for point in self.points:
+            failure = progress.failures.get(point.label)
+            if point.reason or failure is not None:
+                failures.append(
+                    Failure(
+                        label=point.label,
+                        point=point.values,
+                        remedy=point.remedy,
+                        status="refused" if failure is None or failure.is_refused else FAILED,
+                        reason=point.reason if failure is None else failure.reason,
+                    )
+                )
+        return failures
 
-    def _not_measured(self, progress: Progress) -> list[tuple[SweepPoint, CellFailure | None]]:
-        """Points refused in the plan (without a failure), and points that were refused or failed when they ran."""
-        found = [(point, progress.failures.get(point.label)) for point in self.points]
-        return [(point, failure) for point, failure in found if point.reason or failure is not None]
+
+def make_points(
+    recipe: Recipe, axes: Sequence[SweepAxis], remedies: Sequence[Remedy] = (), *, num_hosts: int = 1
+) -> list[SweepPoint]:
+    """Return every point of the grid; the last axis varies fastest.
+
+    A value that is invalid at every point raises UsageError. A combination that is invalid only with some values of
+    other keys is returned as a point with a reason.
+    """
+    if not axes:
+        raise UsageError("a sweep needs a key to vary; add --vary KEY=V1,V2,..., such as --vary batch-size=32,128,512")
+    if remedies and not BATCH_KEYS & {axis.key for axis in axes}:
+        raise UsageError("remedies need a varied batch size; add --vary batch-size=... or --vary worker-batch-size=...")
+    choices = [
+        dict(zip([axis.key for axis in axes], values, strict=True))
+        for values in itertools.product(*(axis.values for axis in axes))
+    ]
+    points = [_make_point(recipe, choice, one, num_hosts) for choice in choices for one in (NO_REMEDY, *remedies)]
+    for axis in axes:
+        for value in axis.values:
+            _raise_if_all_refused([point for point in points if point.choice[axis.key] == value])
+    for remedy in remedies:
+        _raise_if_all_refused([point for point in points if point.remedy == remedy.name])
+    return points
+
+
+def _raise_if_all_refused(points: Sequence[SweepPoint]) -> None:
+    if all(point.reason for point in points):
+        raise UsageError(f"{points[0].label}: {points[0].reason}")
+
+
+def _make_point(recipe: Recipe, choice: Changes, remedy: Remedy, num_hosts: int) -> SweepPoint:
+    point = SweepPoint(choice, remedy.name, recipe, None)
+    try:
+        point = replace(point, recipe=settle_comm(remedy.apply(apply_choice(recipe, choice)), num_hosts))
+        entry = make_entry(point.recipe.strategy, point.recipe)
+    except UsageError as error:
+        return replace(point, reason=str(error))
+    return replace(point, entry=replace(entry, label=point.label))
 
 
 def checked_points(
@@ -181,5 +264,7 @@ def checked_points(
                 point = replace(point, entry=None, reason=str(error))
         points.append(point)
     if all(point.reason for point in points):
-        raise UsageError(f"no point of the sweep can be run; the first, {points[0].label}: {points[0].reason}")
+        raise UsageError(
+            f"no point of the sweep can run; the reason for the first, {points[0].label}: {points[0].reason}"
+        )
     return points

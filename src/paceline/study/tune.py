@@ -1,9 +1,9 @@
-"""The tune study: finds strategy, bucket size, period and codec by successive halving with accuracy limits."""
+"""The tune study: find the fastest strategy, bucket size, period and codec that lose little accuracy."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,20 +20,20 @@ from paceline.study.advice import BEST_FILE, command_for, library_call
 from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
 from paceline.study.candidates import Candidates, Space, make_candidates, sync_period
 from paceline.study.entries import Entry
-from paceline.study.halving import Guessing, Margins, Rung, best_of, judge_rung, plan_rungs, survivors
+from paceline.study.halving import Guessing, Margins, Rung, best_candidate, judge_rung, plan_rungs, survivors
 from paceline.study.preflight import ModelFacts, preflight
-from paceline.study.run_results import compared
+from paceline.study.run_results import compare_rows
 from paceline.text import file_name_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune(Study):
-    """Runs candidates in rungs; each rung keeps fewer of them."""
+    """Study that runs candidates in rungs (successive halving); each rung keeps fewer candidates for more steps."""
 
     name: ClassVar[str] = "tune"
     result_type: ClassVar[type[StudyResult]] = TuneResult
     varies_seed: ClassVar[bool] = True  # the accuracy loss of a candidate is judged over seeds
-    goes_on: ClassVar[bool] = True
+    continues_after_failure: ClassVar[bool] = True
     request_keys: ClassVar[tuple[str, ...]] = ("recipe", "repeats", "margins", "request")
 
     recipe: Recipe
@@ -50,9 +50,9 @@ class Tune(Study):
     def prepare(cls, recipe: Recipe, space: Space, *, margins: Margins, eta: int, repeats: int) -> Tune:
         """Validate the request before anything starts, and plan the rungs."""
         if recipe.workers < 2:
-            raise UsageError("tuning needs --workers 2 or more: one worker does not synchronise")
+            raise UsageError("tuning needs --workers 2 or more, because one worker does not synchronise")
         if eta < 2:
-            raise UsageError(f"--eta must be 2 or more, not {eta}: each rung keeps one in eta candidates")
+            raise UsageError(f"--eta must be 2 or more, not {eta}, because each rung keeps one in eta candidates")
         facts = preflight(recipe)
         data = load_data(recipe.data, seed=recipe.seed)
         model = build_model(recipe.model.name, data)
@@ -79,11 +79,13 @@ class Tune(Study):
         )
 
     @classmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Tune:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Tune:
         del num_hosts  # the stored recipe names its comm
         assert isinstance(stored, TuneResult)
         if stored.request is None:
-            raise UsageError("this study of an older version cannot be resumed: its search space was not stored")
+            raise UsageError(
+                "an older version stored this study without its search space, so it cannot be resumed; start it again"
+            )
         request = dict(stored.request)
         eta = int(request.pop("eta"))
         return cls.prepare(
@@ -106,17 +108,17 @@ class Tune(Study):
         return self._cells(self.rungs[0], self.candidates.entries)
 
     def next_cells(self, progress: Progress) -> list[Cell]:
-        tables = self._tables(progress)
+        tables = self._rung_tables(progress)
         if len(tables) == len(self.rungs):
             return []
         rung, reference = self.rungs[len(tables)], self.candidates.reference.label
-        failure = progress.failures.get(_key(rung, reference))
+        failure = progress.failures.get(_cell_key(rung, reference))
         if failure is not None:
             raise RunError(f"the reference strategy {reference} failed: {failure.reason}")
-        return self._cells(rung, self._left(tables))
+        return self._cells(rung, self._remaining(tables))
 
     def result(self, header: StudyResult, progress: Progress) -> TuneResult:
-        tables = self._tables(progress)
+        tables = self._rung_tables(progress)
         return make_result(
             TuneResult,
             header,
@@ -124,7 +126,7 @@ class Tune(Study):
             reference=self.candidates.reference.label,
             margins=dataclasses.asdict(self.margins),
             left_out=self.candidates.left_out,
-            request={**_plain(self.space), "eta": self.eta},
+            request={name: list(values) for name, values in dataclasses.asdict(self.space).items()} | {"eta": self.eta},
             rungs=tables,
             best=self._best(tables[-1]) if len(tables) == len(self.rungs) else None,
             results=self._rows(tables, progress),
@@ -132,34 +134,34 @@ class Tune(Study):
 
     def end(self, folder: Path, progress: Progress) -> None:
         """Write the winner as a recipe."""
-        best = best_of(self._tables(progress)[-1])
+        best = best_candidate(self._rung_tables(progress)[-1])
         with disk_errors(folder / BEST_FILE):
-            (folder / BEST_FILE).write_text(self._chosen(best.label).to_toml(), encoding="utf-8")
+            (folder / BEST_FILE).write_text(self._recipe_of(best.label).to_toml(), encoding="utf-8")
 
     def _cells(self, rung: Rung, entries: Sequence[Entry]) -> list[Cell]:
         is_last = rung is self.rungs[-1]
         recipe = rung_recipe(self.recipe, rung, is_last=is_last)
         cells = [
             Cell(
-                key=_key(rung, entry.label),
+                key=_cell_key(rung, entry.label),
                 recipe=recipe,
                 entry=entry,
                 folder_name=file_name_of(entry.label if is_last else f"rung{rung.number}-{entry.label}"),
-                keeps_run=is_last,  # early rungs have many short runs
+                has_folder=is_last,  # early rungs have many short runs
             )
             for entry in entries
         ]
-        return self.repeated(cells, rung.repeats)
+        return self.repeat_cells(cells, rung.repeats)
 
-    def _tables(self, progress: Progress) -> list[RungResult]:
+    def _rung_tables(self, progress: Progress) -> list[RungResult]:
         """Return the tables of the completed rungs."""
         tables: list[RungResult] = []
         reference = self.candidates.reference.label
         for rung in self.rungs:
-            labels = [entry.label for entry in self._left(tables)]
-            failures = {label: progress.failures.get(_key(rung, label)) for label in labels}
+            labels = [entry.label for entry in self._remaining(tables)]
+            failures = {label: progress.failures.get(_cell_key(rung, label)) for label in labels}
             failed = {label: failure.reason for label, failure in failures.items() if failure is not None}
-            measured = {label: progress.of(_key(rung, label)) for label in labels if label not in failed}
+            measured = {label: progress.results_of(_cell_key(rung, label)) for label in labels if label not in failed}
             if reference in failed or any(len(results) < rung.repeats for results in measured.values()):
                 break
             tables.append(
@@ -167,7 +169,7 @@ class Tune(Study):
             )
         return tables
 
-    def _left(self, tables: Sequence[RungResult]) -> list[Entry]:
+    def _remaining(self, tables: Sequence[RungResult]) -> list[Entry]:
         """Return the candidates that passed every rung so far."""
         if not tables:
             return list(self.candidates.entries)
@@ -177,47 +179,37 @@ class Tune(Study):
     def _rows(self, tables: Sequence[RungResult], progress: Progress) -> list[Row]:
         """Return the rows of the last rung that has results."""
         labels = [entry.label for entry in self.candidates.entries]
-        latest = next((rung for rung in reversed(self.rungs) if _is_begun(rung, labels, progress)), None)
-        if latest is None:
-            return []
-        keys = [_key(latest, label) for label in labels]
+        keys_by_rung = [[_cell_key(rung, label) for label in labels] for rung in reversed(self.rungs)]
+        keys = next((keys for keys in keys_by_rung if any(map(progress.results_of, keys))), [])
         judged = tables[-1].rows if tables else []
         within = {row.label: True if row.is_within is None else row.is_within for row in judged}
-        rows = fair_rows(progress.of(key) for key in keys if key not in progress.failures)
-        return compared([changed(row, is_within=within.get(row.label, True)) for row in rows])
+        rows = fair_rows(progress.results_of(key) for key in keys if key not in progress.failures)
+        return compare_rows([changed(row, is_within=within.get(row.label, True)) for row in rows])
 
     def _best(self, table: RungResult) -> Best:
         """Return the winner with the command and the library call that use it."""
-        row = best_of(table)
+        row = best_candidate(table)
         return Best(
             **{key: row[key] for key in ("label", "strategy", "options", "codec", "guarantee", "iteration_s")},
             **{key: row[key] for key in ("versus_reference", "versus_reference_interval95", "lost", "lost_interval95")},
             judged_by=table.judged_by,
             margin=table.margin,
-            command=command_for(self._chosen(row.label)),
+            command=command_for(self._recipe_of(row.label)),
             library=library_call(row.label, self.recipe.comm),
         )
 
-    def _chosen(self, label: str) -> Recipe:
+    def _recipe_of(self, label: str) -> Recipe:
         return self.recipe.replace({"strategy": label, "codec": "fp32", "strategies": []})
 
 
 def rung_recipe(recipe: Recipe, rung: Rung, *, is_last: bool) -> Recipe:
     """Return the recipe of a rung; early rungs skip measurements that only the last one reports."""
-    quiet: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
-    quiet |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
+    changes: Changes = {"train.eval_every": 0, "train.checkpoint_every": 0, "train.log_every": 0}
+    changes |= {"measure.target_accuracy": None, "measure.profile": "", "train.iterations": rung.steps}
     if not is_last:
-        quiet |= {"measure.spans": False, "measure.sample_hz": 0.0}
-    return recipe.replace(quiet)
+        changes |= {"measure.spans": False, "measure.sample_hz": 0.0}
+    return recipe.replace(changes)
 
 
-def _key(rung: Rung, label: str) -> str:
+def _cell_key(rung: Rung, label: str) -> str:
     return f"rung {rung.number}: {label}"
-
-
-def _is_begun(rung: Rung, labels: Iterable[str], progress: Progress) -> bool:
-    return any(progress.of(_key(rung, label)) for label in labels)
-
-
-def _plain(space: Space) -> Json:
-    return {name: list(values) for name, values in dataclasses.asdict(space).items()}

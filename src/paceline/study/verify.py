@@ -1,4 +1,4 @@
-"""The verify command: compare every strategy with the oracle, in float64."""
+"""The verify command: prove that strategies meet their guarantees, by training next to the oracle in float64."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from paceline.results.commands import Certified, ReplicaReport
 from paceline.results.value import Json
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.strategies.capabilities import servers_of
-from paceline.study.entries import make_entry, reason_against
-from paceline.study.judges import Seen, judge, steps_to_see
+from paceline.study.entries import make_entry, reason_against_comm
+from paceline.study.judges import Reports, judge, steps_to_judge
 from paceline.study.verify_replicas import replica_job
 from paceline.train.context import ignore_event
 from paceline.train.job import serve_job
@@ -42,7 +42,7 @@ SAMPLES, BATCH = 17, 7
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the certificate."""
+    """One row of the certificate: a strategy on a model with a number of workers."""
 
     strategy: str
     world_size: int
@@ -53,10 +53,10 @@ def cases(
     names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch", num_nodes: int = 1
 ) -> list[Case]:
     """Return the cases to verify; without names, every strategy that the comm supports."""
-    reason = reason_against(comm, num_nodes)
+    reason = reason_against_comm(comm, num_nodes)
     if reason:
-        raise UsageError(f"comm {comm!r} cannot be used here: {reason}")
-    names = list(names) or [name for name in available_strategies() if name not in not_carried(comm)]
+        raise UsageError(f"comm {comm!r} cannot be used here: {reason}; use another --comm")
+    names = list(names) or [name for name in available_strategies() if name not in unsupported_strategies(comm)]
     for name in names:
         for model in models:
             for size in world_sizes:
@@ -64,7 +64,7 @@ def cases(
     return [Case(name, size, model) for model in models for size in world_sizes for name in names]
 
 
-def not_carried(comm: str) -> dict[str, str]:
+def unsupported_strategies(comm: str) -> dict[str, str]:
     """Return the strategies that a comm does not support, with the reasons."""
     reasons = {name: cls.unsupported(comms.get(comm)) for name, cls in available_strategies().items()}
     return {name: reason for name, reason in reasons.items() if reason}
@@ -95,15 +95,10 @@ def verify(
 
 
 def _recipe(model: str, world_size: int, optimizer: str) -> Recipe:
-    known = {"model.name": model, "data.name": DATA.get(model, "synthetic:3x32x32x10")}
-    shape = {
-        "data.train_samples": SAMPLES,
-        "data.test_samples": 4,
-        "train.batch_size": BATCH,
-        "train.precision": "fp64",
-    }
-    length = {"workers": world_size, "train.iterations": STEPS}
-    return Recipe().replace({**known, **shape, **length, **OPTIMIZERS[optimizer]})
+    changes: Json = {"model.name": model, "data.name": DATA.get(model, "synthetic:3x32x32x10"), "workers": world_size}
+    changes |= {"data.train_samples": SAMPLES, "data.test_samples": 4, "train.batch_size": BATCH}
+    changes |= {"train.precision": "fp64", "train.iterations": STEPS}
+    return Recipe().replace({**changes, **OPTIMIZERS[optimizer]})
 
 
 def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
@@ -126,9 +121,9 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
     guarantee = strategy.guarantee
     num_servers = servers_of(strategy, case.world_size)
     # Replicas that differ between synchronisations are compared with their mean instead of with the oracle.
-    is_apart = guarantee is Guarantee.PARTIAL or (guarantee is Guarantee.PERIODIC and not num_servers)
-    num_steps = max(STEPS, steps_to_see(strategy, case.world_size)) if is_apart else STEPS
-    seen: Seen = {}
+    compares_with_mean = guarantee is Guarantee.PARTIAL or (guarantee is Guarantee.PERIODIC and not num_servers)
+    num_steps = max(STEPS, steps_to_judge(strategy, case.world_size)) if compares_with_mean else STEPS
+    reports: Reports = {}
     for optimizer in OPTIMIZERS if guarantee is not Guarantee.LOSSY else ["sgd"]:  # Adam amplifies rounding errors
         recipe = _recipe(case.model, case.world_size, optimizer).replace({"train.iterations": num_steps})
         task = Task(
@@ -136,19 +131,19 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
             {
                 "recipe": recipe,
                 "strategy": case.strategy,
-                "oracle": "" if is_apart else f"{folder}/{optimizer}",
+                "oracle": "" if compares_with_mean else f"{folder}/{optimizer}",
                 # Comparison with the oracle needs no digests.
                 "has_digests": guarantee not in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE),
-                "has_distances": is_apart,
+                "has_distances": compares_with_mean,
             },
             num_workers=case.world_size,
             num_servers=num_servers,
             serve=serve_job,
             comm=comm,
         )
-        seen[optimizer] = received(launcher.run(task, ignore_event), ReplicaReport)
-    verdict = judge(strategy, case.world_size, seen, spread)
-    bytes_equal = all(worker.counted == worker.predicted for run in seen.values() for worker in run)
+        reports[optimizer] = received(launcher.run(task, ignore_event), ReplicaReport)
+    verdict = judge(strategy, case.world_size, reports, spread)
+    bytes_equal = all(worker.counted == worker.predicted for run in reports.values() for worker in run)
     return Certified(
         strategy=case.strategy,
         world_size=case.world_size,
@@ -159,10 +154,10 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
         max_relative_error=verdict.error,
         tolerance=verdict.tolerance,
         # A strategy without a guarantee cannot pass.
-        passed=verdict.kept and bytes_equal and verdict.has_promise,
-        meets_guarantee=verdict.kept and bytes_equal,
+        passed=verdict.is_met and bytes_equal and verdict.has_guarantee,
+        meets_guarantee=verdict.is_met and bytes_equal,
         bytes_as_predicted=bytes_equal,
         first_divergence=verdict.first_divergence,
-        optimizers=list(seen),
+        optimizers=list(reports),
         steps=num_steps,
     )

@@ -16,7 +16,7 @@ from paceline.results.commands import ReplicaReport, ReplicaStep, Traffic
 from paceline.results.value import changed
 from paceline.strategies.capabilities import metrics_of
 from paceline.strategies.weights import new_vector, pack
-from paceline.study.judges import or_infinite
+from paceline.study.judges import missing_as_infinite
 from paceline.train.context import Context
 from paceline.train.job import make_trainer
 from paceline.train.replicas import parameter_digest
@@ -40,7 +40,7 @@ def replica_job(
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
     comm.counter.clear()
-    expected = _Expected(oracle, trainer) if oracle else None
+    oracle_files = _OracleFiles(oracle, trainer) if oracle else None
     drift = _Drift(trainer) if has_distances else None
 
     def digest() -> str:
@@ -52,18 +52,18 @@ def replica_job(
     predicted: list[Traffic] = []
 
     def inspect(step: int) -> None:
-        counted.append(_plain(comm.counter))
+        counted.append(_traffic_of(comm.counter))
         operations = trainer.strategy.traffic(trainer.worker.specs, comm.rank, comm.world_size, step)
-        predicted.append(_plain(Counter.of(operations)))
+        predicted.append(_traffic_of(Counter.of(operations)))
         comm.counter.clear()
         row = ReplicaStep(step=step, digest=digest())
-        row = expected.compare(str(step), row) if expected is not None else row
+        row = oracle_files.compare(str(step), row) if oracle_files is not None else row
         steps.append(drift.measure(row) if drift is not None else row)
 
     trainer.run(inspect)
     trainer.strategy.finish()
     final = ReplicaStep(step=len(steps), digest=digest())
-    final = expected.compare("final", final) if expected is not None else final
+    final = oracle_files.compare("final", final) if oracle_files is not None else final
     return ReplicaReport(
         rank=context.rank,
         steps=steps,
@@ -76,8 +76,8 @@ def replica_job(
     )
 
 
-class _Expected:
-    """The oracle's parameters, read from files."""
+class _OracleFiles:
+    """Parameters of the oracle, read from files, that the replica is compared with."""
 
     def __init__(self, prefix: str, trainer: Trainer) -> None:
         self._prefix = prefix
@@ -89,14 +89,16 @@ class _Expected:
         expected = self._load(name)
         if not expected:
             return row
-        off = {n: float((self._parameters[n].detach() - expected[n]).square().sum()) for n in expected}
-        length = {n: float(expected[n].square().sum()) for n in expected}
-        total = sum(off.values())
+        squared_errors = {n: float((self._parameters[n].detach() - expected[n]).square().sum()) for n in expected}
+        squared_norms = {n: float(expected[n].square().sum()) for n in expected}
+        total = sum(squared_errors.values())
         path = sum(float((expected[n] - start).square().sum()) for n, start in self._start.items())
         return changed(
             row,
-            relative_error=(total / sum(length.values())) ** 0.5,
-            tensor=max(off, key=lambda n: or_infinite(off[n] / (length[n] or 1.0))),
+            relative_error=(total / sum(squared_norms.values())) ** 0.5,
+            tensor=max(
+                squared_errors, key=lambda n: missing_as_infinite(squared_errors[n] / (squared_norms[n] or 1.0))
+            ),
             relative_to_path=(total / path) ** 0.5 if self._start else None,
         )
 
@@ -106,7 +108,7 @@ class _Expected:
 
 
 class _Drift:
-    """Distance of a replica from the mean of all replicas, and the norm of the longest optimiser update."""
+    """Distance of a replica from the mean of all replicas, and norm of the longest optimiser update so far."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._comm, self._parameters = trainer.context.comm, trainer.worker.parameters
@@ -131,5 +133,5 @@ class _Drift:
         self._longest = max(self._longest, float(torch.linalg.vector_norm(self._own - self._before)))
 
 
-def _plain(counter: Counter) -> Traffic:
+def _traffic_of(counter: Counter) -> Traffic:
     return sorted((op, -1 if peer is None else peer, nbytes) for (op, peer), nbytes in counter.nbytes.items())

@@ -14,7 +14,7 @@ from paceline.present.rows import shown
 from paceline.present.styles import REFERENCES, Style, styles_of
 from paceline.results import Row, Scaling
 from paceline.study.entries import ONE_WORKER
-from paceline.study.scale_analysis import STRONG, WEAK, lines_of, modes_of, reference_of
+from paceline.study.scale_analysis import STRONG, WEAK, modes_of, reference_of, rows_by_strategy
 
 Rows = Sequence[Row]
 
@@ -219,7 +219,7 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
     """Add a line per strategy; every line starts at the measurement of one worker."""
-    reference, lines = reference_of(results, mode), lines_of(results, mode)
+    reference, lines = reference_of(results, mode), rows_by_strategy(results, mode)
     for index, (label, style) in enumerate(zip(labels_of(results), line_styles(results), strict=False)):
         rows = ([reference] if reference is not None else []) + lines.get(label, [])
         pairs = [(row, value) for row in rows if (value := quantity.value(row)) is not None]

@@ -21,7 +21,7 @@ from paceline.present.numbers import DASH, accuracy, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import DASHES, PALETTE, SYMBOLS
 from paceline.results import Point
-from paceline.study.sweep_points import short_key, value_text
+from paceline.study.sweep_axes import short_key, value_text
 
 LOG_RATIO = 8  # largest over smallest value, from which an axis is logarithmic
 COLOURS = ((0.0, "#F7E8A4"), (0.5, "#5AB4AC"), (1.0, "#01665E"))

@@ -30,7 +30,7 @@ from paceline.present.page_content import PageContent
 from paceline.present.scaling_findings import TITLES, batch_words, findings
 from paceline.results import Row
 from paceline.results.study import ScaleResult
-from paceline.study.scale_analysis import best_of, lines_of, modes_of, reference_of
+from paceline.study.scale_analysis import best_point, modes_of, reference_of, rows_by_strategy
 
 TERMINAL, MARKDOWN, NOTEBOOK, HTML = Visibility.TERMINAL, Visibility.MARKDOWN, Visibility.NOTEBOOK, Visibility.HTML
 
@@ -54,7 +54,7 @@ class ScalePresenter(Presenter):
         )
 
     def best(self, rows: Sequence[Row]) -> Row:
-        return best_of(rows)
+        return best_point(rows)
 
 
 def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
@@ -84,7 +84,7 @@ def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
 def tiles(rows: Sequence[Row]) -> list[Tile]:
     """Figures of the point with the most throughput in the first mode."""
     mode = modes_of(rows)[0]
-    best = best_of([row for row in rows if row.point and row.point["mode"] == mode])
+    best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
     found = [Tile("Time per iteration", duration(best.iteration_s.mean), where)]
     found.append(Tile("Samples per second", whole(best.samples_per_s), "of all workers together"))
@@ -100,7 +100,9 @@ def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
     """One worker, then strategy by strategy, from few workers to many."""
     rows = study.results
     reference = reference_of(rows, mode)
-    shown = ([reference] if reference is not None else []) + [r for line in lines_of(rows, mode).values() for r in line]
+    shown = ([reference] if reference is not None else []) + [
+        r for line in rows_by_strategy(rows, mode).values() for r in line
+    ]
     return Table(
         id=f"points-{mode}",
         title=f"{TITLES[mode]}: {batch_words(study.modes, mode)}.",

@@ -25,7 +25,7 @@ from paceline.present.page_content import PageContent
 from paceline.present.rows import ShownRow
 from paceline.results import Failure, Row
 from paceline.results.study import SweepResult
-from paceline.study.sweep_points import BATCH_KEYS, short_key, value_text
+from paceline.study.sweep_axes import BATCH_KEYS, short_key, value_text
 
 
 class SweepPresenter(Presenter):

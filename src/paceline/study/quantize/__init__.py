@@ -1,6 +1,6 @@
 """The quantize study: convert a trained model to int8 and measure every stage."""
 
 from paceline.study.quantize.quantize import quantize
-from paceline.study.quantize.source import Loaded, QuantizeOptions, find_source, load_source
+from paceline.study.quantize.source import LoadedModel, QuantizeOptions, find_source, load_source
 
-__all__ = ["Loaded", "QuantizeOptions", "find_source", "load_source", "quantize"]
+__all__ = ["LoadedModel", "QuantizeOptions", "find_source", "load_source", "quantize"]

@@ -14,8 +14,7 @@ from paceline.quantize.graph import Graph
 from paceline.quantize.onnx_model import OnnxModel, version
 from paceline.quantize.quantized import Quantized
 from paceline.results.quantize import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Deployed, Latency, RunnerSpeedup
-from paceline.study.quantize.scoring import Predict
-from paceline.study.quantize.stages import Judge
+from paceline.study.quantize.stages import Evaluator, Predict
 
 FLOAT_FILE, INT8_FILE = "model-fp32.onnx", "model-int8.onnx"
 FLOAT_RUNNER, INT8_RUNNER = "ONNX Runtime fp32", "ONNX Runtime int8"
@@ -23,22 +22,28 @@ BATCHES = (1, 32)
 WARMUP, ROUNDS = 5, 40
 
 
-def deploy(judge: Judge, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path) -> Deployed:
+def deploy(
+    evaluator: Evaluator, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
+) -> Deployed:
     """Write both files, evaluate them, and measure latency; `graph` is that of the float model."""
     from paceline.quantize.onnx_model import write_onnx
 
     shape, threads = tuple(images.shape[1:]), torch.get_num_threads()
-    plain = OnnxModel(write_onnx(folder / FLOAT_FILE, graph, shape), threads=threads)
-    small = OnnxModel(write_onnx(folder / INT8_FILE, graph, shape, integers), threads=threads)
-    judge.stage(ONNX_FLOAT, FLOAT_RUNNER, plain.scores)
-    answered = judge.stage(ONNX_INT8, INT8_RUNNER, small.scores)
-    ours = judge.scores.get(TUNED) or judge.scores.get(INTEGER)
+    float_model = OnnxModel(write_onnx(folder / FLOAT_FILE, graph, shape), threads=threads)
+    int8_model = OnnxModel(write_onnx(folder / INT8_FILE, graph, shape, integers), threads=threads)
+    evaluator.stage(ONNX_FLOAT, FLOAT_RUNNER, float_model.scores)
+    onnx_scores = evaluator.stage(ONNX_INT8, INT8_RUNNER, int8_model.scores)
+    integer_scores = evaluator.scores.get(TUNED) or evaluator.scores.get(INTEGER)
     float_bytes, int8_bytes = ((folder / name).stat().st_size for name in (FLOAT_FILE, INT8_FILE))
-    runners: dict[str, Predict] = {"torch fp32": model, FLOAT_RUNNER: plain.scores, INT8_RUNNER: small.scores}
-    times = {size: take_times(runners, _batch_of(images, size)) for size in BATCHES}
+    runners: dict[str, Predict] = {
+        "torch fp32": model,
+        FLOAT_RUNNER: float_model.scores,
+        INT8_RUNNER: int8_model.scores,
+    }
+    times = {size: measure_times(runners, _batch_of(images, size)) for size in BATCHES}
     return Deployed(
         onnxruntime=version(),
-        agreement_with_integer=None if ours is None else answered.agreement(ours),
+        agreement_with_integer=None if integer_scores is None else onnx_scores.agreement(integer_scores),
         fp32_bytes=float_bytes,
         int8_bytes=int8_bytes,
         size_ratio=int8_bytes / float_bytes,
@@ -53,7 +58,7 @@ def _batch_of(images: Tensor, size: int) -> Tensor:
 
 
 @torch.no_grad()
-def take_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
+def measure_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
     """Measure seconds per batch, all runners in turn, so that noise affects all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in runners}
     for round_ in range(WARMUP + ROUNDS):

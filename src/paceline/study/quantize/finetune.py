@@ -21,14 +21,14 @@ from paceline.results.quantize import Finetuned
 from paceline.results.value import Json
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
-from paceline.study.quantize.scoring import floats_of
 from paceline.study.quantize.source import ModelSource, load_source
+from paceline.study.quantize.stages import float_batch
 from paceline.train.context import Context, ignore_event
 from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
 from paceline.train.trainer import Trainer
 
-Plain = dict[str, Json]  # grids by tensor, as plain values for the workers
+GridValues = dict[str, Json]  # grids by tensor, as plain values for the workers
 
 
 def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
@@ -94,7 +94,7 @@ def finetune_job(
     recipe: Recipe,
     strategy: str,
     source: ModelSource,
-    grids: Plain,
+    grids: GridValues,
     per_channel: bool,
     checkpoint: str,
 ) -> Json:
@@ -119,7 +119,7 @@ def serve_finetune(
     recipe: Recipe,
     strategy: str,
     source: ModelSource,
-    grids: Plain,
+    grids: GridValues,
     per_channel: bool,
     checkpoint: str,
 ) -> None:
@@ -129,10 +129,10 @@ def serve_finetune(
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
 
 
-def _build(recipe: Recipe, source: ModelSource, grids: Plain, *, per_channel: bool) -> tuple[Data, Simulated]:
+def _build(recipe: Recipe, source: ModelSource, grids: GridValues, *, per_channel: bool) -> tuple[Data, Simulated]:
     """Build the fake-quantized network, and load the training data with the recipe's augmentation."""
     loaded = load_source(source)
-    example, _ = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
+    example, _ = float_batch(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     known = {name: Grid(**values) for name, values in grids.items()}
     rounding = Rounding(per_channel=per_channel, grids=known, biases=True)
     return load_data(recipe.data, seed=recipe.seed), Simulated(trace(loaded.model, example), rounding)

@@ -1,4 +1,4 @@
-"""Run a quantization: evaluate every stage, write the files, and store the study."""
+"""The quantize study: evaluate every stage of a quantization, write its files, and store the study."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
 from paceline.study.quantize.finetune import diverged, finetune
 from paceline.study.quantize.histograms import activation_pictures, weight_pictures
-from paceline.study.quantize.scoring import calibration_batches, confusion, floats_of
-from paceline.study.quantize.source import Loaded, QuantizeOptions
+from paceline.study.quantize.source import LoadedModel, QuantizeOptions
 from paceline.study.quantize.stages import (
     Calibrated,
-    Judge,
+    Evaluator,
     StageListener,
     activation_stages,
-    best_of,
+    calibration_batches,
+    closest_calibration,
+    confusion,
+    float_batch,
     integer_stages,
     tuned_stage,
     weight_stages,
@@ -54,21 +56,23 @@ class FineTuning:
 
     recipe: Recipe
     entry: Entry
-    launched: Callable[[], AbstractContextManager[WorkerPool]]
+    launch: Callable[[], AbstractContextManager[WorkerPool]]
 
 
-def prepare(loaded: Loaded, request: QuantizeOptions) -> Graph:
+def trace_model(loaded: LoadedModel, request: QuantizeOptions) -> Graph:
     """Trace the model; raise UsageError if it cannot be quantized."""
-    example, target = floats_of(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
+    example, target = float_batch(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     if not isinstance(example, Tensor):
         raise UsageError(
-            f"data {loaded.recipe.data.name!r} has inputs of several tensors; only single tensors are quantized"
+            f"data {loaded.recipe.data.name!r} has inputs of several tensors; "
+            "only models with one input tensor can be quantized"
         )
     _try_once(loaded, example, target)
     graph = trace(loaded.model, example)
     if not graph.layers:
         raise UsageError(
-            f"model {loaded.recipe.model.name!r} has no convolution or linear layer that could be quantized"
+            f"model {loaded.recipe.model.name!r} has no convolution or linear layer that could be quantized; "
+            "use another model"
         )
     if graph.left_in_float and not request.keep_float:
         raise UsageError(
@@ -79,7 +83,7 @@ def prepare(loaded: Loaded, request: QuantizeOptions) -> Graph:
 
 
 @torch.no_grad()
-def _try_once(loaded: Loaded, example: Tensor, target: Any) -> None:
+def _try_once(loaded: LoadedModel, example: Tensor, target: Any) -> None:
     """Evaluate the loss of one small batch; raise UsageError if model, loss and data do not fit."""
     recipe = loaded.recipe
     try:
@@ -94,7 +98,7 @@ def _try_once(loaded: Loaded, example: Tensor, target: Any) -> None:
 
 
 def quantize(
-    loaded: Loaded,
+    loaded: LoadedModel,
     request: QuantizeOptions,
     *,
     out: Path,
@@ -103,7 +107,7 @@ def quantize(
     tuning: FineTuning | None = None,
 ) -> tuple[Quantization, Path]:
     """Run every stage; return the study and its folder. The folder is deleted if a stage fails."""
-    graph = prepare(loaded, request)
+    graph = trace_model(loaded, request)
     if request.onnx and graph.left_in_float:
         left = named(graph.left_in_float)
         raise UsageError(f"no ONNX file can be written with {left} left in float; remove --onnx and -o")
@@ -112,7 +116,7 @@ def quantize(
         check_models([tuning.entry], [TensorSpec.of(parameter) for parameter in parameters])
     folder = Folder(out, timestamped(f"quantize-{without_timestamp(loaded.source.name)}"))
     try:
-        study = _Work(loaded, request, graph, folder, listener).run(tuning)
+        study = _QuantizationRun(loaded, request, graph, folder, listener).run(tuning)
     except BaseException:
         folder.discard()
         raise
@@ -123,7 +127,7 @@ def quantize(
 
 
 def _copy(file: Path, output: Path) -> None:
-    """Copy a file atomically."""
+    """Copy the int8 file to where the user asked for it, atomically."""
     temporary = output.with_name(f".{output.name}.part")
     try:
         with disk_errors(output):
@@ -133,36 +137,36 @@ def _copy(file: Path, output: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-class _Work:
-    """State of a running quantization: the judge of its stages and the calibration images."""
+class _QuantizationRun:
+    """One execution of a quantization, with the evaluator of its stages and the calibration images."""
 
     def __init__(
-        self, loaded: Loaded, request: QuantizeOptions, graph: Graph, folder: Folder, listener: StageListener
+        self, loaded: LoadedModel, request: QuantizeOptions, graph: Graph, folder: Folder, listener: StageListener
     ) -> None:
         self._loaded, self._request, self._graph, self._folder = loaded, request, graph, folder
-        self._judge = Judge(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
+        self._evaluator = Evaluator(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
         self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
         self._num_samples = min(request.samples, len(loaded.data.train))
         self._images = torch.cat(list(self._batches()))[:200]  # for distances and noise, not for accuracy
 
     def run(self, tuning: FineTuning | None) -> Quantization:
-        started, stamp, facts = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
-        loaded, request, graph, judge = self._loaded, self._request, self._graph, self._judge
+        started, stamp, machine = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
+        loaded, request, graph, evaluator = self._loaded, self._request, self._graph, self._evaluator
         per_channel = request.per_channel
-        judge.stage(FLOAT, "float", loaded.model)
-        weight_stages(judge, graph)
+        evaluator.stage(FLOAT, "float", loaded.model)
+        weight_stages(evaluator, graph)
         histograms = observe(graph, self._batches)
         calibrated = activation_stages(
-            judge, graph, histograms, request.calibrations(), per_channel=per_channel, images=self._images
+            evaluator, graph, histograms, request.calibrations(), per_channel=per_channel, images=self._images
         )
-        chosen = best_of(calibrated)
-        model = integer_stages(judge, graph, chosen, per_channel=per_channel)
+        chosen = closest_calibration(calibrated)
+        model = integer_stages(evaluator, graph, chosen, per_channel=per_channel)
         finetuned = None
         if tuning is not None:
             model, finetuned = self._tune(tuning, chosen)
         deployed, deployed_reason = self._deploy(model)
         save_weights(tensors_of(model), self._folder.path / INTEGERS_FILE, {"model": loaded.recipe.model.name})
-        last = judge.scores.get(TUNED) or judge.scores.get(INTEGER) or next(reversed(judge.scores.values()))
+        last = evaluator.scores.get(TUNED) or evaluator.scores.get(INTEGER) or next(reversed(evaluator.scores.values()))
         return Quantization(
             schema=SCHEMA,
             kind="study",
@@ -172,12 +176,12 @@ class _Work:
             status=DONE,
             source=loaded.source.name,
             recipe=loaded.recipe.to_dict(),
-            environment=facts,
+            environment=machine,
             request=request.stored(),
             num_test_samples=len(loaded.data.test),
             num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
             left_in_float=[LeftInFloat(name=op.name, what=op.what) for op in graph.left_in_float],
-            stages=judge.rows,
+            stages=evaluator.rows,
             chosen_calibration=chosen.calibration.method,
             distances={one.calibration.method: one.distance for one in calibrated},
             num_calibration_samples=self._num_samples,
@@ -188,7 +192,7 @@ class _Work:
             ),
             deployed=deployed,
             deployed_reason=deployed_reason,
-            confusion=confusion(judge.scores[FLOAT], last, loaded.data.num_classes),
+            confusion=confusion(evaluator.scores[FLOAT], last, loaded.data.num_classes),
             sizes=Sizes(float_bytes=_float_bytes(graph), int8_bytes=model.weight_bytes),
             wall_s=time.perf_counter() - started,
         )
@@ -196,7 +200,7 @@ class _Work:
     def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuned]:
         """Fine-tune the weights on the grids that calibration chose."""
         per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
-        with tuning.launched() as launcher:
+        with tuning.launch() as launcher:
             graph, finetuned = finetune(
                 launcher,
                 self._loaded.source,
@@ -208,7 +212,7 @@ class _Work:
                 file=file,
             )
         try:
-            model = tuned_stage(self._judge, graph, chosen, per_channel=per_channel)
+            model = tuned_stage(self._evaluator, graph, chosen, per_channel=per_channel)
         except PacelineError as error:  # finite weights that overflow the integer ranges
             raise diverged(str(error), tuning.recipe) from error
         return model, finetuned
@@ -220,8 +224,8 @@ class _Work:
             return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not requested"
         if self._graph.left_in_float:
             return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
-        images, _ = floats_of(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))
-        return deploy(self._judge, self._loaded.model, self._graph, model, images, self._folder.path), ""
+        images, _ = float_batch(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))
+        return deploy(self._evaluator, self._loaded.model, self._graph, model, images, self._folder.path), ""
 
 
 def _float_bytes(graph: Graph) -> int:

@@ -28,6 +28,8 @@ PERCENTILE = 99.99
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
+    """Options of a quantization, validated at construction."""
+
     calibration: str = AUTO  # methods separated by commas; auto tries all and keeps the best
     symmetric: bool = False
     percentile: float = PERCENTILE
@@ -39,7 +41,7 @@ class QuantizeOptions:
 
     def __post_init__(self) -> None:
         if self.samples < 1:
-            raise UsageError(f"--samples {self.samples}: the calibration set is empty; use at least one sample")
+            raise UsageError(f"--samples {self.samples} leaves nothing to calibrate with; use at least one sample")
         if self.finetune < 0:
             raise UsageError(f"--finetune must be a number of steps, not {self.finetune}")
         methods = {calibration.method for calibration in self.calibrations()}  # raises UsageError for unknown methods
@@ -92,7 +94,9 @@ class ModelSource:
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedModel:
+    """A trained model with its data and the checkpoint that it comes from."""
+
     source: ModelSource
     model: nn.Module  # in evaluation mode
     data: Data  # not augmented
@@ -106,7 +110,7 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
     """Find a run by name, folder or `last`, or a checkpoint file; apply `changes` to its recipe."""
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
-        return _of_file(path, changes)
+        return _source_of_file(path, changes)
     stored = find(target, runs)
     if isinstance(stored.content, Quantization):
         stored = _quantized_run(stored, stored.content.source, runs)
@@ -115,7 +119,7 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
         raise UsageError(f"{target!r} is a study of several runs; name one of them, in {str(folder / 'runs')!r}")
     checkpoint = folder / FINAL
     if not checkpoint.is_file():
-        raise UsageError(f"run {folder.name!r} has no {FINAL}: it is {stored.status}")
+        raise UsageError(f"run {folder.name!r} has no {FINAL}, because it is {stored.status}; name a completed run")
     return ModelSource(folder.name, _recipe_in(folder).replace(changes), checkpoint)
 
 
@@ -129,9 +133,9 @@ def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
         ) from None
 
 
-def _of_file(path: Path, changes: Mapping[str, Any]) -> ModelSource:
+def _source_of_file(path: Path, changes: Mapping[str, Any]) -> ModelSource:
     if not path.is_file():
-        raise UsageError(f"there is no checkpoint {str(path)!r}")
+        raise UsageError(f"there is no checkpoint {str(path)!r}; name a run or a .safetensors file")
     folder = path.resolve().parent.parent
     if (folder / "recipe.toml").is_file() and path.resolve().parent.name == FINAL.parent.name:
         return ModelSource(f"{folder.name}-{path.stem}", _recipe_in(folder).replace(changes), path)
@@ -159,7 +163,7 @@ def _metadata(path: Path) -> dict[str, str]:
         raise UsageError(f"checkpoint {path.name!r} cannot be read: {error}") from None
 
 
-def load_source(source: ModelSource) -> Loaded:
+def load_source(source: ModelSource) -> LoadedModel:
     """Load model, weights and data; raise UsageError if the weights do not fit or are not finite."""
     recipe = source.recipe
     if recipe.train.batchnorm == "off":
@@ -169,24 +173,24 @@ def load_source(source: ModelSource) -> Loaded:
     metadata = _metadata(source.checkpoint)
     data = load_data(recipe.replace({"data.augment": False}).data, seed=recipe.seed)
     if len(data.train) == 0:
-        raise UsageError(f"data {recipe.data.name!r} has no training samples: the calibration set is empty")
+        raise UsageError(f"data {recipe.data.name!r} has no training samples to calibrate with; use other data")
     if len(data.test) == 0:
-        raise UsageError(f"data {recipe.data.name!r} has no test samples")
+        raise UsageError(f"data {recipe.data.name!r} has no test samples to evaluate with; use other data")
     torch.manual_seed(recipe.seed)
     model = build_model(recipe.model.name, data)
     state = load_file(source.checkpoint)
     reason = _misfit(model, state)
     if reason:
-        of = f", of model {metadata['model']!r}," if metadata.get("model") else ""
+        trained_model = f", of model {metadata['model']!r}," if metadata.get("model") else ""
         raise UsageError(
-            f"checkpoint {source.checkpoint.name!r}{of} does not fit model {recipe.model.name!r} on data "
+            f"checkpoint {source.checkpoint.name!r}{trained_model} does not fit model {recipe.model.name!r} on data "
             f"{recipe.data.name!r}: {reason}"
         )
     for name, tensor in state.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UsageError(f"weights are not finite: {name!r} holds NaN or infinity; its training diverged")
+            raise UsageError(f"weights are not finite: {name!r} holds NaN or infinity; use a run that did not diverge")
     model.load_state_dict(state)
-    return Loaded(source, model.float().eval(), data)
+    return LoadedModel(source, model.float().eval(), data)
 
 
 def _misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:

@@ -1,16 +1,16 @@
-"""Stages of a quantization, from float to integers only, each evaluated on the test set."""
+"""Stages of a quantization, from float to integers only, and the evaluation of each on the test set."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.data.base import Dataset
+from paceline.data.base import Batch, Dataset
 from paceline.quantize.calibration import Calibration, Histogram, grids_for
 from paceline.quantize.fake_quant import Rounding, Simulated
 from paceline.quantize.graph import Graph
@@ -18,8 +18,80 @@ from paceline.quantize.grid import Grid
 from paceline.quantize.integer import integer_network
 from paceline.quantize.quantized import Quantized, quantized
 from paceline.results.quantize import ACTIVATIONS, BIASES, FLOAT, INTEGER, PER_CHANNEL, PER_TENSOR, TUNED, Stage
-from paceline.study.quantize.scoring import ModelScore, Predict, score
 from paceline.train.step import Objective
+
+BATCH = 100
+MOST_CLASSES = 100
+Predict = Callable[[Tensor], Tensor]  # images to scores
+
+
+@dataclass(frozen=True, eq=False)
+class ModelScore:
+    """Loss, accuracy and predictions of a model, float or integer, on a data set."""
+
+    loss: float
+    accuracy: float | None
+    answers: Tensor  # predicted class of every sample, int64; empty if the model is no classifier
+
+    def agreement(self, other: ModelScore) -> float | None:
+        """Return the share of samples with the same prediction; None if there are none to compare."""
+        if not len(self.answers) or len(self.answers) != len(other.answers):
+            return None
+        return float((self.answers == other.answers).double().mean())
+
+
+def float_batch(data: Dataset, indices: Tensor) -> Batch:
+    """Return a batch with floating-point inputs converted to float32."""
+    inputs, target = data.batch(indices, 0)
+    is_float = isinstance(inputs, Tensor) and inputs.is_floating_point()
+    return (inputs.float() if is_float else inputs), target
+
+
+@torch.no_grad()
+def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> ModelScore:
+    """Evaluate a model on a data set; call `on_batch` with the number of samples done."""
+    loss, right, answers, samples = 0.0, 0, 0, 0
+    classes: list[Tensor] = []
+    for indices in torch.arange(len(data)).split(BATCH):
+        images, target = float_batch(data, indices)
+        output = predict(images)
+        loss += float(objective.loss(output, target)) * len(indices)
+        correct = objective.correct(output, target)
+        if correct is not None:
+            right, answers = right + correct[0], answers + correct[1]
+        if objective.count_correct is not None and output.dim() == 2:
+            classes.append(output.argmax(1))
+        samples += len(indices)
+        on_batch(samples)
+    predicted = torch.cat(classes) if classes else torch.empty(0, dtype=torch.int64)
+    return ModelScore(loss / samples, right / answers if answers else None, predicted)
+
+
+def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[[], Iterator[Tensor]]:
+    """Return a function that yields the same random training images in batches on every call."""
+    generator = torch.Generator().manual_seed(seed)
+    indices = torch.randperm(len(data), generator=generator)[:num_samples]
+
+    def batches() -> Iterator[Tensor]:
+        for part in indices.split(BATCH):
+            yield float_batch(data, part)[0]
+
+    return batches
+
+
+def confusion(first: ModelScore, second: ModelScore, num_classes: int) -> list[list[int]]:
+    """Return the confusion matrix of two models' predictions; rows are those of the first.
+
+    A model may have more outputs than the data has classes. The matrix is empty above MOST_CLASSES, or if a model is no
+    classifier.
+    """
+    if not len(first.answers):
+        return []
+    size = max(num_classes, *(int(score.answers.max()) + 1 for score in (first, second)))
+    if size > MOST_CLASSES:
+        return []
+    places = first.answers * size + second.answers
+    return torch.bincount(places, minlength=size**2).view(size, size).tolist()
 
 
 def _ignore(*said: Any) -> None:
@@ -28,14 +100,14 @@ def _ignore(*said: Any) -> None:
 
 @dataclass(frozen=True)
 class StageListener:
-    """Progress callbacks of stages."""
+    """Progress callbacks of a quantization."""
 
     stage_moves: Callable[[str, int, int], None] = _ignore  # name of the stage, samples done, total samples
     stage_ends: Callable[[Stage], None] = _ignore
 
 
 @dataclass(eq=False)
-class Judge:
+class Evaluator:
     """Evaluates stages on the test set and collects their rows."""
 
     data: Dataset
@@ -47,33 +119,33 @@ class Judge:
     def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> ModelScore:
         """Evaluate a stage and compare it with the first one, the float model."""
         started = time.perf_counter()
-        found = score(
+        result = score(
             predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))
         )
-        first = self.scores.setdefault(FLOAT, found)
-        change = None if found.accuracy is None or first.accuracy is None else 100 * (found.accuracy - first.accuracy)
+        first = self.scores.setdefault(FLOAT, result)
+        change = None if result.accuracy is None or first.accuracy is None else 100 * (result.accuracy - first.accuracy)
         row = Stage(
             stage=key,
             name=name,
             calibration=calibration,
-            test_loss=found.loss,
-            test_accuracy=found.accuracy,
+            test_loss=result.loss,
+            test_accuracy=result.accuracy,
             change_points=change,
-            agreement=found.agreement(first),
+            agreement=result.agreement(first),
             evaluation_s=time.perf_counter() - started,
         )
         label = f"{key}:{calibration}" if key == ACTIVATIONS else key
-        self.scores[label] = found
+        self.scores[label] = result
         self.rows.append(row)
         self.listener.stage_ends(row)
-        return found
+        return result
 
 
-def weight_stages(judge: Judge, graph: Graph) -> None:
+def weight_stages(evaluator: Evaluator, graph: Graph) -> None:
     """Evaluate int8 weights, with one scale per layer and with one per channel."""
     for key, per_channel in ((PER_TENSOR, False), (PER_CHANNEL, True)):
         model = Simulated(graph, Rounding(per_channel=per_channel))
-        judge.stage(key, f"weights int8, {key.removeprefix('weights-').replace('-', ' ')}", model)
+        evaluator.stage(key, f"weights int8, {key.removeprefix('weights-').replace('-', ' ')}", model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +158,7 @@ class Calibrated:
 
 
 def activation_stages(
-    judge: Judge,
+    evaluator: Evaluator,
     graph: Graph,
     histograms: dict[str, Histogram],
     calibrations: list[Calibration],
@@ -95,14 +167,14 @@ def activation_stages(
     images: Tensor,
 ) -> list[Calibrated]:
     """Evaluate int8 weights and activations with every calibration method."""
-    found = []
+    calibrated = []
     for calibration in calibrations:
         grids = grids_for(histograms, calibration)
         model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids))
         name = f"activations int8, {calibration.method}"
-        judge.stage(ACTIVATIONS, name, model, calibration=calibration.method)
-        found.append(Calibrated(calibration, grids, _distance(graph, model, images)))
-    return found
+        evaluator.stage(ACTIVATIONS, name, model, calibration=calibration.method)
+        calibrated.append(Calibrated(calibration, grids, _distance(graph, model, images)))
+    return calibrated
 
 
 @torch.no_grad()
@@ -112,29 +184,29 @@ def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
     return float(torch.cat(parts).mean())
 
 
-def best_of(calibrated: list[Calibrated]) -> Calibrated:
+def closest_calibration(calibrated: list[Calibrated]) -> Calibrated:
     """Return the method with the smallest distance on training images; the test set is not used to choose."""
     return min(calibrated, key=lambda one: one.distance)
 
 
-def integer_stages(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
+def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """Evaluate int32 biases, then the integer-only network."""
     method = chosen.calibration.method
     model = quantized(graph, chosen.grids, per_channel=per_channel)
     simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
-    judge.stage(BIASES, "biases int32", simulated, calibration=method)
+    evaluator.stage(BIASES, "biases int32", simulated, calibration=method)
     if not graph.left_in_float:
-        judge.stage(INTEGER, "fully integer", integer_network(model).scores, calibration=method)
+        evaluator.stage(INTEGER, "fully integer", integer_network(model).scores, calibration=method)
     return model
 
 
-def tuned_stage(judge: Judge, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
+def tuned_stage(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """Evaluate the fine-tuned weights, in integers only if every operation has an integer form."""
     method = chosen.calibration.method
     model = quantized(graph, chosen.grids, per_channel=per_channel)
     if graph.left_in_float:
         simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
-        judge.stage(TUNED, "fine-tuned, biases int32", simulated, calibration=method)
+        evaluator.stage(TUNED, "fine-tuned, biases int32", simulated, calibration=method)
     else:
-        judge.stage(TUNED, "fine-tuned, fully integer", integer_network(model).scores, calibration=method)
+        evaluator.stage(TUNED, "fine-tuned, fully integer", integer_network(model).scores, calibration=method)
     return model

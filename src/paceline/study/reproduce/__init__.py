@@ -1,7 +1,6 @@
 """The reproduce study: run published experiments and compare the results with the published figures."""
 
-from paceline.study.reproduce.experiment import Experiment, Length, experiment_names, load_experiment
-from paceline.study.reproduce.experiment_plan import ExperimentPlan
+from paceline.study.reproduce.experiment import Experiment, ExperimentPlan, Length, experiment_names, load_experiment
 from paceline.study.reproduce.reproduce import Reproduce
 
 __all__ = ["Experiment", "Length", "ExperimentPlan", "Reproduce", "experiment_names", "load_experiment"]

@@ -1,4 +1,4 @@
-"""Experiments from TOML files of the package: a recipe, its short and full form, and the published tables."""
+"""Published experiments: their TOML files in the package, and the plan of the runs that repeat them on this machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
-from paceline.errors import unknown
-from paceline.recipe import Changes
+import torch
+
+from paceline.data.published import PUBLISHED, PublishedDataset, data_directory
+from paceline.errors import UsageError, unknown
+from paceline.recipe import Changes, Recipe, load_recipe
 from paceline.results.value import Json
+from paceline.study.entries import Entry, make_entries, settle_comm
+from paceline.study.preflight import preflight, reason_against_cluster, without_cluster
 
 Point = Changes  # may contain its own `strategies`
 
@@ -27,7 +33,7 @@ class ExperimentRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedTable:
+class ExperimentTable:
     """A published table with its source and experimental setting."""
 
     source: str
@@ -37,7 +43,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """The short or the full form of an experiment."""
+    """Settings of the short or the full form of an experiment."""
 
     is_whole: bool  # whether training sees as many samples as the published experiment
     data: tuple[str, ...]  # data sets in order of preference; the first available one is used
@@ -51,6 +57,8 @@ class Length:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
+    """A published experiment, as its TOML file describes it."""
+
     name: str
     title: str
     recipe: str
@@ -58,7 +66,7 @@ class Experiment:
     quantities: tuple[str, ...]  # compared quantities; see figures.py
     short: Length
     full: Length
-    published: tuple[PublishedTable, ...]
+    published: tuple[ExperimentTable, ...]
     changes: Mapping[str, Any] = field(default_factory=dict)
     cluster: Mapping[str, Any] = field(default_factory=dict)  # emulated nodes, if this machine supports them
     cluster_note: str = ""  # purpose of the nodes
@@ -102,9 +110,148 @@ def _length(values: Json) -> Length:
     return Length(**values)
 
 
-def _published(values: Json) -> PublishedTable:
+def _published(values: Json) -> ExperimentTable:
     rows = []
     for row in values.pop("rows"):
         named = {key: row.pop(key) for key in ("name", "ours", "point") if key in row}
         rows.append(ExperimentRow(**named, figures=row))
-    return PublishedTable(**values, rows=tuple(rows))
+    return ExperimentTable(**values, rows=tuple(rows))
+
+
+SYNTHETIC = "synthetic:"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One planned point of an experiment: a recipe and its strategies."""
+
+    point: Point
+    recipe: Recipe
+    entries: list[Entry]
+    total_steps: int
+
+
+@dataclass(frozen=True)
+class ExperimentPlan:
+    """The runs that repeat an experiment on this machine."""
+
+    experiment: Experiment
+    length: Length
+    parts: list[Part]
+    compares_accuracy: bool
+    notes: list[str]  # sentences that qualify all figures
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.parts[0].recipe
+
+    @property
+    def num_processes(self) -> int:
+        return max(entry.num_processes for part in self.parts for entry in part.entries)
+
+
+def plan_experiment(
+    experiment: Experiment, *, full: bool = False, data_dir: str = "", device: str = "cpu", on_cluster: bool = True
+) -> ExperimentPlan:
+    """Choose data and emulated nodes that this machine has, and validate every recipe."""
+    length = experiment.length(full=full)
+    data, data_notes = _choose_data(length, data_dir)
+    recipe = _base_recipe(experiment, length, data, data_dir, device)
+    recipe, node_notes = _choose_nodes(experiment, recipe, on_cluster=on_cluster)
+    points, device_notes = _points_with_gpus(length.points, device)
+    parts = _parts(recipe, length, points)
+    is_real = not data.startswith(SYNTHETIC)
+    short = [] if length.is_whole else [_subset_note(experiment, parts[0])]
+    return ExperimentPlan(
+        experiment,
+        length,
+        parts,
+        compares_accuracy=is_real and length.is_whole,
+        notes=[*short, *data_notes, *node_notes, *device_notes],
+    )
+
+
+def _base_recipe(experiment: Experiment, length: Length, data: str, data_dir: str, device: str) -> Recipe:
+    recipe = load_recipe(experiment.recipe)
+    if data != recipe.data.name:
+        recipe = recipe.replace({"data.name": data})
+    recipe = recipe.replace(dict.fromkeys(length.unset))
+    changes: Changes = {**experiment.changes, **length.changes, "device": device, "data.download": False}
+    if data_dir:
+        changes["data.dir"] = data_dir
+    if data.startswith(SYNTHETIC):
+        changes |= length.stand_in
+    recipe = recipe.replace({**changes, "strategies": list(length.strategies)})
+    return recipe.replace({"name": experiment.name, "description": experiment.title})
+
+
+def _choose_data(length: Length, data_dir: str) -> tuple[str, list[str]]:
+    """Return the first available data set, with a note if it is not the published one."""
+    published_name = length.data[0]
+    directory = data_directory(data_dir)
+    for name in length.data:
+        published = PUBLISHED.get(name)
+        if published is None or _is_downloaded(published, directory):
+            break
+    else:
+        raise UsageError(f"none of {', '.join(length.data)} is in {directory}; set the data folder with --data-dir")
+    if name == published_name:
+        return name, []
+    if name.startswith(SYNTHETIC):
+        words = f"synthetic data of the same shape ({name}) is used for times, and accuracy is not compared"
+    else:
+        words = f"{name}, a part of it that comes with the package, is used instead"
+    return name, [f"{published_name} is not in the data folder (--data-dir): {words}."]
+
+
+def _is_downloaded(published: PublishedDataset, directory: Path) -> bool:
+    """Whether all files of a data set, or one of its archives, are in a directory."""
+    whole = any((directory / archive).is_file() for archive in published.archive)
+    return whole or len(published.find(directory)) == len(published.files)
+
+
+def _choose_nodes(experiment: Experiment, recipe: Recipe, *, on_cluster: bool) -> tuple[Recipe, list[str]]:
+    """Use emulated nodes if the experiment has them and this machine supports them, with a note."""
+    if not experiment.cluster:
+        return settle_comm(recipe), []
+    emulated = recipe.replace({f"cluster.{key}": value for key, value in experiment.cluster.items()})
+    note = f", {experiment.cluster_note}" if experiment.cluster_note else ""
+    nodes = f"{emulated.cluster.nodes} emulated nodes ({emulated.cluster}){note}"
+    reason = reason_against_cluster(emulated) if on_cluster else "--no-cluster was given"
+    if not reason:
+        return settle_comm(emulated), [f"Workers ran on {nodes}."]
+    note = f"Workers ran as plain processes of this host, not on {nodes}: {reason.rstrip('.')}."
+    return settle_comm(without_cluster(recipe)), [note]
+
+
+def _points_with_gpus(points: tuple[Point, ...], device: str) -> tuple[list[Point], list[str]]:
+    """Return the points that have a GPU for every worker, with a note on the others."""
+    if device != "cuda":
+        return list(points), []
+    num_gpus = torch.cuda.device_count()
+    found = [point for point in points if point.get("workers", 1) <= num_gpus]
+    if not found:
+        raise UsageError(f"every point of the experiment needs more than the {num_gpus} GPUs here; use --device cpu")
+    left = len(points) - len(found)
+    return found, [f"{left} points need more than the {num_gpus} GPUs here and were left out."] if left else []
+
+
+def _parts(recipe: Recipe, length: Length, points: list[Point]) -> list[Part]:
+    """Build the parts. Model and data are the same at every point, so one preflight covers all."""
+    recipes = [recipe.replace({"strategies": list(length.strategies), **point}) for point in points]
+    entries = [make_entries(one.strategies, one) for one in recipes]
+    largest = max(recipes, key=lambda one: one.batch_size)
+    facts = preflight(largest, [entry for some in entries for entry in some])
+    changes = [{key: value for key, value in point.items() if key != "strategies"} for point in points]
+    return [
+        Part(point, one, some, one.num_steps(facts.num_train_samples))
+        for point, one, some in zip(changes, recipes, entries, strict=True)
+    ]
+
+
+def _subset_note(experiment: Experiment, part: Part) -> str:
+    steps_per_epoch = -(-experiment.epoch_samples // part.recipe.batch_size)
+    return (
+        f"A subset: {part.total_steps} iterations of each row, where an epoch is {steps_per_epoch} in the first; "
+        "times of epochs are extrapolated from the mean iteration, and accuracy is not compared. --full runs all of it."
+    )

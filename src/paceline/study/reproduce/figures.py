@@ -1,4 +1,4 @@
-"""Figures of our runs in the quantities of a published table, and the resources that each worker used."""
+"""Comparison with published tables: the figures of our runs in the quantities of a table, and the matching rows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from dataclasses import dataclass
 
 from paceline.measure.stats import of_all
 from paceline.results import Evaluation, RunResult, WorkerNetwork, WorkerResources
-from paceline.results.study import FigureValue, MeasuredFigure, WorkerLoad
-from paceline.study.reproduce.experiment import Experiment
+from paceline.results.study import (
+    FigureValue,
+    MeasuredFigure,
+    OurRow,
+    PublishedColumn,
+    PublishedRow,
+    PublishedTable,
+    WorkerLoad,
+)
+from paceline.study.reproduce.experiment import Experiment, ExperimentRow
 
 Repeats = Sequence[RunResult]
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Context of a figure: the experiment and the runs of the other rows."""
+    """Data of a figure besides its own runs: the experiment and the runs of the other rows."""
 
     experiment: Experiment
-    others: Mapping[str, Repeats]  # repeats of every row, by key
+    runs: Mapping[str, Repeats]  # repeats of every row, by key
     batch_sizes: Mapping[str, int]  # global batch size of every row, by key
     compares_accuracy: bool
 
@@ -53,9 +61,9 @@ def _epoch(key: str, repeats: Repeats, scope: Scope) -> float | None:
     return None if iteration is None else iteration * steps_per_epoch(key, scope)
 
 
-def _alone(key: str, repeats: Repeats, scope: Scope) -> str | None:
+def _one_worker_key(key: str, repeats: Repeats, scope: Scope) -> str | None:
     """Return the key of the one-worker baseline: the same batch per worker if batch sizes vary, else the same batch."""
-    single = [other for other, runs in scope.others.items() if runs and runs[0].workers == 1]
+    single = [other for other, runs in scope.runs.items() if runs and runs[0].workers == 1]
     size = repeats[0].workers
     weak = [other for other in single if scope.batch_sizes[other] * size == scope.batch_sizes[key]]
     same = [other for other in single if scope.batch_sizes[other] == scope.batch_sizes[key]]
@@ -67,19 +75,19 @@ def _is_varied(scope: Scope) -> bool:
 
 
 def _speedup(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    alone = _alone(key, repeats, scope)
-    if alone is None:
+    baseline = _one_worker_key(key, repeats, scope)
+    if baseline is None:
         return None
-    ours, theirs = _epoch(key, repeats, scope), _epoch(alone, scope.others[alone], scope)
+    ours, theirs = _epoch(key, repeats, scope), _epoch(baseline, scope.runs[baseline], scope)
     return None if ours is None or theirs is None else theirs / ours
 
 
 def _estimated(key: str, repeats: Repeats, scope: Scope) -> float | None:
     """Estimate communication per epoch as the published figure does: t_N - t_1 / N."""
-    alone, size = _alone(key, repeats, scope), repeats[0].workers
-    if alone is None or size == 1:
+    baseline, size = _one_worker_key(key, repeats, scope), repeats[0].workers
+    if baseline is None or size == 1:
         return None
-    ours, theirs = _epoch(key, repeats, scope), _epoch(alone, scope.others[alone], scope)
+    ours, theirs = _epoch(key, repeats, scope), _epoch(baseline, scope.runs[baseline], scope)
     return None if ours is None or theirs is None else ours - theirs / size
 
 
@@ -118,7 +126,7 @@ def _final(name: str) -> Callable[[str, Repeats, Scope], float | None]:
 
 
 def _spread(key: str, repeats: Repeats, scope: Scope) -> str | None:  # noqa: ARG001
-    """Lowest and highest test accuracy over seeds."""
+    """Return the lowest and highest test accuracy over seeds."""
     found = [score for repeat in repeats if (score := repeat.final.test_accuracy) is not None]
     if len(found) < max(len(repeats), 2):
         return None
@@ -142,18 +150,18 @@ def _replicas(key: str, repeats: Repeats, scope: Scope) -> str:  # noqa: ARG001
 
 
 def _sent(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
-    """Bytes sent per step, mean over workers and steps."""
+    """Return the bytes sent per step, as a mean over workers and steps."""
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.sent_bytes for row in rows) / repeats[0].steps
 
 
 def _share_of_ring(key: str, repeats: Repeats, scope: Scope) -> float | None:
-    ring = scope.others.get("ring")
+    ring = scope.runs.get("ring")
     return _sent(key, repeats, scope) / _sent("ring", ring, scope) if ring else None
 
 
 def _messages(key: str, repeats: Repeats, scope: Scope) -> float:  # noqa: ARG001
-    """Messages sent per worker and step. Each counts as two operations: one send and one receive."""
+    """Return the messages sent per worker and step. Each counts as two operations: one send and one receive."""
     rows = [row for repeat in repeats for row in repeat.per_worker]
     return statistics.fmean(row.num_operations for row in rows) / repeats[0].steps / 2
 
@@ -219,7 +227,7 @@ def our_figures(key: str, repeats: Repeats, scope: Scope) -> dict[str, MeasuredF
 
 
 def load_of(result: RunResult) -> list[WorkerLoad]:
-    """Return one row per worker, with None for values that were not measured."""
+    """Return the resources that each worker used, with None for values that were not measured."""
     samples = [] if result.resources is None else result.resources.per_worker
     counted = {} if result.network is None else {row.rank: row for row in result.network.per_worker}
     return [_load(row, counted.get(row.rank)) for row in sorted(samples, key=lambda row: row.rank)]
@@ -242,3 +250,39 @@ def _last(values: Sequence[int | None] | None) -> int | None:
     """Return the last known value of a counter."""
     found = [value for value in values or [] if value is not None]
     return found[-1] if found else None
+
+
+def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[PublishedTable]:
+    """Return every published table; each row has the key of our matching row, if that ran."""
+    return [
+        PublishedTable(
+            source=table.source,
+            setting=table.setting,
+            rows=[
+                PublishedRow(
+                    name=row.name,
+                    point=row.point,
+                    published=dict(row.figures),
+                    ours=next((one.key for one in ours if _is_match(row, one)), None),
+                )
+                for row in table.rows
+            ],
+        )
+        for table in experiment.published
+    ]
+
+
+def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
+    """Whether two rows have the same strategy and point; a published row without a point means the first point."""
+    if row.ours != ours.label:
+        return False
+    if row.point:
+        return dict(row.point) == ours.point
+    return not ours.point or ours.is_first_point
+
+
+def columns(experiment: Experiment) -> dict[str, PublishedColumn]:
+    """Return the compared quantities by name."""
+    return {
+        name: PublishedColumn(name=QUANTITIES[name].name, unit=QUANTITIES[name].unit) for name in experiment.quantities
+    }

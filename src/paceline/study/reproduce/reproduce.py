@@ -1,35 +1,44 @@
-"""The reproduce study: run the points of an experiment in turn, and optionally quantize its model."""
+"""The reproduce study: run a published experiment point by point, prove exactness, and quantize the model if asked."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from paceline.data import load_data
 from paceline.errors import UsageError
-from paceline.launch.base import WorkerPool
+from paceline.launch.base import Task, WorkerPool
+from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.results import Json, Row, RunResult, StudyResult, changed
+from paceline.results import Json, Row, RunResult, StudyResult, changed, received
+from paceline.results.commands import ReplicaReport
 from paceline.results.quantize import ACTIVATIONS, Stage
 from paceline.results.study import MeasuredFigure, OurRow, Proof, Reproduction
 from paceline.study.base import Cell, Progress, Study, fair_rows, make_result
 from paceline.study.entries import Entry
+from paceline.study.judges import EXACT_TOLERANCE, missing_as_infinite
 from paceline.study.quantize import QuantizeOptions, find_source, load_source, quantize
 from paceline.study.quantize.stages import StageListener
-from paceline.study.reproduce.experiment import load_experiment
-from paceline.study.reproduce.experiment_plan import ExperimentPlan, Part
-from paceline.study.reproduce.experiment_plan import prepare as prepare_plan
-from paceline.study.reproduce.figures import Scope, load_of, our_figures
-from paceline.study.reproduce.proof import prove
-from paceline.study.reproduce.published_tables import columns, side_by_side
-from paceline.study.run_results import compared
+from paceline.study.reproduce.experiment import ExperimentPlan, Part, load_experiment, plan_experiment
+from paceline.study.reproduce.figures import Scope, columns, load_of, our_figures, published_tables
+from paceline.study.run_results import compare_rows
 from paceline.study.study_folder import StudyFolder
+from paceline.study.verify_replicas import replica_job
 from paceline.text import file_name_of
+from paceline.train.context import ignore_event
+from paceline.train.oracle import oracle_steps
 
 
 @dataclass(kw_only=True)
 class Reproduce(Study):
-    """Runs the points of an experiment; each is complete before the next begins."""
+    """Study that runs the points of an experiment; each is complete before the next begins."""
 
     name: ClassVar[str] = "reproduce"
     result_type: ClassVar[type[StudyResult]] = Reproduction
@@ -56,16 +65,18 @@ class Reproduce(Study):
     ) -> Reproduce:
         """Choose data and nodes by what is available, and validate the plan."""
         request = {"full": full, "data_dir": data_dir, "device": device, "on_cluster": on_cluster}
-        plan = prepare_plan(load_experiment(name), full=full, data_dir=data_dir, device=device, on_cluster=on_cluster)
+        plan = plan_experiment(
+            load_experiment(name), full=full, data_dir=data_dir, device=device, on_cluster=on_cluster
+        )
         return cls(recipe=plan.recipe, plan=plan, request=request, repeats=repeats or plan.length.repeats)
 
     @classmethod
-    def resumed(cls, stored: StudyResult, *, num_hosts: int = 1) -> Reproduce:
+    def from_stored(cls, stored: StudyResult, *, num_hosts: int = 1) -> Reproduce:
         del num_hosts  # experiments run on this host
         assert isinstance(stored, Reproduction)
         if stored.request is None:
             raise UsageError(
-                "this experiment of an older version cannot be resumed: its request was not stored; start it again"
+                "an older version stored this experiment without its request, so it cannot be resumed; start it again"
             )
         return cls.prepare(stored.name, **stored.request, repeats=stored.repeats)
 
@@ -92,21 +103,18 @@ class Reproduce(Study):
         return self._cells(self.plan.parts[0])
 
     def next_cells(self, progress: Progress) -> list[Cell]:
-        for part in self.plan.parts:
-            cells = self._cells(part)
-            if not all(progress.has(cell) for cell in cells):
-                return cells
-        return []
+        stages = (self._cells(part) for part in self.plan.parts)
+        return next((cells for cells in stages if not all(progress.has(cell) for cell in cells)), [])
 
     def end(self, folder: Path, progress: Progress) -> None:
         del progress
         if self.plan.experiment.quantizes:
             run = StudyFolder(folder).run_of(self.cells()[0])
             assert run is not None, "the first run is complete"
-            self._stages = integer_rows(self.plan, folder, run)
+            self._stages = _quantized_rows(self.plan, folder, run)
 
     def result(self, header: StudyResult, progress: Progress) -> Reproduction:
-        rows, ours = results_of_parts(self.plan, progress)
+        rows, ours = _rows_of_parts(self.plan, progress)
         ours += self._stages
         return make_result(
             Reproduction,
@@ -118,74 +126,74 @@ class Reproduce(Study):
             proof=self._proof,
             results=rows,
             ours=ours,
-            published=side_by_side(self.plan.experiment, ours),
+            published=published_tables(self.plan.experiment, ours),
         )
 
     def _cells(self, part: Part) -> list[Cell]:
         cells = [
             Cell(
-                key=key_of(part, entry),
+                key=_row_key(part, entry),
                 recipe=part.recipe,
                 entry=entry,
-                folder_name=f"{_prefix(part)}{file_name_of(entry.label)}",
+                folder_name=f"{_folder_prefix(part)}{file_name_of(entry.label)}",
             )
             for entry in part.entries
         ]
-        return self.repeated(cells, self.repeats)
+        return self.repeat_cells(cells, self.repeats)
 
 
-def results_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
-    """Return the rows of the study, and our rows for the comparison with the published tables."""
-    sizes = {key_of(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
+def _rows_of_parts(plan: ExperimentPlan, progress: Progress) -> tuple[list[Row], list[OurRow]]:
+    """Return the rows of the study, and the same rows as compared with the published tables."""
+    sizes = {_row_key(part, entry): part.recipe.batch_size for part in plan.parts for entry in part.entries}
     runs: dict[str, list[RunResult]] = {}
     rows: list[Row] = []
     for part in plan.parts:
-        found = {key_of(part, entry): progress.of(key_of(part, entry)) for entry in part.entries}
-        found = {key: results for key, results in found.items() if results}
+        measured = {_row_key(part, entry): progress.results_of(_row_key(part, entry)) for entry in part.entries}
+        measured = {key: results for key, results in measured.items() if results}
         # Repeats are paired: use as many as all rows of the point have.
-        common = min((len(results) for results in found.values()), default=0)
-        runs |= {key: results[:common] for key, results in found.items()}
-        rows += [changed(row, point=part.point) if part.point else row for row in fair_rows(found.values())]
+        common = min((len(results) for results in measured.values()), default=0)
+        runs |= {key: results[:common] for key, results in measured.items()}
+        rows += [changed(row, point=part.point) if part.point else row for row in fair_rows(measured.values())]
     scope = Scope(plan.experiment, runs, sizes, plan.compares_accuracy)
     ours = [
         OurRow(
-            key=key_of(part, entry),
+            key=_row_key(part, entry),
             label=entry.label,
             point=part.point,
             is_first_point=part is plan.parts[0],
             workers=entry.num_workers,
             steps=repeats[0].steps,
-            figures=our_figures(key_of(part, entry), repeats, scope),
+            figures=our_figures(_row_key(part, entry), repeats, scope),
             load=load_of(repeats[0]) if plan.experiment.shows_load else [],
         )
         for part in plan.parts
         for entry in part.entries
-        if (repeats := runs.get(key_of(part, entry)))
+        if (repeats := runs.get(_row_key(part, entry)))
     ]
     # Iteration times with different batch sizes cannot be compared.
-    return (compared(rows) if len(set(sizes.values())) == 1 else rows), ours
+    return (compare_rows(rows) if len(set(sizes.values())) == 1 else rows), ours
 
 
-def key_of(part: Part, entry: Entry) -> str:
+def _row_key(part: Part, entry: Entry) -> str:
     """Return the name of a row within the study."""
     words = [f"{key.rpartition('.')[2]} {value}" for key, value in part.point.items()]
     return ", ".join([entry.label, *words])
 
 
-def _prefix(part: Part) -> str:
+def _folder_prefix(part: Part) -> str:
     """Return the folder prefix of the runs of one point."""
     words = [f"{key.rpartition('.')[2]}={value}" for key, value in part.point.items()]
     return file_name_of("-".join([*words, ""])) if words else ""
 
 
-def integer_rows(plan: ExperimentPlan, folder: Path, run: Path) -> list[OurRow]:
-    """Quantize the model of a run in a study inside the folder; return a row for every stage."""
+def _quantized_rows(plan: ExperimentPlan, folder: Path, run: Path) -> list[OurRow]:
+    """Quantize the model of a run, store that study in `folder`, and return a row for every stage."""
     loaded = load_source(find_source(str(run), folder, {}))
     study, _ = quantize(loaded, QuantizeOptions(), out=folder / "quantize", listener=StageListener())
-    return [_row(plan, stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
+    return [_stage_row(plan, _stage_key(stage, study.chosen_calibration), stage) for stage in study.stages]
 
 
-def _row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
+def _stage_row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
     accuracy = MeasuredFigure(value=stage.test_accuracy, is_extrapolated=False)
     return OurRow(
         key=key,
@@ -199,8 +207,60 @@ def _row(plan: ExperimentPlan, key: str, stage: Stage) -> OurRow:
     )
 
 
-def stage_key(stage: Stage, chosen: str) -> str:
+def _stage_key(stage: Stage, chosen: str) -> str:
     """Return the key of a stage; activation stages other than the chosen one include their calibration."""
     if stage.stage != ACTIVATIONS or stage.calibration == chosen:
         return stage.stage
     return f"{stage.stage}:{stage.calibration}"
+
+
+def prove(recipe: Recipe, strategies: Sequence[str], launcher: WorkerPool) -> Iterator[Proof]:
+    """Compare all replicas after every synchronisation, and the final one with the oracle; yield a row per strategy.
+
+    Training runs in float64, so that rounding does not hide an error of the algorithm.
+    """
+    recipe = recipe.replace({"train.precision": "fp64", "train.eval_every": 0, "train.log_every": 0})
+    with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
+        oracle = f"{folder}/oracle"
+        _write_oracle(recipe, Path(f"{oracle}-final.safetensors"))
+        for strategy in strategies:
+            yield _prove(recipe, strategy, launcher, oracle)
+
+
+def _write_oracle(recipe: Recipe, file: Path) -> None:
+    """Write the oracle's parameters after the last step to a file."""
+    torch.manual_seed(recipe.seed)
+    data = load_data(recipe.data, seed=recipe.seed)
+    last: dict[str, Tensor] = {}
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(recipe.threads)  # more threads contend on a busy machine
+    try:
+        for parameters in oracle_steps(recipe, data, build_model(recipe.model.name, data), recipe.workers):
+            last = parameters
+    finally:
+        torch.set_num_threads(num_threads)
+    save_file(last, file)
+
+
+def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> Proof:
+    arguments = {"recipe": recipe, "strategy": strategy, "oracle": oracle}
+    task = Task(replica_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
+    return compare_digests(strategy, received(launcher.run(task, ignore_event), ReplicaReport))
+
+
+def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
+    """Return whether all ranks have equal replicas after every step, and how far rank 0 ends from the oracle."""
+    steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
+    unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
+    has_changed = len({digests[0] for digests in steps}) == len(steps)
+    error = max(missing_as_infinite(worker.final_relative_error) for worker in workers)
+    return Proof(
+        strategy=strategy,
+        ranks=len(workers),
+        synchronisations=len(steps),
+        equal=len(steps) - len(unequal),
+        first_unequal=unequal[0] if unequal else None,
+        max_relative_error=error,
+        tolerance=EXACT_TOLERANCE,
+        passed=not unequal and has_changed and error <= EXACT_TOLERANCE,
+    )
