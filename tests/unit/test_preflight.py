@@ -75,7 +75,7 @@ def test_more_servers_than_tensors() -> None:
         ),
         (
             {"train.batchnorm": "sync", "train.micro_batch_size": 2},
-            "batchnorm sync cannot be combined with micro-batches; remove --micro-batch-size",
+            "--batchnorm sync cannot be combined with micro-batches; remove --micro-batch-size",
         ),
         ({"train.loss": "crossentropy"}, "unknown loss 'crossentropy'; did you mean 'cross-entropy'?"),
         ({"data.name": "mnits"}, "unknown data 'mnits'; did you mean 'mnist'?"),
