@@ -18,8 +18,8 @@ from paceline.present import chart_images, collect, markdown, page_of
 from paceline.present.chart import Chart, Choice, Values, compact, new_figure
 from paceline.present.chart_images import write_figures
 from paceline.present.charts import registry
-from paceline.present.charts.figures import MAX_POINTS, thinned
 from paceline.present.charts.registry import Rows, make_sections, shown_first
+from paceline.present.charts.shared_figures import MAX_POINTS, thinned
 from paceline.present.charts.timeline import MAX_SPANS, timeline
 from paceline.present.model import Page
 from paceline.present.page_content import material_of

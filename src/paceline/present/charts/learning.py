@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, label_of, new_figure, shortened
-from paceline.present.charts.figures import (
+from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.shared_figures import (
     bars_per_worker,
     label_rows,
     line_values,
@@ -16,7 +17,6 @@ from paceline.present.charts.figures import (
     worker_values,
     write_after_bar,
 )
-from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import DASH, accuracy, amount, byte_unit, counted, duration, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure
-from paceline.present.charts.figures import thinned
 from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.shared_figures import thinned
 from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.styles import worker_style
 from paceline.results import WorkerResources

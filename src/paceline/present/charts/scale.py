@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, new_figure, plain
-from paceline.present.charts.figures import scaled, whiskers
 from paceline.present.charts.registry import chart
+from paceline.present.charts.shared_figures import scaled, whiskers
 from paceline.present.charts.step_split import split_of
 from paceline.present.numbers import DASH, duration, ms, significant, times
 from paceline.present.rows import shown

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from paceline.present.chart import Chart, Values, label_of, new_figure
-from paceline.present.charts.figures import (
+from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.shared_figures import (
     bars_per_worker,
     label_rows,
     line_values,
@@ -16,7 +17,6 @@ from paceline.present.charts.figures import (
     worker_values,
     write_after_bar,
 )
-from paceline.present.charts.registry import Rows, chart
 from paceline.present.numbers import duration, ms, significant, whole
 from paceline.present.rows import ShownRow
 from paceline.present.styles import styles_of

@@ -15,8 +15,8 @@ from paceline.present.chart import (
     shortened,
     wrapped,
 )
-from paceline.present.charts.figures import row_height_of
 from paceline.present.charts.registry import Rows, chart
+from paceline.present.charts.shared_figures import row_height_of
 from paceline.present.numbers import DASH, amount, ms
 from paceline.present.rows import ShownRow
 from paceline.present.styles import COMMUNICATION, PARTS
