@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _run(launcher: LocalPool, setup: str, model: str, batch: int, workers: int, steps: int) -> float:
-    """Mean seconds of a step, over workers, in one run."""
+    """Return the mean seconds of a step, over workers, in one run."""
     strategy, _, comm = setup.partition("@")
     recipe = Recipe().replace(
         {
@@ -94,7 +94,7 @@ def _added(times: dict[str, list[float]], setup: str, none: str) -> list[float]:
 
 
 def _share(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
-    """Median over median, and the middle 95 % of the same over resampled repeats."""
+    """Return the ratio of medians, and the middle 95 % of this ratio over resampled repeats."""
     value = statistics.median(ours) / statistics.median(theirs)
     chance = random.Random(0)
     values = []

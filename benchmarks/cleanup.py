@@ -5,8 +5,8 @@
 
 Starts a command and kills its process alone (SIGKILL) at a random moment; the default command is a program that opens a
 cluster of two nodes with processes that share memory, listen and compute. Every fourth time
-the cluster's keeper is killed as well, so that `paceline cluster prune` is tested. Then prints what was not there
-before: network namespaces, bridges and other interfaces, cgroups, processes, shared-memory segments.
+the cluster's keeper is killed as well, so that `paceline cluster prune` is tested. Then prints the resources that
+remain: network namespaces, bridges and other interfaces, cgroups, processes, shared-memory segments.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _has(process: psutil.Process, mark: str) -> bool:
 
 
 def _networks(pid: int) -> set[str]:
-    """Network namespaces that a process is in or holds open, except this process's own."""
+    """Return network namespaces that any process is in or holds open, except that of this process."""
     links = set()
     with contextlib.suppress(OSError):
         for path in [f"/proc/{pid}/ns/net", *(f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd"))]:
@@ -130,7 +130,7 @@ def kill_once(
 
 
 def seconds_until_busy(command: list[str]) -> float:
-    """Seconds from a command's start until processes run in its nodes."""
+    """Return the seconds from the start of a command until processes run in its nodes."""
     quiet = subprocess.DEVNULL
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()

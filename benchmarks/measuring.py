@@ -87,7 +87,7 @@ def own_work(*, reductions: int, messages: int) -> float:
 def measure(
     launcher: LocalPool, model: str, strategy: str, *, workers: int, steps: int, repeats: int
 ) -> dict[str, Any]:
-    """Several runs; the pairs of neighbouring blocks of all runs are pooled."""
+    """Train several runs; return the overhead from the pairs of neighbouring blocks of all runs."""
     percents, medians, lines, block = [], [], 0, 5 if model == "lenet5" else 2
     recipe = Recipe().replace(
         {

@@ -2,9 +2,9 @@
 
     python benchmarks/report_size.py [--steps 1000,100000] [--opens 5]
 
-The runs are made up, stored as real ones are (a file of lines per worker, a summary), under one strategy and with
-everything that can be measured. A page is open when every chart is drawn in a headless browser; the median of several
-openings is printed. Needs the extra `figures` and a chromium.
+The runs are invented, with one strategy and all kinds of measurements, and stored like real runs. A page is open when
+every chart is drawn in a headless browser; the median of several openings is printed. Needs the extra `figures` and a
+chromium.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the tests' invented measurements
 
 from measured_samples import KINDS, measured, timeline
 from paceline.present.chart_images import ARGUMENTS, find_browser
@@ -28,7 +28,7 @@ from report_samples import write_report, write_run
 
 RING = KINDS["ring"]
 WORKERS = 4
-KEPT_WHOLE = 1000  # steps whose spans are all kept; of later ones fewer and fewer are
+KEPT_WHOLE = 1000  # steps below this have all spans; later steps are recorded more and more sparsely
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def make_run(out: Path, steps: int) -> Path:
-    """A stored run of that many steps."""
+    """Write an invented run with this many steps; return its folder."""
     result = measured("ring", RING, steps=steps)
     folder = write_run(out / f"run-{steps}", result)
     (folder / "workers").mkdir()
@@ -95,7 +95,7 @@ def lines_of(rank: int, steps: int, step_s: float) -> Iterator[dict[str, object]
 
 
 def opening(page_file: Path) -> float:
-    """Seconds from asking for the page until its last chart is drawn, in a fresh browser."""
+    """Return the seconds from opening the page until its last chart is drawn, in a new browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=[*ARGUMENTS, "--no-sandbox"])
         try:

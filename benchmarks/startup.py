@@ -30,7 +30,7 @@ SIX = "one-worker,gather-scatter,root-average,all-reduce,ring,ddp"
 
 
 def compare(strategies: str, folder: Path) -> tuple[float, list[dict[str, Any]]]:
-    """Wall time and results of one command."""
+    """Return the wall time and the results of one command."""
     target = folder / "result.json"
     command = [sys.executable, "-m", "paceline", "compare", "--strategies", strategies, "--json", str(target)]
     started = time.perf_counter()
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(tree: Path, words: list[str], folder: str) -> Cost:
-    """The cost of one command of a tree."""
+    """Return the cost of one command of a tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     begin, started = os.times(), time.perf_counter()
     command = [sys.executable, "-m", "paceline", *words]
@@ -92,7 +92,7 @@ def against(before: Path, commands: list[list[str]], *, repeats: int) -> None:
             for _ in range(repeats + 1):
                 old.append(cost_of(before, words, folder))
                 new.append(cost_of(TREE, words, folder))
-        # The first of each fills caches.
+        # The first run of each tree fills caches.
         was, now = (Cost(*(percentile(column, 50) for column in zip(*costs[1:], strict=True))) for costs in (old, new))
         cells = [f"{a:8.3f} {b:8.3f} {b / a:6.2f}" for a, b in zip(was[:2], now[:2], strict=True)]
         print(f"{' '.join(words)[:28]:<28} {' '.join(cells)} {was.peak_mb:7.0f} {now.peak_mb:5.0f}", flush=True)

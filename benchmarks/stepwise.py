@@ -54,7 +54,7 @@ def figures(workers: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def study(launcher: LocalPool, recipe: Recipe, strategies: list[str], seeds: list[int]) -> dict[str, list[Any]]:
-    """Figures by strategy, one for each seed; strategies run in turn, so that disturbances affect all of them."""
+    """Return the figures of each strategy, one per seed; strategies run in turn, so that disturbances affect all."""
     found: dict[str, list[Any]] = {name: [] for name in strategies}
     for seed in seeds:
         for name in strategies:
@@ -66,7 +66,7 @@ def study(launcher: LocalPool, recipe: Recipe, strategies: list[str], seeds: lis
 
 
 def table(found: dict[str, list[dict[str, float]]]) -> list[str]:
-    """Markdown: medians over seeds, and for accuracies the lowest and highest seed."""
+    """Return a Markdown table: medians over seeds, and for accuracies the lowest and highest seed."""
     lines = ["| strategy | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name, runs in found.items():
         values = {key: sorted(run[key] for run in runs) for key in COLUMNS}
@@ -85,7 +85,7 @@ def table(found: dict[str, list[dict[str, float]]]) -> list[str]:
 
 
 def chart(found: dict[str, list[dict[str, float]]], title: str) -> str:
-    """Horizontal bars: error of the model after finish, and of the worst replica before it."""
+    """Return an SVG of horizontal bars: test error after finish, and of the worst replica before it."""
     bars = [
         (name, [1 - statistics.median(run[key] for run in runs) for key in ("test_accuracy", "worst_accuracy")])
         for name, runs in found.items()

@@ -24,7 +24,7 @@ TREE = Path(__file__).resolve().parents[1]
 
 
 def step_times(tree: Path, words: list[str]) -> dict[str, float]:
-    """Mean step time of every strategy of one compare."""
+    """Return the mean step time of every strategy in one compare."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "result.json"
         command = [sys.executable, "-m", "paceline", "compare", *words, "--no-report", "--json", str(target)]

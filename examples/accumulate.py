@@ -1,9 +1,9 @@
-"""Gradients of four small batches in one step, sent once and clipped: `no_sync` and `clip_grad_norm_`.
+"""Accumulate the gradients of four small batches per step, send them once and clip them.
 
     torchrun --nproc-per-node 2 examples/accumulate.py
 
-When `backward()` returns, gradients are those of all workers, so they are clipped as on one worker. Inside
-`no_sync()` they stay local and nothing is sent; keep the last part of a step outside.
+Inside `paceline.no_sync()` gradients stay local and nothing is sent; run the last batch of a step outside it. When that
+`backward()` returns, gradients are the mean over all workers, so `clip_grad_norm_` works as on one worker.
 """
 
 from __future__ import annotations

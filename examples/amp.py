@@ -1,4 +1,4 @@
-"""Mixed precision with a GradScaler: a step that overflows on one worker is skipped by all.
+"""Train in mixed precision with a GradScaler: all workers skip a step that overflows on one of them.
 
     torchrun --nproc-per-node 2 examples/amp.py
 

@@ -1,4 +1,4 @@
-"""Stock DistributedDataParallel on shared memory: a torchrun script that differs in one import and one word.
+"""Run stock DistributedDataParallel on shared memory: a torchrun script with one more import and one changed word.
 
     torchrun --nproc-per-node 2 examples/ddp_backend.py [--backend gloo]
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import paceline  # noqa: F401  makes the backend known
+import paceline  # noqa: F401  registers the backend
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A regression whose input is a dict of two tensors: measurements, and the kind of thing that was measured.
+"""Train a regression whose input is a dict of two tensors: measurements, and the kind of each sample.
 
     paceline run --model examples/regression.py:model --data examples/regression.py:data \
         --loss examples/regression.py:loss --workers 2 --optimizer adam --lr 0.01 --batch-size 64 --epochs 5
@@ -21,7 +21,7 @@ Pair = tuple[Inputs, Tensor]
 
 
 def data(seed: int) -> tuple[Pair, Pair]:
-    """(inputs, targets) to train on and to test on; each kind has its own weights and its own offset."""
+    """Return (inputs, targets) for training and for testing; each kind has its own weights and offset."""
     generator = torch.Generator().manual_seed(seed)
     weights = torch.randn(NUM_KINDS, NUM_MEASUREMENTS, generator=generator) / NUM_MEASUREMENTS**0.5
     offsets = torch.randn(NUM_KINDS, generator=generator)
@@ -44,7 +44,7 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 class Regression(nn.Module):
-    """The names of its arguments are the keys of the input."""
+    """A linear model per kind; the names of the arguments of `forward` are the keys of the input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Workers that the program starts itself, with torch.multiprocessing; each passes its rank to `init`.
+"""Start workers with torch.multiprocessing; each passes its rank to `paceline.init`.
 
     python examples/spawn.py
 
-This also works for other systems that start processes with known ranks: Spark, Ray, a batch system.
+Any other program that starts processes with known ranks can pass them to `init` in the same way.
 """
 
 from __future__ import annotations

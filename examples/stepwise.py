@@ -1,10 +1,10 @@
-"""Averaging weights instead of gradients: replicas take their own steps, and `finish()` makes them equal.
+"""Average weights instead of gradients: each replica makes its own steps, and `finish()` makes all replicas equal.
 
     torchrun --nproc-per-node 2 examples/stepwise.py
     torchrun --nproc-per-node 2 examples/stepwise.py --strategy local-sgd:sync_every=8
 
-Any strategy of `paceline strategies` is used the same way, and so is a class of your own, as `file.py:Class`. Without
-`finish()` replicas would differ, and the program would warn at its end.
+Other strategies are used in the same way (those with servers need `paceline run`), and so is your own class, as
+`file.py:Class`. Without `finish()` replicas would differ, and the program would warn when it ends.
 """
 
 from __future__ import annotations

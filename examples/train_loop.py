@@ -1,11 +1,11 @@
-"""A plain training loop on any number of workers: three lines more than it would have on one.
+"""A plain training loop on any number of workers: four calls of paceline added to a loop for one worker.
 
     python examples/train_loop.py                                                  # alone
     torchrun --nproc-per-node 2 examples/train_loop.py                             # two workers
     torchrun --nproc-per-node 2 examples/train_loop.py --strategy ddp:bucket_mb=5  # under another strategy
 
-Any number of workers ends with the same weights to rounding, because the global batch stays 64. The accuracy on
-points of a spiral rises from a third to nearly 1.
+The weights at the end do not depend on the number of workers (except for rounding), because the global batch is always
+64. The accuracy on points of a spiral rises from a third to nearly 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GLOBAL_BATCH = 64
 
 
 def spiral(num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points on three arms that wind round each other, and which arm each lies on."""
+    """Return points on the three arms of a spiral, and the arm of each point."""
     generator = torch.Generator().manual_seed(seed)
     arm = torch.randint(3, (num_samples,), generator=generator)
     along = torch.rand(num_samples, generator=generator)

@@ -1,4 +1,4 @@
-"""A small causal transformer that learns a generated language; every word of it depends on the two before.
+"""Train a small causal transformer on a generated language, in which every word depends on the previous two.
 
     paceline run --model examples/transformer_lm.py:model --data examples/transformer_lm.py:data \
         --loss examples/transformer_lm.py:loss --workers 2 --optimizer adamw --lr 0.003 --batch-size 32 --epochs 2
@@ -22,13 +22,13 @@ Pair = tuple[Tensor, Tensor]
 
 
 def data(seed: int) -> tuple[Pair, Pair]:
-    """(inputs, targets) to train on and to test on: the target of a word is the word after it."""
+    """Return (inputs, targets) for training and for testing: the target of a word is the next word."""
     generator = torch.Generator().manual_seed(seed)
     offset = torch.randint(NUM_WORDS, (NUM_WORDS,), generator=generator)
     num_sequences = 2048 + 256
-    words = torch.randint(NUM_WORDS, (num_sequences, LENGTH + 1), generator=generator)  # noise...
+    words = torch.randint(NUM_WORDS, (num_sequences, LENGTH + 1), generator=generator)  # random words ...
     surprise = torch.rand(words.shape, generator=generator) < 0.1
-    for i in range(2, LENGTH + 1):  # ...of which a tenth stays
+    for i in range(2, LENGTH + 1):  # ... of which a tenth stays
         expected = (words[:, i - 1] + offset[words[:, i - 2]]) % NUM_WORDS
         words[:, i] = torch.where(surprise[:, i], words[:, i], expected)
     inputs, targets = words[:, :-1].contiguous(), words[:, 1:].contiguous()
@@ -40,7 +40,7 @@ def model() -> nn.Module:
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """The mean over every position of every sequence; all are of one length, so it is a mean over samples too."""
+    """Return the mean over all positions; all sequences have the same length, so it is a mean over samples too."""
     return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
@@ -49,7 +49,7 @@ def accuracy(output: Tensor, target: Tensor) -> float:
 
 
 class TransformerLM(nn.Module):
-    """Words (samples, positions) in, scores (samples, positions, words) out."""
+    """A causal language model: words (samples, positions) in, scores (samples, positions, words) out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class TransformerLM(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention to earlier positions, then a perceptron, each added to what came in."""
+    """A transformer block: causal attention and a perceptron, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Make the small part of MNIST that the package ships, from the four published files.
+"""Write the MNIST subset of the package from the four published files.
 
 usage: make_mnist_mini.py MNIST_DIR [OUTPUT_DIR]
 
@@ -38,7 +38,7 @@ def main(source: Path, destination: Path) -> None:
 
 
 def choose(labels: NDArray[np.uint8], num_per_class: int) -> NDArray[np.intp]:
-    """Indices of evenly spaced samples of each class, the classes in turn."""
+    """Return indices of evenly spaced samples of each class, one class after the other in turn."""
     rows = []
     for digit in range(NUM_CLASSES):
         places = np.flatnonzero(labels == digit)

@@ -1,6 +1,6 @@
-"""A report of made-up figures, for pictures and for looking at the page: python scripts/sample_report.py sample.html
+"""Write a report of invented figures, to look at every section of the page: python scripts/sample_report.py sample.html
 
-Nothing in it was measured; the page's own first lines say so. Real pages come from `paceline compare`.
+The first lines of the page say that nothing was measured. `paceline compare` writes real reports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up measurements of the tests
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the tests' invented measurements
 
 from measured_samples import KINDS, Kind, measured
 from paceline.results import Evaluation, Overhead, RunResult, changed
@@ -24,7 +24,7 @@ STEPS = 300
 def main(output: Path) -> None:
     noise = random.Random(1)
     rows = [[repeat(name, kind, noise) for _ in range(3)] for name, kind in KINDS.items()]
-    about = recipe(name="sample", description="Made-up figures: nothing on this page was measured")
+    about = recipe(name="sample", description="Invented figures: nothing on this page was measured")
     with tempfile.TemporaryDirectory() as scratch:
         study = study_of(rows, recipe=about.to_dict())
         results = [changed(row, measuring=overhead(noise)) for row in study.results]
@@ -33,10 +33,10 @@ def main(output: Path) -> None:
 
 
 def repeat(name: str, kind: Kind, noise: random.Random) -> RunResult:
-    """One repeat with curves that look like training; workers that do not synchronise learn less."""
+    """Return one repeat with curves that look like training; workers that do not synchronise learn less."""
     found = measured(name, dataclasses.replace(kind, step=kind.step * noise.uniform(0.98, 1.03)), steps=STEPS)
     accuracy, pace = (0.871, 0.8) if name == "none" else (0.938, 1.0)
-    same = random.Random(pace)  # strategies that agree have the same curve
+    same = random.Random(pace)  # exact strategies have the same curve
     steps, step_s = range(len(found.curve.step)), found.iteration_s.mean
     curve = changed(
         found.curve,

@@ -1,6 +1,6 @@
-"""A picture of a report's main parts: python scripts/screenshot.py runs/.../report.html docs/images/report.png
+"""Take a picture of the main parts of a report: python scripts/screenshot.py REPORT.html PICTURE.png
 
-The verdict and where the time goes, one below the other, as a light page of 1,200 pixels shows them.
+The picture has the findings, the split of a step and the learning curves, in light colours and 1,200 pixels wide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.present.chart_images import ARGUMENTS, find_browser
 
 PARTS = ("header", "section.verdict", "section[aria-labelledby=time]", "section[aria-labelledby=learning]")
 GAP = 24
-HEIGHT = 2730  # pixels at most: what comes after is left to the page
+HEIGHT = 2730  # pixels; the picture is cut there
 
 
 def main(report: Path, picture: Path) -> None:

@@ -198,7 +198,7 @@ def works() -> dict[str, Any]:
     many = [torch.full((1000,), float(index)) for index in range(30)]
     under_way = [dist.all_reduce(tensor, async_op=True) for tensor in many]
     last = torch.ones(2)
-    dist.all_reduce(last)  # waits for its turn behind those
+    dist.all_reduce(last)  # runs after the operations above
     were_done = all(work.is_completed() for work in under_way)
     waited = [work.wait() for work in under_way]
     tensor = numbers(3)
@@ -208,7 +208,7 @@ def works() -> dict[str, Any]:
     assert work.is_success()
     assert work.exception() is None
     assert work.result()[0] is tensor
-    # Begun in another order on each worker: an operation that is only begun must not keep anybody waiting.
+    # Workers start these in different orders: an operation that was only started must not block a worker.
     pair = [torch.ones(1), torch.ones(1)]
     groups = [dist.new_group(), dist.new_group()]
     order = (0, 1) if rank == 0 else (1, 0)

@@ -19,7 +19,7 @@ if CHROMIUM is None:
     pytest.skip("no chromium: install one, or name it in PACELINE_CHROMIUM", allow_module_level=True)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 
-# A browser that starts nothing of its own accord, so that every request seen is the page's.
+# Options that stop the browser's own requests, so that every request seen is the page's.
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 QUIET += ["--disable-sync", "--no-first-run"]
 READY = "html[data-drawn]"

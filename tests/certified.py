@@ -8,7 +8,7 @@ import jobs
 from helpers import on_pool, on_threads, on_threads_supported
 from paceline.launch.local import LocalPool
 
-# float64 rounds at 1e-16; six steps of training amplify that by orders, not by seven.
+# float64 rounds at 1e-16; six steps of training amplify that by less than seven orders of magnitude.
 TOLERANCE = 1e-9
 
 

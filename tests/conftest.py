@@ -20,19 +20,19 @@ from paceline.comm import shm_mailbox
 from paceline.launch.local import LocalPool
 from pairwise import mark_uncovered_as_slow
 
-# Sources may be edited while tests run: what a test leaves behind is data, where it ran or beside what it read.
+# Folders that are not checked for leftover files: caches, and sources, which may be edited while tests run.
 _UNWATCHED = {".git", ".venv", "src", "docs", "shared", "__pycache__", ".pytest_cache", ".hypothesis", "runs"}
 _UNWATCHED |= {".mypy_cache", ".ruff_cache", "build", "dist"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
-    # No test asserts a time: an example may meet a moment in which the machine does something else.
+    # No deadline: the machine may be busy with other work during one example.
     patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("quick", patient, max_examples=25)
     settings.register_profile("thorough", patient)
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "thorough")
-    # Started in the background, a shell lets its commands ignore Ctrl-C, and so would all that is started here.
+    # A shell makes background commands ignore Ctrl-C, and child processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -90,7 +90,7 @@ def small_channels(monkeypatch: pytest.MonkeyPatch) -> None:
 def _named(process: psutil.Process) -> str:
     try:
         return f"{process.pid} {' '.join(process.cmdline())}"
-    except psutil.Error:  # it ends in this moment
+    except psutil.Error:  # the process has just ended
         return str(process.pid)
 
 

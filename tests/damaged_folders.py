@@ -19,7 +19,7 @@ from typing import Any
 from command import run_command
 from golden_files import STORED
 
-# Values that no field expects in every place.
+# Values, each of a wrong type for most fields.
 ODD: tuple[Any, ...] = (
     None, True, -1, 0, 10**30, 1e308, -0.5, "", "text", "\x1b[31mred", "\u202e", "x" * 5000, [], [None], [[1, 2], 3],
     {}, {"a": {"b": None}}, [{"rank": "one"}], "²", "\ud800",
@@ -104,7 +104,7 @@ def fault_of(folder: Path, command: str) -> str:
     }[command]
     try:
         said = run_command(*words)
-    except BaseException as error:  # a test of all that can come out
+    except BaseException as error:  # any exception is a fault
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {str(error)[:100]}"
     finally:

@@ -261,7 +261,7 @@ def _collect(value: Any, path: str, found: dict[str, set[str]]) -> None:
     found.setdefault(path, set()).add(_type_name(value))
     if isinstance(value, Mapping):
         for key, item in value.items():
-            name = "N" if str(key).isdigit() else str(key)  # counts of a histogram: not every number occurs
+            name = "N" if str(key).isdigit() else str(key)  # keys of a histogram differ between runs
             _collect(item, f"{path}.{name}" if path else name, found)
     elif isinstance(value, list):
         for item in value:
@@ -285,7 +285,7 @@ def type_differences(golden: Mapping[str, str], now: Mapping[str, str]) -> list[
         if "float" in allowed:
             allowed.add("int")
         if path.endswith(".cpu_percent"):
-            allowed.add("null")  # a run that ends between two samples has none
+            allowed.add("null")  # a short run has no samples
         if other := set(now[path].split("|")) - allowed:
             differences.append(f"{path}: {'|'.join(sorted(other))}, was {types}")
     return differences

@@ -32,7 +32,7 @@ from paceline.train.context import Context
 
 TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent
-PATIENCE_S = 60.0  # for workers that are well, on a machine that may be busy with something else
+PATIENCE_S = 60.0  # timeout of workers without a fault, on a machine that may be busy
 
 # Pools that outlive a test: their processes are no leak.
 SHARED_POOLS: list[LocalPool] = []
@@ -163,7 +163,7 @@ def build(text: str) -> Strategy:
 
 
 def is_possible(text: str) -> bool:
-    """Whether the strategy supports the codec."""
+    """Return whether the strategy supports the codec."""
     try:
         build(text).check(2, torch.optim.SGD)
     except UsageError:

@@ -207,7 +207,7 @@ def sampled(context: Context, what: str, folder: str = "") -> list[dict[str, Any
     if what == "send" and context.rank == 0:
         context.comm.recv(torch.zeros(5_000_000), 1)
     if what == "send":
-        context.comm.barrier()  # all of it has arrived, so that nothing of it is left in a kernel
+        context.comm.barrier()  # all messages have arrived: no bytes are left in the kernel
     sampler.stop()
     context.comm.barrier()
     return rows

@@ -50,7 +50,7 @@ def _connections() -> dict[str, int]:
                 info = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                 ports = f"{view.getsockname()[1]}:{view.getpeername()[1]}"
         except OSError:
-            continue  # closed while we looked, or not connected
+            continue  # just closed, or not connected
         found[ports] = struct.unpack_from("Q", info, BYTES_ACKED)[0]
     return found
 
@@ -90,7 +90,7 @@ def traffic_of(context: Context, operation: str) -> dict[str, int]:
         comm.barrier()
         moved = connections.read().since(before) if connections else Traffic()
         attempts.append((loopback_bytes() - loopback, moved.sent_bytes, moved.received_bytes))
-    # Others on this host only ever add to the interface's counter: the least is the nearest to what we moved.
+    # Other processes can only increase the interface's counter, so the smallest of several values is the best.
     loopback, sent, received = min(attempts)
     predicted = comm.wire()
     return {

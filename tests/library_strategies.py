@@ -16,7 +16,7 @@ from paceline.strategies.base import USER_LOOP, average_parameters, gradient_of
 
 @dataclass(kw_only=True)
 class Early(Strategy):
-    """Sum every gradient tensor as soon as it is complete, in the order of the parameters."""
+    """Sum every gradient tensor as soon as it is complete, from the last parameter to the first."""
 
     @property
     def guarantee(self) -> Guarantee:

@@ -119,7 +119,7 @@ def accumulate(strategy: str, *, hold: bool, set_to_none: bool = True) -> Histor
 
 
 def clip(model: nn.Module) -> None:
-    # The norm of these gradients is above 1 in every step, so that the clipping clips.
+    # The norm of these gradients is above 1 in every step, so clipping changes them.
     assert torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1) > 0.1
 
 

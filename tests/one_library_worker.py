@@ -21,7 +21,7 @@ EVERY_OTHER = f"{TESTS / 'library_strategies.py'}:EveryOther"
 
 
 def train(strategy: str, steps: int = 2, dies: bool = False) -> nn.Module:
-    torch.manual_seed(paceline.rank())  # other weights on every worker, until they are made equal
+    torch.manual_seed(paceline.rank())  # different weights on every worker; parallel() makes them equal
     model = nn.Linear(3, 2)
     replica, optimizer = paceline.parallel(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy)
     for step in range(steps):
@@ -58,7 +58,7 @@ def existing() -> Any:
 
 
 def by_hand() -> Any:
-    """Pass rank, world size and address as arguments, as under Spark, Ray or multiprocessing."""
+    """Pass rank, world size and address as arguments, as with multiprocessing."""
     place = {"rank": int(os.environ.pop("RANK")), "world_size": int(os.environ.pop("WORLD_SIZE"))}
     address = {"master_addr": os.environ.pop("MASTER_ADDR"), "master_port": int(os.environ.pop("MASTER_PORT"))}
     paceline.init(**place, **address, timeout_s=60)
@@ -101,7 +101,7 @@ def main(what: str) -> None:
     except paceline.PacelineError as error:
         print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
         sys.stderr.flush()
-        os._exit(0)  # peers are gone or out of step: there is nothing to take leave of
+        os._exit(0)  # peers are gone or out of step: skip the orderly end
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 Row = tuple[Any, ...]
-STRENGTHS = {"pairwise": 2, "each_choice": 1}  # how many parameters' values must meet
+STRENGTHS = {"pairwise": 2, "each_choice": 1}  # number of parameters whose combinations are covered
 
 
 def cover(rows: Sequence[Row], strength: int) -> list[int]:
@@ -53,7 +53,7 @@ def mark_uncovered_as_slow(items: Sequence[pytest.Item]) -> None:
 
 
 def _row_of(item: pytest.Item) -> Row:
-    """The parameters of a test, as text: values themselves may not be hashable."""
+    """Return the parameters of a test as text, because values may not be hashable."""
     callspec = getattr(item, "callspec", None)
     assert callspec is not None, f"{item.nodeid} has no parameters to choose from"
     return tuple(repr(callspec.params[name]) for name in sorted(callspec.params))

@@ -143,7 +143,7 @@ class RandomNetwork:
         if min(sides) < 1:
             return
         weight = self._random(outputs, channels // groups, *kernel)
-        weight[0] *= self._pick(1.0, 0.0, 1e-9)  # a channel that hardly is one
+        weight[0] *= self._pick(1.0, 0.0, 1e-9)  # a channel of normal, zero or tiny weights
         facts |= {"dilation": dilation, "groups": groups, "clip": self._clip()}
         op = Conv(name=next(self.names), inputs=(self.name,), weight=weight, bias=self._random(outputs), **facts)
         self._append(op, self._size_after(weight[0].numel()))
@@ -184,7 +184,7 @@ class RandomNetwork:
 
     def _linear_op(self, inputs: int, outputs: int, *, clip: Clip | None) -> Linear:
         weight, bias = self._random(outputs, inputs), self._random(outputs)
-        if self._pick(True, False):  # a class that nothing leads to
+        if self._pick(True, False):  # a class without weights
             weight[0], bias[0] = 0.0, 0.0
         return Linear(name=next(self.names), inputs=(self.name,), weight=weight, bias=bias, clip=clip)
 

@@ -12,12 +12,12 @@ from paceline.study.scale_analysis import WEAK, add_scaling, paying
 from report_samples import ENVIRONMENT, recipe, result
 
 ALONE_S = 0.040
-NOISE = (1.0, 1.004, 0.997)  # of the repeats, in another order with every number of workers
+NOISE = (1.0, 1.004, 0.997)  # factors of the repeats, in a different order for every number of workers
 # Milliseconds of communication with 2, 3 and 4 workers.
 COSTS: dict[str, dict[int, float]] = {
     "gather-scatter": {2: 12.0, 3: 21.0, 4: 30.0},  # slower with every worker
-    "all-reduce": {2: 8.0, 3: 8.0, 4: 11.4},  # the fourth brings nothing
-    "overlap": {2: 1.0, 3: 1.2, 4: 1.5},  # pays all the way
+    "all-reduce": {2: 8.0, 3: 8.0, 4: 11.4},  # no gain from the fourth worker
+    "overlap": {2: 1.0, 3: 1.2, 4: 1.5},  # every worker pays off
 }
 
 
@@ -44,7 +44,7 @@ def one_run(label: str, num_workers: int, step_s: float, communication_s: float,
     made = result(label, step_s, **changes)
     return changed(
         made,
-        # The sample's steps differ a little; here a mean is exactly what it is said to be.
+        # The sample's steps differ slightly; here the mean must be exact.
         iteration_s=changed(made.iteration_s, mean=step_s),
         workers=num_workers,
         per_worker=made.per_worker[:num_workers],

@@ -71,7 +71,7 @@ def in_barrier(comm: ShmComm, number: int) -> None:
 
 def in_recv(comm: ShmComm, number: int) -> None:
     has_accident(comm, number)
-    comm.recv(torch.zeros(4), VICTIM if comm.rank == 0 else 0)  # worker 1 waits for one that waits for the victim
+    comm.recv(torch.zeros(4), VICTIM if comm.rank == 0 else 0)  # 1 waits for 0, which waits for the victim
 
 
 def in_recv_any(comm: ShmComm, number: int) -> None:
@@ -186,7 +186,7 @@ def fork(function: Callable[[], Any], *, stays: bool = False) -> tuple[int, int]
 
 def play(name: str, folder: Path) -> list[Any]:
     number = SCENES[name][1]
-    # After an accident those who have spoken stay, or they would be missed like the victim by those who are slower.
+    # Workers with an outcome stay, otherwise slower workers would report them as missing too.
     stays = number != STAY
     forked = [fork(lambda rank=rank: worker(rank, name, folder), stays=stays) for rank in range(WORLD_SIZE)]
     said: list[Any] = [None] * WORLD_SIZE

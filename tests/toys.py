@@ -88,7 +88,7 @@ class Sometimes(Plain):
     def forward(self, images: Tensor) -> Tensor:
         x = torch.tanh(self.conv(images)).flatten(1)
         scores = self.linear(x)
-        # The threshold lies between the shards' means: reached by some workers' batches and not by others'.
+        # The threshold lies between the means of the shards: only some workers' batches reach it.
         return scores + self.extra(x) if float(images.mean()) > 0 else scores
 
 

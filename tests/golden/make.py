@@ -78,7 +78,7 @@ def record(command: Recorded) -> None:
 
 
 def _ended(words: list[str], folder: Path) -> int:
-    """Let it end; what it prints is in a file."""
+    """Wait until the command ends; its output goes to a file."""
     with (folder / "printed.txt").open("w", encoding="utf-8") as out:
         environment = {**os.environ, "COLUMNS": str(WIDE)}
         done = subprocess.run(
@@ -88,7 +88,7 @@ def _ended(words: list[str], folder: Path) -> int:
 
 
 def _interrupted(words: list[str], folder: Path) -> int:
-    """Press Ctrl-C once a point of a sweep is stored, or once a worker has begun to record."""
+    """Send Ctrl-C once a point of a sweep is stored, or once a worker has begun to record."""
     running = subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE_S
@@ -111,7 +111,7 @@ def _has_begun(runs: Path, *, is_sweep: bool) -> bool:
 
 
 def _keep(made: Path, name: str) -> None:
-    """Move a folder to the golden ones: without weights, long traces and the name of this machine."""
+    """Move a folder to the golden folders, without weights, long traces and the name of this machine."""
     for checkpoints in [*made.rglob("checkpoints"), *made.glob("*.onnx"), *made.glob("fine-tuned.safetensors")]:
         if name != KEEPS_WEIGHTS:
             shutil.rmtree(checkpoints) if checkpoints.is_dir() else checkpoints.unlink()
@@ -132,7 +132,7 @@ def _keep(made: Path, name: str) -> None:
 
 
 def _rename_machine(value: Any) -> None:
-    """Leave nothing that tells which machine it was."""
+    """Remove the name of this machine from stored files."""
     if isinstance(value, dict):
         if "system" in value and "processor" in value:
             value.update(system="Linux 6.1", processor="processor")
@@ -144,13 +144,13 @@ def _rename_machine(value: Any) -> None:
 
 
 def _write_compact(file: Path, value: Any) -> None:
-    """One line per key of the outermost object: half the size of an indented file."""
+    """Write one line per key of the outermost object: half the size of an indented file."""
     lines = (f" {json.dumps(key)}: {json.dumps(item, separators=(',', ':'))}" for key, item in value.items())
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-# Earlier versions wrote fewer keys; what reads stored folders does without them. (A run without `servers` could be
-# reported but not shown, so only the study lacks it.)
+# Keys that earlier versions did not write, and that readers of stored folders must not need. (A run without `servers`
+# could be reported but not shown, so only the study lacks it.)
 LATER_KEYS = {
     "run-ring": {"p90", "iteration_p90_s"},
     "study-compare": {"p90", "iteration_p90_s", "slowest_mean_s_repeats", "servers"},
@@ -158,7 +158,7 @@ LATER_KEYS = {
 
 
 def make_old() -> None:
-    """Copies as an earlier version would have written them."""
+    """Write copies as an earlier version would have written them."""
     for name, later in LATER_KEYS.items():
         old = STORED / f"{name}-old"
         shutil.rmtree(old, ignore_errors=True)
@@ -179,7 +179,7 @@ def _without(value: Any, keys: set[str]) -> Any:
 
 
 def make_expectations() -> None:
-    """What commands print and write for the folders that are stored."""
+    """Write the expected output of commands for the stored folders."""
     with tempfile.TemporaryDirectory() as place:
         file = Path(place) / "result.json"
         for name, arguments in COUNTED.items():
