@@ -19,7 +19,7 @@ import torch
 
 from paceline.comm import CommError, shm, shm_reduction
 from paceline.comm.shm import ShmComm
-from paceline.comm.shm_segment import Segment
+from paceline.comm.shm_memory import Segment
 from paceline.errors import RunError
 
 VICTIM = 2

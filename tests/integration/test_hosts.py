@@ -177,7 +177,7 @@ def test_who_does_not_know_the_token_is_not_heard(
 HOSTILE = """
 import json, os, sys
 from paceline.launch.remote_worker import MARK, _read_line
-from paceline.launch.version_check import own_facts
+from paceline.launch.remote_worker import own_facts
 
 token = _read_line(0)
 os.write(1, f"{MARK} {token} {json.dumps(own_facts())}\\n".encode())

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from helpers import TESTS, free_port, ignore_event, python_processes
-from paceline.comm.choose import choose_comm
+from paceline.comm.placement import choose_comm
 from paceline.comm.torch import make_store
 from paceline.errors import UsageError
 from paceline.launch.base import LaunchRequest, Task
-from paceline.launch.torchrun import Torchrun, TorchrunPool
-from paceline.launch.torchrun_env import TorchrunEnv
+from paceline.launch.torchrun import Torchrun, TorchrunEnv, TorchrunPool
 
 SCRIPT = str(TESTS / "one_of_several.py")
 

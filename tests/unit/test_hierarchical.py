@@ -12,8 +12,8 @@ import torch
 from comm_table import ALONE, OPERATIONS, mine, run_row
 from helpers import free_port, ignore_event, on_pool
 from paceline.comm import Comm, CommConfig, CommError
-from paceline.comm.choose import choose_comm
 from paceline.comm.hierarchical import HierarchicalComm
+from paceline.comm.placement import choose_comm
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import make_store
 from paceline.errors import WorkerError

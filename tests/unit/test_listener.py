@@ -134,7 +134,7 @@ class FromTorch:
 
 def launched(ear: Ear, number: int, nbytes: int, at: float, completed: float | None) -> LaunchedGroup:
     item = LaunchedGroup(FromTorch(), [OpenOperation(ear, "all_reduce", nbytes, None, 0, number, "network")])
-    item.at, item.completed = at, completed
+    item.launched_at, item.completed = at, completed
     return item
 
 
@@ -149,13 +149,13 @@ def test_what_ddp_waits_for_at_the_end_of_backward() -> None:
 def test_torch_says_when_large_ones_are_complete_and_small_ones_are_looked_at() -> None:
     ear = Ear()
     large, small = launched(ear, 0, BACKGROUND_BYTES, 1.0, None), launched(ear, 1, 8, 1.0, None)
-    small.look()
+    small.check()
     assert small.completed is None
     for item in (large, small):
         item.work.future.set_result(None)
     assert large.completed is not None
     assert small.completed is None
-    small.look()
+    small.check()
     assert small.completed is not None
 
 

@@ -12,8 +12,8 @@ from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.file_transfer import PIECE_BYTES, Receiver, send_files_after
 from paceline.launch.messages import FilePiece
 from paceline.launch.process_host import spread
+from paceline.launch.remote_worker import difference, own_facts
 from paceline.launch.ssh import SSH_OPTIONS, Ssh, remote_command
-from paceline.launch.version_check import difference, own_facts
 
 
 @pytest.mark.parametrize(

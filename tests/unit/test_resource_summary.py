@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers import build, is_possible
 from made_up import made_up_worker
 from paceline.codecs import TensorSpec
-from paceline.comm.base import Counter
+from paceline.comm import Counter
 from paceline.measure.sampler import COLUMNS, ThinnedRows, summarise_network, summarise_resources
 from paceline.recipe import Recipe
 from paceline.results import convert, to_json

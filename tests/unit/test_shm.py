@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from helpers import Meeting, on_pool, on_shm_threads
-from paceline.comm import shm, shm_kernels, shm_reduction
+from paceline.comm import shm, shm_memory, shm_reduction
 from paceline.comm.shm import ShmComm
-from paceline.comm.shm_kernels import part_bounds
+from paceline.comm.shm_memory import part_bounds
 from paceline.errors import RunError
 from paceline.launch.local import LocalPool
 from paceline.train.context import Context
@@ -34,7 +34,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shm, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(shm, "LONG_PIECE_BYTES", PIECE)
     monkeypatch.setattr(shm, "SMALL_BYTES", 1024)
-    monkeypatch.setattr(shm_kernels, "MOVE_BYTES", 512)
+    monkeypatch.setattr(shm_memory, "MEMMOVE_BYTES", 512)
 
 
 def force_helpers(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

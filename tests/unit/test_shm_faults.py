@@ -19,7 +19,7 @@ import torch
 import jobs
 from helpers import TESTS, Meeting, on_pool, python_processes
 from paceline.comm.shm import ShmComm
-from paceline.comm.shm_segment import Segment
+from paceline.comm.shm_memory import Segment
 from paceline.errors import RunError, WorkerError
 from paceline.launch.local import LocalPool
 from shm_faults import SCENES, VICTIM
@@ -93,7 +93,7 @@ def test_a_segment_is_the_users_own_and_needs_the_token() -> None:
     assert segment.tensor(0, 4, torch.int32).tolist() == [7] * 4
     pid, fd, token = segment.address.split(":")
     wrong = f"{pid}:{fd}:{'0' * len(token)}"
-    with pytest.raises(RunError, match=f"process {pid} is not that of this world: another process has its number"):
+    with pytest.raises(RunError, match=f"process {pid} does not belong to this run"):
         Segment.attach(wrong)
     segment.close_file()
     with pytest.raises(RunError, match=f"process {pid} cannot be opened"):

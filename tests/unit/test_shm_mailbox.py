@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers import on_shm_threads
-from paceline.comm import CommError, shm_mailbox, shm_wait
+from paceline.comm import CommError, shm_mailbox, shm_sync
 from paceline.train.context import Context
 
 PIECE = 1024  # as the fixture small_channels has it
@@ -221,25 +221,25 @@ def ping_pong(context: Context, rounds: int) -> int:
 
 
 def never_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm_wait, "YIELDS", 0)
-    init = shm_wait.ShmWaiter.__init__
+    monkeypatch.setattr(shm_sync, "YIELDS", 0)
+    init = shm_sync.ShmWaiter.__init__
 
-    def without(self: shm_wait.ShmWaiter, *arguments: Any, **named: Any) -> None:
+    def without(self: shm_sync.ShmWaiter, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
         self.can_spin = False
 
-    monkeypatch.setattr(shm_wait.ShmWaiter, "__init__", without)
+    monkeypatch.setattr(shm_sync.ShmWaiter, "__init__", without)
 
 
 def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     never_spin(monkeypatch)
-    sleep, slept = shm_wait._wait_semaphore, []
+    sleep, slept = shm_sync._wait_semaphore, []
 
     def count(*arguments: Any) -> bool:
         slept.append(1)
         return sleep(*arguments)
 
-    monkeypatch.setattr(shm_wait, "_wait_semaphore", count)
+    monkeypatch.setattr(shm_sync, "_wait_semaphore", count)
     rounds = 20_000
     expired = on_shm_threads(2, ping_pong, rounds=rounds, timeout_s=120)
     assert len(slept) > rounds // 2  # whoever is woken may run at once, and find the next word said
@@ -249,7 +249,7 @@ def test_no_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_wake_ups_every_round_takes_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     never_spin(monkeypatch)
-    monkeypatch.setattr(shm_wait.ShmWaiter, "wake", lambda self, peer: None)  # noqa: ARG005
+    monkeypatch.setattr(shm_sync.ShmWaiter, "wake", lambda self, peer: None)  # noqa: ARG005
     assert sum(on_shm_threads(2, ping_pong, rounds=5)) >= 5
 
 

@@ -1,7 +1,4 @@
-"""The interface of codecs.
-
-A codec receives the strategy's sum function and the comm, because not every encoding can be summed while encoded.
-"""
+"""Base classes of codecs, and the error feedback that lossy codecs share."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from paceline.errors import UsageError
 from paceline.plugins import Options
 
 Key = int | str  # identifies a strategy's tensor, the same in every step and on every worker
+SumFunction = Callable[[Tensor], None]  # sums a tensor over workers in place
 
 
 @dataclass(frozen=True)
@@ -37,39 +35,44 @@ class TensorSpec:
         return TensorSpec(tensor.numel(), tensor.element_size(), tuple(tensor.shape))
 
 
+SumTraffic = Callable[[TensorSpec], list[Operation]]  # predicts the operations of a SumFunction
+
+
 @dataclass(kw_only=True)
 class Codec(ABC):
-    """Base class of encodings. A lossless codec keeps a strategy's guarantee; a lossy one states its error bound.
+    """Base class of encodings. A lossless codec preserves a strategy's guarantee; a lossy one states its error bound.
 
-    Dataclass fields are its options. Each worker has its own codec object, which may keep errors from step to step.
+    Dataclass fields are its options. Each worker has its own codec object, which may store errors from step to step.
     """
 
     name: ClassVar[str] = ""
-    relative_error: ClassVar[float] = 0.0  # of one element, relative to the largest that shares its scale; 0: lossless
+    # Largest error of an element, relative to the largest element with the same scale; 0: the codec is lossless.
+    relative_error: ClassVar[float] = 0.0
     cast: ClassVar[torch.dtype | None] = None  # the data type, if the encoding is a cast
 
     @abstractmethod
-    def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm, key: Key = 0) -> None:
-        """Sum a contiguous tensor over workers in place, encoded on the wire."""
+    def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:
+        """Sum a contiguous tensor over workers in place.
+
+        `sum_over_workers` is the strategy's sum. A codec whose encoding cannot be added uses the comm instead.
+        """
 
     def sum_together(
-        self, tensors: Sequence[Tensor], sum_over_workers: Callable[[Tensor], None], comm: Comm, keys: Sequence[Key]
+        self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
     ) -> None:
-        """Sum several tensors. The bytes are those of separate sums; a codec may send fewer messages."""
+        """Sum several tensors. The number of bytes is that of separate sums; a codec may send fewer messages."""
         for tensor, key in zip(tensors, keys, strict=True):
             self.sum(tensor, sum_over_workers, comm, key)
 
     @abstractmethod
-    def traffic(
-        self, spec: TensorSpec, sum_traffic: Callable[[TensorSpec], list[Operation]], world_size: int
-    ) -> list[Operation]:
+    def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:
         """Predict the operations of `sum` on one worker."""
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        """Return the largest error of one sum when no error of earlier steps is kept.
+        """Return the largest error of one sum, without errors of earlier steps.
 
-        It is the norm of the error divided by the sum of the norms of the workers' tensors, without the rounding of
-        the tensor's own data type.
+        It is the norm of the error divided by the sum of the norms of the workers' tensors. The rounding of the
+        tensor's own data type is not included.
         """
         return self.relative_error
 
@@ -94,3 +97,85 @@ class Codec(ABC):
     def options(self) -> Options:
         """Return the values of the codec's options."""
         return {name: getattr(self, name) for name in self.option_fields()}
+
+
+@dataclass(kw_only=True)
+class GatheredCodec(Codec):
+    """Base class of encodings that cannot be added: workers all-gather their messages, decode and add them.
+
+    The strategy's sum function is not used. Messages are added in order of rank, so the sum is bit-identical on all
+    workers, on any hardware.
+    """
+
+    @abstractmethod
+    def encode(self, tensor: Tensor, key: Key) -> Tensor:
+        """Return a vector encoded as a message of `message_bytes` bytes."""
+
+    @abstractmethod
+    def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
+        """Decode a message and add it to a vector."""
+
+    @abstractmethod
+    def message_bytes(self, spec: TensorSpec) -> int:
+        """Return the length of a tensor's encoded message."""
+
+    def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:
+        self.sum_together([tensor], sum_over_workers, comm, [key])
+
+    def sum_together(
+        self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
+    ) -> None:
+        del sum_over_workers
+        messages = [self.encode(tensor.view(-1), key) for tensor, key in zip(tensors, keys, strict=True)]
+        lengths = [message.numel() for message in messages]
+        gathered = comm.all_gather(messages[0] if len(messages) == 1 else torch.cat(messages))
+        for tensor in tensors:
+            tensor.zero_()
+        for worker_messages in gathered:
+            for tensor, message in zip(tensors, worker_messages.split(lengths), strict=True):
+                # Copy a part of a longer message, because view(dtype) needs aligned memory.
+                self.add_decoded(tensor.view(-1), message.clone() if len(lengths) > 1 else message, comm)
+
+    def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:  # noqa: ARG002
+        return [Operation("all_gather", self.message_bytes(spec))]
+
+
+def pack(parts: Sequence[Tensor]) -> Tensor:
+    """Return the bytes of several vectors, concatenated."""
+    return torch.cat([part.contiguous().view(torch.uint8) for part in parts])
+
+
+class ErrorFeedback:
+    """The part of each tensor that a codec did not send, to be added to the tensor of the next step.
+
+    Errors are stored after multiplication by the worker's weight, so they are added to the next weighted tensor without
+    scaling. Over any number of steps, the sums plus the stored errors equal the sum of the inputs. A codec can store
+    other tensors under a name of its own. Seide et al. 2014; Karimireddy et al. 2019.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+
+    def add_error(self, tensor: Tensor, key: Key) -> None:
+        """Add the stored error to the tensor."""
+        error = self.get("error", key, tuple(tensor.shape), tensor)
+        if error is not None:
+            tensor.add_(error)
+
+    def store_error(self, error: Tensor, key: Key) -> None:
+        self.store("error", key, error)
+
+    def get(self, name: str, key: Key, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
+        """Return a stored tensor in the data type of `like`; None if there is none of this shape."""
+        stored = self._tensors.get(f"{name}.{key}")
+        return stored.to(like) if stored is not None and tuple(stored.shape) == tuple(shape) else None
+
+    def store(self, name: str, key: Key, tensor: Tensor) -> None:
+        """Store a tensor. Non-finite elements become 0, or they would stay in every later step."""
+        self._tensors[f"{name}.{key}"] = tensor.nan_to_num_(0.0, posinf=0.0, neginf=0.0)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self._tensors.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._tensors = {name: tensor.detach().clone() for name, tensor in state.items()}

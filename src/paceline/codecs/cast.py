@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Key, TensorSpec
+from paceline.codecs.base import Codec, Key, SumFunction, SumTraffic, TensorSpec
 from paceline.comm import Comm, Operation
 
 
@@ -19,23 +18,12 @@ class Cast(Codec):
 
     cast: ClassVar[torch.dtype]
 
-    def sum(
-        self,
-        tensor: Tensor,
-        sum_over_workers: Callable[[Tensor], None],
-        comm: Comm,  # noqa: ARG002
-        key: Key = 0,  # noqa: ARG002
-    ) -> None:
+    def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:  # noqa: ARG002
         encoded = tensor.to(self.cast)
         sum_over_workers(encoded)
         tensor.copy_(encoded)
 
-    def traffic(
-        self,
-        spec: TensorSpec,
-        sum_traffic: Callable[[TensorSpec], list[Operation]],
-        world_size: int,  # noqa: ARG002
-    ) -> list[Operation]:
+    def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:  # noqa: ARG002
         return sum_traffic(TensorSpec(spec.numel, self.cast.itemsize))
 
     def error_bound(self, world_size: int) -> float:

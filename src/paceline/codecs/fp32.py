@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Key, TensorSpec
+from paceline.codecs.base import Codec, Key, SumFunction, SumTraffic, TensorSpec
 from paceline.comm import Comm, Operation
 
 
@@ -18,19 +17,8 @@ class Fp32(Codec):
 
     name: ClassVar[str] = "fp32"
 
-    def sum(
-        self,
-        tensor: Tensor,
-        sum_over_workers: Callable[[Tensor], None],
-        comm: Comm,  # noqa: ARG002
-        key: Key = 0,  # noqa: ARG002
-    ) -> None:
+    def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:  # noqa: ARG002
         sum_over_workers(tensor)
 
-    def traffic(
-        self,
-        spec: TensorSpec,
-        sum_traffic: Callable[[TensorSpec], list[Operation]],
-        world_size: int,  # noqa: ARG002
-    ) -> list[Operation]:
+    def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:  # noqa: ARG002
         return sum_traffic(spec)

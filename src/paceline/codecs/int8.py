@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from paceline.codecs.base import Key, TensorSpec
-from paceline.codecs.gathered import Gathered, pack
+from paceline.codecs.base import GatheredCodec, Key, TensorSpec, pack
 from paceline.codecs.rounding import LARGEST, as_int8, symmetric_scale, to_numbers
 from paceline.comm import Comm
 from paceline.errors import UsageError
 
-SCALE = torch.float32
+SCALE_TYPE = torch.float32
 
 
 @dataclass(kw_only=True)
-class Int8(Gathered):
+class Int8(GatheredCodec):
     """One byte per element and a float32 scale per chunk; workers gather all messages and add them.
 
     The largest element of a chunk becomes 127. A chunk that contains an infinity or NaN is decoded as NaN, so that
@@ -37,30 +36,30 @@ class Int8(Gathered):
             raise UsageError(f"option chunk of codec int8 must be at least 1, not {self.chunk}")
 
     def encode(self, tensor: Tensor, key: Key) -> Tensor:  # noqa: ARG002
-        chunks = self._chunks(tensor.to(_arithmetic(tensor.dtype)))
+        chunks = self._chunks(tensor.to(_float_type(tensor.dtype)))
         # A non-finite element makes the scale of its chunk non-finite.
-        scales = symmetric_scale(chunks.abs().amax(1, keepdim=True)).to(SCALE)
-        whole = as_int8(chunks, scales)
-        return pack([scales.view(-1), whole.view(-1)[: tensor.numel()]])
+        scales = symmetric_scale(chunks.abs().amax(1, keepdim=True)).to(SCALE_TYPE)
+        integers = as_int8(chunks, scales)
+        return pack([scales.view(-1), integers.view(-1)[: tensor.numel()]])
 
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
         scale_bytes = message.numel() - total.numel()
-        scales = message[:scale_bytes].view(SCALE)
-        whole = message[scale_bytes:].view(torch.int8)
-        decoded = to_numbers(self._chunks(whole.to(_arithmetic(total.dtype))), scales.view(-1, 1))
+        scales = message[:scale_bytes].view(SCALE_TYPE)
+        integers = message[scale_bytes:].view(torch.int8)
+        decoded = to_numbers(self._chunks(integers.to(_float_type(total.dtype))), scales.view(-1, 1))
         comm.add(total, decoded.view(-1)[: total.numel()])
 
     def message_bytes(self, spec: TensorSpec) -> int:
-        return -(-spec.numel // self.chunk) * SCALE.itemsize + spec.numel
+        return -(-spec.numel // self.chunk) * SCALE_TYPE.itemsize + spec.numel
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
-        # Each element is off by at most half a scale, and the norm of a chunk is at least its largest element. Rounding
-        # to nearest never changes an element by more than its own size.
+        # Rounding changes an element by half a scale at most, and the norm of a chunk is at least its largest element.
+        # It never changes an element by more than the element's own size.
         return min(1.0, math.sqrt(self.chunk) * self.relative_error)
 
     def _chunks(self, vector: Tensor) -> Tensor:
         return pad(vector, (0, -vector.numel() % self.chunk)).view(-1, self.chunk)
 
 
-def _arithmetic(dtype: torch.dtype) -> torch.dtype:
+def _float_type(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,20 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from paceline.codecs.base import Codec, Key, TensorSpec
-from paceline.codecs.error_feedback import ErrorFeedback
+from paceline.codecs.base import Codec, ErrorFeedback, Key, SumFunction, SumTraffic, TensorSpec
 from paceline.comm import Comm, Operation
 from paceline.errors import UsageError
 
 
 @dataclass(kw_only=True)
 class PowerSgd(Codec):
-    """A matrix is sent as two low-rank factors, each summed by the strategy; the error is kept for the next step.
+    """A matrix is sent as two low-rank factors, each summed by the strategy; the error is added in the next step.
 
     Vogels et al. 2019, arXiv:1905.13727. With M the worker's matrix plus its error, P = M Q is summed and
-    orthonormalised, Q = M' P is summed, and the result is P Q', the sum of all M projected on P. A worker keeps
+    orthonormalised, Q = M' P is summed, and the result is P Q', the sum of all M projected on P. A worker stores
     M - P (M' P)', the error of algorithm 2 in the paper. (The authors' code and torch's hook subtract an equal share of
-    P Q' instead. The total is the same, but each worker then keeps its difference from the others forever.)
+    P Q' instead. The total is the same, but each worker then stores its difference from the others forever.)
     Q is reused in the next step; the first Q is random, the same on all workers.
 
     Each worker orthonormalises and multiplies P itself, as torch's hook does. On equal hardware the results are
@@ -43,18 +42,15 @@ class PowerSgd(Codec):
         for option in ("rank", "min_vector"):
             if getattr(self, option) < 1:
                 raise UsageError(f"option {option} of codec powersgd must be at least 1, not {getattr(self, option)}")
-        self._memory = ErrorFeedback()
+        self._feedback = ErrorFeedback()
 
-    def sum(self, tensor: Tensor, sum_over_workers: Callable[[Tensor], None], comm: Comm, key: Key = 0) -> None:
+    def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:
         self.sum_together([tensor], sum_over_workers, comm, [key])
 
     def sum_together(
-        self,
-        tensors: Sequence[Tensor],
-        sum_over_workers: Callable[[Tensor], None],
-        comm: Comm,  # noqa: ARG002
-        keys: Sequence[Key],
+        self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
     ) -> None:
+        del comm
         pairs = list(zip(tensors, keys, strict=True))
         _sum_as_one([t.view(-1) for t in tensors if self._sides(TensorSpec.of(t)) is None], sum_over_workers)
         with torch.no_grad():
@@ -64,16 +60,11 @@ class PowerSgd(Codec):
                 part.project()
             _sum_as_one([part.q for part in parts], sum_over_workers)
             for part in parts:
-                self._memory.keep(part.error(), part.key)
+                self._feedback.store_error(part.error(), part.key)
                 part.finish()
-                self._memory.put("q", part.key, part.q)
+                self._feedback.store("q", part.key, part.q)
 
-    def traffic(
-        self,
-        spec: TensorSpec,
-        sum_traffic: Callable[[TensorSpec], list[Operation]],
-        world_size: int,  # noqa: ARG002
-    ) -> list[Operation]:
+    def traffic(self, spec: TensorSpec, sum_traffic: SumTraffic, world_size: int) -> list[Operation]:  # noqa: ARG002
         sides = self._sides(spec)
         if sides is None:
             return sum_traffic(spec)
@@ -82,10 +73,10 @@ class PowerSgd(Codec):
         return [operation for side in sides for operation in sum_traffic(TensorSpec(side * columns, itemsize))]
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self._memory.state_dict()
+        return self._feedback.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._memory.load_state_dict(state)
+        self._feedback.load_state_dict(state)
 
     def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
         """Return rows and columns of a tensor as a matrix; None if factors would not save half of its bytes."""
@@ -104,10 +95,10 @@ class PowerSgd(Codec):
         sides = self._sides(TensorSpec.of(tensor))
         assert sides is not None
         own = tensor.reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
-        self._memory.add_to(own, key)
+        self._feedback.add_error(own, key)
         matrix = pad(own, (0, sides[0] * sides[1] - own.numel())).view(sides)
         shape = (sides[1], min(self.rank, *sides))
-        q = self._memory.get("q", key, shape, matrix)
+        q = self._feedback.get("q", key, shape, matrix)
         if q is None:
             generator = torch.Generator().manual_seed(zlib.crc32(str(key).encode()))
             q = torch.randn(shape, generator=generator, dtype=torch.float64).to(matrix)
@@ -137,7 +128,7 @@ class _Factors:
         return matrix.reshape(-1)[: self.tensor.numel()]
 
 
-def _sum_as_one(tensors: Sequence[Tensor], sum_over_workers: Callable[[Tensor], None]) -> None:
+def _sum_as_one(tensors: Sequence[Tensor], sum_over_workers: SumFunction) -> None:
     """Sum several tensors as one vector, in place."""
     if len(tensors) == 1:
         sum_over_workers(tensors[0])

@@ -9,15 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Key, TensorSpec
-from paceline.codecs.error_feedback import ErrorFeedback
-from paceline.codecs.gathered import Gathered, pack
+from paceline.codecs.base import ErrorFeedback, GatheredCodec, Key, TensorSpec, pack
 from paceline.comm import Comm
 from paceline.errors import UsageError
 
 
 @dataclass(kw_only=True)
-class TopK(Gathered):
+class TopK(GatheredCodec):
     """Only the largest elements of a tensor and their indices are sent; the rest is added to the next step's tensor.
 
     Workers gather all messages and add them. Infinities and NaN count as largest, so they are sent. Stich et al. 2018,
@@ -35,24 +33,24 @@ class TopK(Gathered):
         self._feedback = ErrorFeedback()
 
     def encode(self, tensor: Tensor, key: Key) -> Tensor:
-        self._feedback.add_to(tensor, key)
+        self._feedback.add_error(tensor, key)
         # Workers may choose differently between equal elements, because indices are sent.
-        places = tensor.abs().topk(self._count(tensor.numel()), sorted=False).indices
-        message = pack([tensor[places], places.to(_place_type(tensor.numel()))])
-        self._feedback.keep(tensor.index_fill(0, places, 0.0), key)
+        indices = tensor.abs().topk(self._count(tensor.numel()), sorted=False).indices
+        message = pack([tensor[indices], indices.to(_index_type(tensor.numel()))])
+        self._feedback.store_error(tensor.index_fill(0, indices, 0.0), key)
         return message
 
     def add_decoded(self, total: Tensor, message: Tensor, comm: Comm) -> None:
         value_bytes = self._count(total.numel()) * total.element_size()
         values = message[:value_bytes].view(total.dtype)
-        place_bytes = message[value_bytes:]
-        places = place_bytes.clone().view(_place_type(total.numel())).long()
-        chosen = total[places]
+        index_bytes = message[value_bytes:]
+        indices = index_bytes.clone().view(_index_type(total.numel())).long()
+        chosen = total[indices]
         comm.add(chosen, values)
-        total.index_copy_(0, places, chosen)
+        total.index_copy_(0, indices, chosen)
 
     def message_bytes(self, spec: TensorSpec) -> int:
-        return self._count(spec.numel) * (spec.itemsize + _place_type(spec.numel).itemsize)
+        return self._count(spec.numel) * (spec.itemsize + _index_type(spec.numel).itemsize)
 
     def error_bound(self, world_size: int) -> float:  # noqa: ARG002
         # The largest elements hold at least `ratio` of the squared norm.
@@ -69,5 +67,5 @@ class TopK(Gathered):
         return min(numel, max(1, math.ceil(numel * self.ratio * (1 - 1e-12))))
 
 
-def _place_type(numel: int) -> torch.dtype:
+def _index_type(numel: int) -> torch.dtype:
     return torch.int32 if numel <= torch.iinfo(torch.int32).max else torch.int64

@@ -1,7 +1,8 @@
 """Communication backends: point-to-point messages and collectives between workers."""
 
-from paceline.comm.base import Comm, CommConfig, CommError, CompletedWork, Counter, Operation, Wire, Work
-from paceline.comm.reduction import Reduction, SharedVector
+from paceline.comm.base import Comm, CommConfig, CommError
+from paceline.comm.collectives import CompletedWork, Reduction, SharedVector, Work
+from paceline.comm.traffic import Counter, Operation, Wire
 from paceline.plugins import Registry
 
 comms: Registry[Comm] = Registry("comm", "paceline.comm", Comm, other_names=("auto",))

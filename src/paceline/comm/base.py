@@ -1,41 +1,30 @@
 """The interface of communication backends, which also counts everything that a strategy sends.
 
-A comm implements point-to-point messages. Collectives have a default built on messages, which a comm may replace with a
-native one. A strategy predicts operations; the comm converts operations to bytes on its medium.
+A comm implements point-to-point messages, and replaces those default collectives (collectives.py) for which it has a
+faster one. A strategy predicts operations; the comm converts operations to bytes on its medium.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from paceline.comm.collectives import CompletedWork, MessageCollectives, Reduction, SharedVector, Work
 from paceline.comm.listener import CommListener, LaunchedGroup, ObservedWork, OpenOperation, OperationNumbers, settle
-from paceline.comm.reduction import Reduction, SharedVector
+from paceline.comm.traffic import Counter, Operation, Wire
 from paceline.errors import RunError
+
+_NOT_RECORDED = nullcontext()
 
 
 class CommError(RunError):
     """A peer did not answer in time or has ended; the cause is usually in that worker."""
-
-
-class Work(Protocol):
-    """A message or a collective in progress."""
-
-    def wait(self) -> None: ...
-
-
-class CompletedWork:
-    """Work that was complete when it was started."""
-
-    def wait(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,47 +41,7 @@ class CommConfig:
     device: str = "cpu"
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One call of the comm on one worker, with the bytes of the whole tensor (not of what the medium transfers)."""
-
-    op: str  # send, recv, all_reduce, reduce_scatter, broadcast, gather, scatter, all_gather
-    nbytes: int
-    peer: int | None = None  # the other end of a message, the root of a collective that has one
-
-
-class Wire(NamedTuple):
-    """Bytes that one worker sends and receives on the medium."""
-
-    sent_bytes: int
-    received_bytes: int
-
-
-@dataclass
-class Counter:
-    """Operations counted by kind and peer."""
-
-    nbytes: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    calls: dict[tuple[str, int | None], int] = field(default_factory=dict)
-
-    def add(self, operation: Operation) -> None:
-        key = (operation.op, operation.peer)
-        self.nbytes[key] = self.nbytes.get(key, 0) + operation.nbytes
-        self.calls[key] = self.calls.get(key, 0) + 1
-
-    def clear(self) -> None:
-        self.nbytes.clear()
-        self.calls.clear()
-
-    @staticmethod
-    def of(operations: Iterable[Operation]) -> Counter:
-        counter = Counter()
-        for operation in operations:
-            counter.add(operation)
-        return counter
-
-
-class Comm(ABC):
+class Comm(MessageCollectives):
     """One worker's connection to its peers. Tensors must be contiguous; results are identical on every worker."""
 
     name: ClassVar[str] = ""
@@ -102,7 +51,7 @@ class Comm(ABC):
 
     @classmethod
     def unavailable(cls) -> str:
-        """Why this comm cannot be used on this machine; empty when it can."""
+        """Return why this comm cannot be used on this machine; empty if it can."""
         return ""
 
     @classmethod
@@ -111,26 +60,22 @@ class Comm(ABC):
         raise NotImplementedError(f"comm {cls.name} does not connect processes ({config})")
 
     def __init__(self, rank: int, world_size: int) -> None:
-        self.rank = rank
-        self.world_size = world_size
+        super().__init__(rank, world_size)
         self.counter = Counter()
         self.listener: CommListener | None = None  # receives every counted operation
-        self.launched: list[LaunchedGroup] = []  # operations that torch's own code started and waits for
+        self.launched: list[LaunchedGroup] = []  # operations that DDP started and waits for
         self._numbers = OperationNumbers()
-        self._factors: dict[tuple[str, int | None], tuple[float, float]] = {}
-        self._counting = True
+        self._is_counting = True
 
     # Point to point. Messages between two workers with the same tag arrive in the order in which they were sent.
 
     def isend(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
         span = self._begin("send", tensor, peer, tag)
-        work = self._isend(tensor, peer, tag)
-        return work if span is None else self._observed(work, span)
+        return self._observed(self._isend(tensor, peer, tag), span)
 
     def irecv(self, tensor: Tensor, peer: int, tag: int = 0) -> Work:
         span = self._begin("recv", tensor, peer, tag)
-        work = self._irecv(tensor, peer, tag)
-        return work if span is None else self._observed(work, span)
+        return self._observed(self._irecv(tensor, peer, tag), span)
 
     def send(self, tensor: Tensor, peer: int, tag: int = 0) -> None:
         self.isend(tensor, peer, tag).wait()
@@ -151,17 +96,14 @@ class Comm(ABC):
     # Collectives. Every worker calls them in the same order.
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum over workers, in config."""
-        span = self._begin("all_reduce", tensor)
-        self._all_reduce(tensor)
-        if span is not None:
-            span.end_here()
+        """Sum a tensor over workers, in place."""
+        with self._recorded("all_reduce", tensor):
+            self._all_reduce(tensor)
 
     def iall_reduce(self, tensor: Tensor) -> Work:
         """Start an all-reduce; do not read or write the tensor before the work has been waited for."""
         span = self._begin("all_reduce", tensor)
-        work = self._iall_reduce(tensor)
-        return work if span is None else self._observed(work, span)
+        return self._observed(self._iall_reduce(tensor), span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
         """Start a reduce-scatter: `output` receives this worker's part, of N equal parts, of the sum.
@@ -170,52 +112,41 @@ class Comm(ABC):
         """
         assert output.numel() * self.world_size == tensor.numel(), "parts of a reduce-scatter are equal"
         span = self._begin("reduce_scatter", tensor)
-        work = self._ireduce_scatter(output, tensor)
-        return work if span is None else self._observed(work, span)
+        return self._observed(self._ireduce_scatter(output, tensor), span)
 
     def reduce_scatter(self, output: Tensor, tensor: Tensor) -> None:
         self.ireduce_scatter(output, tensor).wait()
 
     def broadcast(self, tensor: Tensor, root: int = 0) -> None:
-        span = self._begin("broadcast", tensor, root)
-        self._broadcast(tensor, root)
-        if span is not None:
-            span.end_here()
+        """Copy the root's tensor to all workers."""
+        with self._recorded("broadcast", tensor, root):
+            self._broadcast(tensor, root)
 
     def gather(self, tensor: Tensor, root: int = 0) -> list[Tensor]:
         """Return all workers' tensors in order of rank on the root, an empty list elsewhere."""
-        span = self._begin("gather", tensor, root)
-        gathered = self._gather(tensor, root)
-        if span is not None:
-            span.end_here()
-        return gathered
+        with self._recorded("gather", tensor, root):
+            return self._gather(tensor, root)
 
     def scatter(self, tensor: Tensor, pieces: list[Tensor], root: int = 0) -> None:
         """Fill each worker's tensor with its piece of the root's list; `pieces` is empty on the other workers."""
-        span = self._begin("scatter", tensor, root)
-        self._scatter(tensor, pieces, root)
-        if span is not None:
-            span.end_here()
+        with self._recorded("scatter", tensor, root):
+            self._scatter(tensor, pieces, root)
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Return all workers' tensors in order of rank."""
-        span = self._begin("all_gather", tensor)
-        gathered = self._all_gather(tensor)
-        if span is not None:
-            span.end_here()
-        return gathered
+        with self._recorded("all_gather", tensor):
+            return self._all_gather(tensor)
 
     def barrier(self) -> None:
-        span = self._open("barrier", 0) if self._counting else None
-        self._barrier()
-        if span is not None:
-            span.end_here()
+        """Wait until all workers have called this. A barrier is recorded, but not counted as traffic."""
+        with (self._open("barrier", 0) if self._is_counting else None) or _NOT_RECORDED:
+            self._barrier()
 
     def progress(self) -> None:
         """Advance pending operations without blocking, for comms that move bytes in the worker's own thread."""
 
     def settle(self, end: float) -> None:
-        """Report the operations that torch's own code started and waited for in a backward that ended at `end`."""
+        """Report the operations that DDP started and waited for in a backward that ended at `end`."""
         if self.launched:
             launched, self.launched = self.launched, []
             settle(launched, end)
@@ -225,7 +156,7 @@ class Comm(ABC):
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
         """Allocate a vector of zeros that is summed over workers repeatedly.
 
-        With `shared`, the sum may be placed in memory that peers read too, so the caller must not write to it.
+        With `shared`, the sum may be in memory that peers read too, so the caller must not write to it.
         """
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
@@ -234,34 +165,18 @@ class Comm(ABC):
         """Allocate a vector of zeros of which each worker writes its own parts and reads all parts."""
         return SharedVector(self, torch.zeros(numel, dtype=dtype, device=device))
 
-    # Arithmetic on received tensors is part of the cost of synchronising, so a simulated comm can charge for it.
-
-    def add(self, target: Tensor, other: Tensor) -> None:
-        target.add_(other)
-
-    def mix(self, target: Tensor, other: Tensor, share: float) -> None:
-        """Move `target` towards `other` by the fraction `share`; equal elements keep their bits."""
-        target.lerp_(other, share)
-
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Exclude traffic that is not part of a strategy: initial weights, evaluation, statistics."""
-        before, self._counting = self._counting, False
+        before, self._is_counting = self._is_counting, False
         try:
             yield
         finally:
-            self._counting = before
+            self._is_counting = before
 
     def wire(self) -> Wire:
-        """Return the bytes on the medium of everything counted so far. Cheap, because it is called after every step."""
-        sent = received = 0.0
-        for key, nbytes in self.counter.nbytes.items():
-            factors = self._factors.get(key)
-            if factors is None:
-                factors = self._factors[key] = self.wire_factors(*key, self.rank, self.world_size)
-            sent += factors[0] * nbytes
-            received += factors[1] * nbytes
-        return Wire(round(sent), round(received))
+        """Return the bytes on the medium of everything counted so far."""
+        return self.predict(self.counter, self.rank, self.world_size)
 
     @classmethod
     def predict(cls, counter: Counter, rank: int, world_size: int) -> Wire:
@@ -275,7 +190,7 @@ class Comm(ABC):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return sent and received bytes per byte of the tensor, here for the default implementations below."""
+        """Return sent and received bytes per byte of the tensor. These are the values of the default collectives."""
         others = world_size - 1
         is_root = rank == (peer or 0)
         factors = {
@@ -295,9 +210,7 @@ class Comm(ABC):
         """Return, by receiving rank, the bytes that a worker sends in an operation per byte of the tensor."""
         sent, _ = cls.wire_factors(op, peer, rank, world_size)
         root = peer or 0
-        if op == "send":
-            return {root: sent}
-        if op in ("gather", "all_reduce") and rank != root:
+        if op == "send" or (op in ("gather", "all_reduce") and rank != root):
             return {root: sent}
         return cls.spread_evenly(sent, rank, world_size)
 
@@ -309,81 +222,23 @@ class Comm(ABC):
     def process_group(self) -> Any:
         """Return a torch.distributed process group on this comm that counts its traffic.
 
-        Raises NotImplementedError where the comm cannot provide one.
+        Raises NotImplementedError if the comm has none.
         """
         raise NotImplementedError(f"comm {self.name} has no torch process group")
 
     def close(self) -> None:
         """Close connections; the comm cannot be used afterwards."""
 
-    # To be implemented by every comm.
-
-    @abstractmethod
-    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
-
-    @abstractmethod
-    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
-
-    @abstractmethod
-    def _recv_any(self, tensor: Tensor, tag: int) -> int: ...
-
-    # Defaults that a comm may replace.
-
-    def _barrier(self) -> None:
-        self._all_reduce(torch.zeros(1))
-
-    def _all_reduce(self, tensor: Tensor) -> None:
-        for piece in self._gather(tensor, 0)[1:]:
-            tensor.add_(piece)
-        self._broadcast(tensor, 0)
-
-    def _iall_reduce(self, tensor: Tensor) -> Work:
-        self._all_reduce(tensor)
-        return CompletedWork()
-
-    def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        parts = tensor.view(self.world_size, output.numel())
-        received = torch.empty_like(parts)
-        receives = [self._irecv(received[peer], peer, _COLLECTIVE) for peer in self._others()]
-        sends = [self._isend(parts[peer], peer, _COLLECTIVE) for peer in self._others()]
-        return _Summing(self, output, parts[self.rank], received, receives + sends)
-
-    def _broadcast(self, tensor: Tensor, root: int) -> None:
-        if self.rank == root:
-            _wait_all([self._isend(tensor, peer, _COLLECTIVE) for peer in self._others()])
-        else:
-            self._irecv(tensor, root, _COLLECTIVE).wait()
-
-    def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
-        if self.rank != root:
-            self._isend(tensor, root, _COLLECTIVE).wait()
-            return []
-        pieces = [tensor if rank == root else torch.empty_like(tensor) for rank in range(self.world_size)]
-        _wait_all([self._irecv(pieces[peer], peer, _COLLECTIVE) for peer in self._others()])
-        return pieces
-
-    def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
-        if self.rank != root:
-            self._irecv(tensor, root, _COLLECTIVE).wait()
-            return
-        _wait_all([self._isend(pieces[peer], peer, _COLLECTIVE) for peer in self._others()])
-        tensor.copy_(pieces[root])
-
-    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        pieces = [tensor if rank == self.rank else torch.empty_like(tensor) for rank in range(self.world_size)]
-        sends = [self._isend(tensor, peer, _COLLECTIVE) for peer in self._others()]
-        _wait_all(sends + [self._irecv(pieces[peer], peer, _COLLECTIVE) for peer in self._others()])
-        return pieces
-
-    def _others(self) -> list[int]:
-        return [peer for peer in range(self.world_size) if peer != self.rank]
+    def _recorded(self, op: str, tensor: Tensor, root: int | None = None) -> AbstractContextManager[object]:
+        """Count an operation that ends with the `with` block, and record its span."""
+        return self._begin(op, tensor, root) or _NOT_RECORDED
 
     def _begin(self, op: str, tensor: Tensor, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         return self._begin_bytes(op, tensor.numel() * tensor.element_size(), peer, tag)
 
     def _begin_bytes(self, op: str, nbytes: int, peer: int | None = None, tag: int = 0) -> OpenOperation | None:
         """Count an operation; return its span if a listener records it."""
-        if not self._counting:
+        if not self._is_counting:
             return None
         self.counter.add(Operation(op, nbytes, peer))
         return self._open(op, nbytes, peer, tag)
@@ -392,9 +247,8 @@ class Comm(ABC):
         listener = self.listener
         if listener is None:
             return None
-        number = self._numbers.next(
-            op, peer, tag
-        )  # in every step, so that numbers match between workers at different steps
+        # Number operations of unrecorded steps too, so that numbers are equal on workers at different steps.
+        number = self._numbers.next(op, peer, tag)
         if listener.step < 0:
             return None
         return OpenOperation(listener, op, nbytes, peer, tag, number, self._medium(op, peer))
@@ -402,34 +256,11 @@ class Comm(ABC):
     def _medium(self, op: str, peer: int | None) -> str:  # noqa: ARG002
         return self.medium
 
-    def _observed(self, work: Work, span: OpenOperation) -> Work:
+    def _observed(self, work: Work, span: OpenOperation | None) -> Work:
+        """Return work that reports its completion, if the operation is recorded."""
+        if span is None:
+            return work
         if isinstance(work, CompletedWork):  # done during the call
             span.end_here()
             return work
         return ObservedWork(work, span)
-
-
-@dataclass
-class _Summing:
-    """A reduce-scatter in progress that adds the parts in order of rank when all have arrived."""
-
-    comm: Comm
-    output: Tensor
-    own: Tensor
-    received: Tensor
-    works: list[Work]
-
-    def wait(self) -> None:
-        _wait_all(self.works)
-        self.received[self.comm.rank].copy_(self.own)
-        self.output.copy_(self.received[0])
-        for part in self.received[1:]:
-            self.comm.add(self.output, part)
-
-
-_COLLECTIVE = 0x7C01  # tag of the default collectives, distinct from the tags of strategies
-
-
-def _wait_all(works: list[Work]) -> None:
-    for work in works:
-        work.wait()

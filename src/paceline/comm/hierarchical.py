@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from paceline.comm.arrival_notices import ArrivalListener
-from paceline.comm.base import _COLLECTIVE, Comm, CommConfig, CompletedWork, Work
+from paceline.comm.base import Comm, CommConfig
+from paceline.comm.collectives import COLLECTIVE_TAG, CompletedWork, Work
 from paceline.comm.process_group import CommGroup
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import CountedGroup, TorchComm, prefix_store
@@ -182,8 +183,8 @@ class HierarchicalComm(Comm):
             parts = [rows[ranks] for ranks in self._nodes]
             others = [index for index in range(len(self._nodes)) if index != self._own_node]
             received = {index: torch.empty_like(parts[self._own_node]) for index in others}
-            works = [self._leaders._irecv(received[index], index, _COLLECTIVE) for index in others]
-            works += [self._leaders._isend(parts[index], index, _COLLECTIVE) for index in others]
+            works = [self._leaders._irecv(received[index], index, COLLECTIVE_TAG) for index in others]
+            works += [self._leaders._isend(parts[index], index, COLLECTIVE_TAG) for index in others]
             for work in works:
                 work.wait()
             received[self._own_node] = parts[self._own_node]
@@ -211,7 +212,7 @@ class HierarchicalComm(Comm):
             pieces = self._local._gather(tensor, 0)
             if pieces:
                 assert self._world is not None
-                self._world._isend(torch.stack(pieces), root, _COLLECTIVE).wait()
+                self._world._isend(torch.stack(pieces), root, COLLECTIVE_TAG).wait()
             return []
         pieces = self._local._gather(tensor, self._local_ranks[root])
         if self.rank != root:
@@ -219,7 +220,7 @@ class HierarchicalComm(Comm):
         stacks = {index: self._stack(tensor, index) for index in range(len(self._nodes)) if index != self._own_node}
         for index, stack in stacks.items():
             assert self._world is not None
-            self._world._irecv(stack, self._nodes[index][0], _COLLECTIVE).wait()
+            self._world._irecv(stack, self._nodes[index][0], COLLECTIVE_TAG).wait()
         return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
@@ -231,7 +232,7 @@ class HierarchicalComm(Comm):
                     if index != self._own_node:
                         assert self._world is not None
                         stack = torch.stack([pieces[peer] for peer in ranks])
-                        works.append(self._world._isend(stack, ranks[0], _COLLECTIVE))
+                        works.append(self._world._isend(stack, ranks[0], COLLECTIVE_TAG))
             mine = [pieces[peer] for peer in self._nodes[self._own_node]] if self.rank == root else []
             self._local._scatter(tensor, mine, self._local_ranks[root])
             for work in works:
@@ -241,7 +242,7 @@ class HierarchicalComm(Comm):
         if self._leaders is not None:
             assert self._world is not None
             stack = self._stack(tensor, self._own_node)
-            self._world._irecv(stack, root, _COLLECTIVE).wait()
+            self._world._irecv(stack, root, COLLECTIVE_TAG).wait()
             received = list(stack)
         self._local._scatter(tensor, received, 0)
 

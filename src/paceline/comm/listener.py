@@ -1,7 +1,7 @@
-"""Who is told of every operation of a comm, as it looks from one worker, and what the comm keeps for that.
+"""Timing of a comm's operations for a listener: when each is complete, and how long it blocks the worker's own thread.
 
-An operation lasts from its call until it was complete for this worker. Meanwhile the worker's own thread may do other
-things; while it does not, because it waits inside the comm, it is blocked.
+An operation lasts from its call until it is complete on this worker. The worker's own thread can do other things
+meanwhile; it is blocked while it waits inside the comm.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Protocol
 
-BACKGROUND_BYTES = 512 << 10  # from here on, a word from the comm's own thread is cheap beside the operation itself
+# From this size on, a callback at completion costs little compared with the operation itself.
+BACKGROUND_BYTES = 512 << 10
 
-NO_TIME_S = 2e-6  # a wait that found everything done
-LAUNCH_S = 20e-6  # a call that began something and came back at once
+NO_WAIT_S = 2e-6  # a shorter wait found the operation complete
+LAUNCH_S = 20e-6  # a shorter call started an operation and returned at once
 
 
 class CommListener(Protocol):
-    """Told when an operation is complete, and when the worker's own thread stood still for one.
+    """Receives every completed operation, and every interval in which one blocks the worker's own thread.
 
-    Times are those of `time.perf_counter`. `number` counts a worker's collectives, and messages by peer, tag and
+    Times are those of `time.perf_counter`. `number` counts a worker's collectives, and its messages by peer, tag and
     direction, so that the same number means the same operation on every worker.
     """
 
-    step: int  # of which operations are wanted now; below 0, none are
+    step: int  # the current training step; negative: operations are not recorded
 
     def op(
         self,
@@ -34,17 +35,17 @@ class CommListener(Protocol):
         end: float,
         number: int,
         medium: str,  # memory or network
-        step: int,  # in which it began
+        step: int,  # the step in which the operation began
     ) -> None: ...
 
     def blocked(
         self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
     ) -> None:
-        """`is_busy`: the thread did not stand still for anybody, it moved or added numbers itself."""
+        """Record a blocked interval. `is_busy`: the thread copied or added data instead of waiting for a peer."""
 
 
 class OperationNumbers:
-    """Counts operations, so that each has the same number on all workers that take part in it."""
+    """Numbers operations, so that each has the same number on all workers that take part in it."""
 
     def __init__(self) -> None:
         self._collectives = 0
@@ -62,7 +63,7 @@ class OperationNumbers:
 
 
 class OpenOperation:
-    """An operation that has begun."""
+    """An operation that has begun. As a context manager it ends with the block, unless the block raises."""
 
     __slots__ = ("begin", "listener", "medium", "nbytes", "number", "op", "peer", "step", "tag")
 
@@ -73,38 +74,47 @@ class OpenOperation:
         self.number, self.medium, self.step = number, medium, listener.step
         self.begin = perf_counter()
 
+    def __enter__(self) -> OpenOperation:
+        return self
+
+    def __exit__(self, error_type: object, *_: object) -> None:
+        if error_type is None:
+            self.end_here()
+
     def end(self, end: float) -> None:
+        """Report the operation as complete at this time."""
         self.listener.op(
             self.op, self.nbytes, self.peer, self.tag, self.begin, end, self.number, self.medium, self.step
         )
 
     def blocked(self, begin: float, end: float, *, is_busy: bool = False) -> None:
+        """Report an interval in which the operation blocked the worker's own thread."""
         self.listener.blocked(self.op, self.peer, self.tag, begin, end, self.number, is_busy=is_busy)
 
     def launched(self) -> None:
-        """The call that began it returns now: if that took long, the worker's own thread did a part of the work."""
+        """Report the call that started the operation, if it took so long that the thread did a part of the work."""
         now = perf_counter()
         if now - self.begin > LAUNCH_S:
             self.blocked(self.begin, now, is_busy=True)
 
     def end_here(self) -> None:
-        """Complete now; the worker's own thread was inside all the time."""
+        """Report the operation as complete now; it blocked the worker's own thread from its begin."""
         end = perf_counter()
         self.end(end)
         self.blocked(self.begin, end)
 
 
 class BackgroundWork:
-    """Work that goes on while its worker does other things, and can say when it was complete."""
+    """Work that continues while its worker does other things, and knows when it was completed."""
 
-    completed: float | None = None  # when, as far as is known
+    completed: float | None = None  # time of completion; None while it is unknown
 
     def watch(self) -> None:
-        """From now on, take note of the moment of completion."""
+        """Start to record the time of completion."""
 
 
 class ObservedWork:
-    """Work whose listener hears of it when it was waited for."""
+    """Work that is reported to a listener when it is waited for."""
 
     __slots__ = ("_background", "_span", "_work")
 
@@ -118,7 +128,7 @@ class ObservedWork:
 
     def wait(self) -> None:
         span = self._span
-        if span is None:  # waited for before
+        if span is None:  # an earlier call has waited and reported
             self._work.wait()
             return
         self._span = None
@@ -127,44 +137,43 @@ class ObservedWork:
         self._work.wait()
         end = perf_counter()
         span.end(end if completed is None else completed)
-        if end - begin > NO_TIME_S:
+        if end - begin > NO_WAIT_S:
             span.blocked(begin, end)
 
 
 class LaunchedGroup:
-    """Operations that torch's own code has begun together, and waits for by itself."""
+    """Operations that DDP starts in one call and waits for itself."""
 
     def __init__(self, work: Any, spans: list[OpenOperation]) -> None:
         self.work, self.spans = work, spans
         self.completed: float | None = None
         spans[0].launched()
         if sum(span.nbytes for span in spans) >= BACKGROUND_BYTES:
-            work.get_future().add_done_callback(self._note)
-        self.at = perf_counter()
+            work.get_future().add_done_callback(self._set_completed)
+        self.launched_at = perf_counter()
 
-    def look(self) -> None:
-        """A small one that is seen to be complete was so by now at the latest."""
+    def check(self) -> None:
+        """Set the time of completion if the work is complete. A small group has no callback that does so."""
         if self.completed is None and self.work.is_completed():
             self.completed = perf_counter()
 
-    def _note(self, future: Any) -> None:
+    def _set_completed(self, future: Any) -> None:
         del future
         self.completed = perf_counter()
 
 
 def settle(launched: list[LaunchedGroup], end: float) -> None:
-    """Tell of operations that DDP began and waited for during a backward that ended then.
+    """Report the operations that DDP started and waited for during a backward that ended at `end`.
 
-    DDP begins its last bucket when the last gradient is there, and then waits for all of them in order. So the worker
-    is blocked from that last call on, for each in turn until it is complete. Small ones, of which
-    no other thread sends word, are looked at when the next one begins; what was not complete then ends here with the
-    backward.
+    DDP starts its last bucket after the last gradient, and then waits for all buckets in order. So each group in turn
+    blocks the worker from that last start until the group is complete. A small group is only checked when the next one
+    starts; if it was not complete then, it is reported as complete at `end`.
     """
-    free = launched[-1].at
-    for item in launched:
-        completed = end if item.completed is None else min(item.completed, end)
-        for span in item.spans:
+    blocked_from = launched[-1].launched_at
+    for group in launched:
+        completed = end if group.completed is None else min(group.completed, end)
+        for span in group.spans:
             span.end(completed)
-        if completed > free:
-            item.spans[0].blocked(free, completed)
-            free = completed
+        if completed > blocked_from:
+            group.spans[0].blocked(blocked_from, completed)
+            blocked_from = completed

@@ -17,15 +17,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommConfig, CompletedWork, Work
+from paceline.comm.base import Comm, CommConfig
+from paceline.comm.collectives import CompletedWork, Reduction, SharedVector, Work
 from paceline.comm.helper_threads import HelperThreads, spare_cores
-from paceline.comm.reduction import Reduction, SharedVector
-from paceline.comm.shm_counters import Counters, ShmGroup
-from paceline.comm.shm_kernels import add_up, copy, part_bounds
 from paceline.comm.shm_mailbox import Mailbox
+from paceline.comm.shm_memory import Segment, add_up, copy, part_bounds
 from paceline.comm.shm_reduction import ShmReduction, ShmSharedVector, Threads
-from paceline.comm.shm_segment import Segment
-from paceline.comm.shm_wait import ShmWaiter
+from paceline.comm.shm_sync import Collective, Counters, ShmWaiter
 from paceline.errors import RunError
 
 STAGES = 3  # a worker may write the next piece and read the last one while a slow peer is at the one between
@@ -93,7 +91,7 @@ class ShmComm(Comm):
         self._reductions: list[ShmReduction] = []
         self._groups: list[Any] = []
         # A peer may need what this worker has begun before it does what this worker waits for.
-        self._waiter.meanwhile = self.progress
+        self._waiter.before_sleep = self.progress
         self._close_when_attached(segment)
 
     @classmethod
@@ -123,7 +121,7 @@ class ShmComm(Comm):
         return super().sent_to(op, peer, rank, world_size)
 
     def _barrier(self) -> None:
-        piece, collective = self._next_piece(), ShmGroup("barrier")
+        piece, collective = self._next_piece(), Collective("barrier")
         self._counters.mark_ready(piece, collective)
         self._counters.wait_ready_all(piece, collective)
         self._counters.publish(Counters.FREE, piece)
@@ -258,7 +256,7 @@ class ShmComm(Comm):
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
         return self._collect(tensor, _collective("all_gather", tensor), is_reader=True)
 
-    def _collect(self, tensor: Tensor, collective: ShmGroup, *, is_reader: bool) -> list[Tensor]:
+    def _collect(self, tensor: Tensor, collective: Collective, *, is_reader: bool) -> list[Tensor]:
         gathered = [torch.empty_like(tensor) for _ in range(self.world_size)] if is_reader else []
         flat = [whole.view(-1) for whole in gathered]
         begin = 0
@@ -300,7 +298,7 @@ class ShmComm(Comm):
             add_up(slots, into)
         self._counters.publish(Counters.FREE, number)
 
-    def _put(self, piece: Tensor, number: int, collective: ShmGroup) -> None:
+    def _put(self, piece: Tensor, number: int, collective: Collective) -> None:
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
         self._counters.mark_ready(number, collective)
@@ -340,8 +338,8 @@ class ShmComm(Comm):
         segment.close_file()
 
 
-def _collective(op: str, tensor: Tensor, root: int = 0) -> ShmGroup:
-    return ShmGroup(op, tensor.numel() * tensor.element_size(), root)
+def _collective(op: str, tensor: Tensor, root: int = 0) -> Collective:
+    return Collective(op, tensor.numel() * tensor.element_size(), root)
 
 
 def _check_node(store: Any, rank: int, node: str) -> None:

@@ -16,8 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from paceline.comm.shm_segment import LINE_BYTES, Segment, in_lines
-from paceline.comm.shm_wait import WORDS_PER_LINE, ShmWaiter
+from paceline.comm.shm_memory import LINE_BYTES, Segment, round_up_to_lines
+from paceline.comm.shm_sync import WORDS_PER_LINE, ShmWaiter
 
 PIECE_BYTES = 1 << 20  # a message travels in pieces of at most this: one is read while the next is written
 ENTRIES = 128
@@ -155,7 +155,7 @@ class Receiving:
 
 def channel_bytes(world_size: int) -> int:
     room = max(ROOM_BYTES // max(world_size - 1, 1), 4 * PIECE_BYTES)
-    return (2 + ENTRIES) * LINE_BYTES + in_lines(min(room, ROOM_BYTES // 16))
+    return (2 + ENTRIES) * LINE_BYTES + round_up_to_lines(min(room, ROOM_BYTES // 16))
 
 
 class MailboxChannel:
@@ -217,7 +217,7 @@ class _Outbox:
             self._next = 0
         if len(self._used) == ENTRIES:
             return -1
-        need = in_lines(max(nbytes, 1))
+        need = round_up_to_lines(max(nbytes, 1))
         first_used = self._used[0][0] if self._used else self._channel.data.numel()
         if not self._used or self._next > first_used:
             # What is used lies before `next`: room is behind it, or else from the beginning up to what is used.

@@ -15,14 +15,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, Work
+from paceline.comm.base import Comm, CommError
+from paceline.comm.collectives import Reduction, SharedVector, Work
 from paceline.comm.helper_threads import HelperThreads, SharedJob
 from paceline.comm.listener import BackgroundWork, ObservedWork, OpenOperation
-from paceline.comm.reduction import Reduction, SharedVector
-from paceline.comm.shm_counters import Counters
-from paceline.comm.shm_kernels import add_up, copy, part_bounds
-from paceline.comm.shm_segment import Segment, in_lines
-from paceline.comm.shm_wait import ShmWaiter
+from paceline.comm.shm_memory import Segment, add_up, copy, part_bounds, round_up_to_lines
+from paceline.comm.shm_sync import Counters, ShmWaiter
 
 HELPER_BYTES = 2 << 20  # adding a shorter vector takes less time than waking threads
 NEAR_BYTES = 1 << 20  # stays in a core's own cache
@@ -52,7 +50,7 @@ class ShmReduction(Reduction):
         self._waiter = threads.waiter
         self._counters = Counters(segment, 0, self._waiter)
         begin = Counters.num_bytes(comm.world_size)
-        stride = in_lines(numel * dtype.itemsize)
+        stride = round_up_to_lines(numel * dtype.itemsize)
         rows = segment.tensor(begin, stride // dtype.itemsize * (comm.world_size + 1), dtype)
         rows = rows.view(comm.world_size + 1, -1)[:, :numel]
         self._contributions, self._sum = rows[:-1], rows[-1]
@@ -77,7 +75,7 @@ class ShmReduction(Reduction):
 
     @staticmethod
     def num_bytes(numel: int, dtype: torch.dtype, world_size: int) -> int:
-        return Counters.num_bytes(world_size) + in_lines(numel * dtype.itemsize) * (world_size + 1)
+        return Counters.num_bytes(world_size) + round_up_to_lines(numel * dtype.itemsize) * (world_size + 1)
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
         plan = self._plans.get((begin, end))

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommError, CompletedWork, Work
+from paceline.comm.base import Comm, CommError
+from paceline.comm.collectives import CompletedWork, Work
 
 _Box = queue.SimpleQueue[Tensor]
 

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.comm.base import Comm, CommConfig, CommError, Work
+from paceline.comm.base import Comm, CommConfig, CommError
+from paceline.comm.collectives import Work
 from paceline.comm.listener import BackgroundWork, LaunchedGroup, OpenOperation
 
 Store = Any  # torch.distributed.Store; its stubs are not exported
@@ -247,7 +248,7 @@ class CountedGroup(dist.ProcessGroup):
     def _launched(self, work: Any, spans: list[OpenOperation]) -> Any:
         if spans:
             for earlier in self._comm.launched:
-                earlier.look()
+                earlier.check()
             self._comm.launched.append(LaunchedGroup(work, spans))
         return work
 

@@ -6,16 +6,29 @@ to mark the end of the login's output. From then on it is an ordinary worker, bu
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib.metadata
 import json
 import os
+import platform
 import sys
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 
+import paceline
 from paceline.launch.messages import Enter, Failed, MessageError, Plain
-from paceline.launch.version_check import own_facts
 from paceline.launch.worker_process import serve
 
 MARK = "paceline worker"
+FACT_NAMES = {
+    "python": "Python",
+    "paceline": "paceline",
+    "source": "source files of paceline with digest",
+    "torch": "torch",
+    "byte_order": "byte order",
+}
 
 
 def main() -> None:
@@ -62,6 +75,39 @@ def _read_line(fd: int) -> str:
             sys.exit("paceline.launch.remote_worker is started by paceline itself: use --hosts")
         line += letter
     return line.decode().strip()
+
+
+def own_facts() -> dict[str, str]:
+    """Return the versions of this interpreter and its packages."""
+    try:
+        torch_version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch_version = "missing"
+    return {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "paceline": paceline.__version__,
+        "source": _source_digest(),
+        "torch": torch_version,
+        "byte_order": sys.byteorder,
+    }
+
+
+def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """Describe the first difference; empty if all versions are equal."""
+    for key, word in FACT_NAMES.items():
+        if ours.get(key) != theirs.get(key):
+            return f"it has {word} {theirs.get(key, 'unknown')}, this host {ours.get(key)}"
+    return ""
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Digest of the source files: two working copies may have the same version number."""
+    digest = hashlib.sha256()
+    folder = Path(paceline.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 if __name__ == "__main__":

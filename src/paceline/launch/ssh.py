@@ -24,8 +24,7 @@ from paceline.launch.base import Fit, Launcher, LaunchRequest, Place
 from paceline.launch.messages import Enter, MessageChannel, MessageError, Plain, printable
 from paceline.launch.pool import START_S, ProcessPool
 from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess, WorkerSlot, spread
-from paceline.launch.remote_worker import MARK
-from paceline.launch.version_check import difference, own_facts
+from paceline.launch.remote_worker import MARK, difference, own_facts
 from paceline.text import plain_text
 
 CONNECT_S = 15

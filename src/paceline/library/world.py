@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.comm import Comm, CommConfig, comms
-from paceline.comm.choose import AUTO, choose_comm
-from paceline.comm.host_identity import host_identity
+from paceline.comm.placement import AUTO, choose_comm, host_identity
 from paceline.comm.threads import ThreadsComm
 from paceline.comm.torch import existing_world, prefix_store, wait_for
 from paceline.errors import RunError, UsageError
 from paceline.launch.rendezvous import address_towards, leave
-from paceline.launch.torchrun_env import TorchrunEnv
+from paceline.launch.torchrun import TorchrunEnv
 from paceline.parsing import whole_number
 from paceline.strategies import Strategy
 

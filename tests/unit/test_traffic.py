@@ -10,7 +10,7 @@ from helpers import on_pool
 from kernel import bytes_by_connection, can_count_sockets
 from paceline.comm import Counter, Operation, comms
 from paceline.comm.threads import ThreadsComm
-from paceline.comm.wire_bytes import LinkBytes, bytes_by_link
+from paceline.comm.traffic import CommLink, bytes_by_link
 from paceline.launch.local import LocalPool
 
 COLLECTIVES = ["all_reduce", "reduce_scatter", "broadcast", "gather", "scatter", "all_gather"]
@@ -37,7 +37,7 @@ def test_what_goes_to_each_peer_is_what_is_sent(name: str, op: str, world_size: 
 def test_messages_and_servers() -> None:
     comm = ThreadsComm.world(2, 1.0)[1]
     operations = [Operation("send", 10, 0), Operation("recv", 7, 0), Operation("send", 5, 2), Operation("recv", 3, 2)]
-    assert bytes_by_link(comm, Counter.of(operations)) == {LinkBytes(1, 0): 10, LinkBytes(1, 2): 5, LinkBytes(2, 1): 3}
+    assert bytes_by_link(comm, Counter.of(operations)) == {CommLink(1, 0): 10, CommLink(1, 2): 5, CommLink(2, 1): 3}
 
 
 @pytest.mark.skipif(not can_count_sockets(), reason="this kernel gives no byte counts per TCP connection (TCP_INFO)")

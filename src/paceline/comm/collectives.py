@@ -1,0 +1,179 @@
+"""Defaults of the communication backends: collectives built from messages, and vectors in the worker's own memory.
+
+A comm replaces those for which its medium has something faster.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from paceline.comm.base import Comm
+
+COLLECTIVE_TAG = 0x7C01  # tag of the default collectives, distinct from the tags of strategies
+
+
+class Work(Protocol):
+    """A message or a collective in progress."""
+
+    def wait(self) -> None: ...
+
+
+class CompletedWork:
+    """Work that was complete when it was started."""
+
+    def wait(self) -> None:
+        return None
+
+
+class MessageCollectives(ABC):
+    """Collectives of workers that can send messages to each other. Nothing here is counted."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+
+    @abstractmethod
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
+
+    @abstractmethod
+    def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
+
+    @abstractmethod
+    def _recv_any(self, tensor: Tensor, tag: int) -> int: ...
+
+    def add(self, target: Tensor, other: Tensor) -> None:
+        """Add a received tensor to `target` in place."""
+        target.add_(other)
+
+    def mix(self, target: Tensor, other: Tensor, share: float) -> None:
+        """Move `target` towards `other` by the fraction `share`; equal elements keep their bits."""
+        target.lerp_(other, share)
+
+    def _barrier(self) -> None:
+        self._all_reduce(torch.zeros(1))
+
+    def _all_reduce(self, tensor: Tensor) -> None:
+        for piece in self._gather(tensor, 0)[1:]:
+            tensor.add_(piece)
+        self._broadcast(tensor, 0)
+
+    def _iall_reduce(self, tensor: Tensor) -> Work:
+        self._all_reduce(tensor)
+        return CompletedWork()
+
+    def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
+        parts = tensor.view(self.world_size, output.numel())
+        received = torch.empty_like(parts)
+        receives = [self._irecv(received[peer], peer, COLLECTIVE_TAG) for peer in self._others()]
+        sends = [self._isend(parts[peer], peer, COLLECTIVE_TAG) for peer in self._others()]
+        return _SumOfParts(self, output, parts[self.rank], received, receives + sends)
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        if self.rank == root:
+            wait_all([self._isend(tensor, peer, COLLECTIVE_TAG) for peer in self._others()])
+        else:
+            self._irecv(tensor, root, COLLECTIVE_TAG).wait()
+
+    def _gather(self, tensor: Tensor, root: int) -> list[Tensor]:
+        if self.rank != root:
+            self._isend(tensor, root, COLLECTIVE_TAG).wait()
+            return []
+        pieces = [tensor if rank == root else torch.empty_like(tensor) for rank in range(self.world_size)]
+        wait_all([self._irecv(pieces[peer], peer, COLLECTIVE_TAG) for peer in self._others()])
+        return pieces
+
+    def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
+        if self.rank != root:
+            self._irecv(tensor, root, COLLECTIVE_TAG).wait()
+            return
+        wait_all([self._isend(pieces[peer], peer, COLLECTIVE_TAG) for peer in self._others()])
+        tensor.copy_(pieces[root])
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        pieces = [tensor if rank == self.rank else torch.empty_like(tensor) for rank in range(self.world_size)]
+        sends = [self._isend(tensor, peer, COLLECTIVE_TAG) for peer in self._others()]
+        wait_all(sends + [self._irecv(pieces[peer], peer, COLLECTIVE_TAG) for peer in self._others()])
+        return pieces
+
+    def _others(self) -> list[int]:
+        return [peer for peer in range(self.world_size) if peer != self.rank]
+
+
+@dataclass
+class _SumOfParts:
+    """A reduce-scatter in progress that adds the parts in order of rank when all have arrived."""
+
+    comm: MessageCollectives
+    output: Tensor
+    own: Tensor
+    received: Tensor
+    works: list[Work]
+
+    def wait(self) -> None:
+        wait_all(self.works)
+        self.received[self.comm.rank].copy_(self.own)
+        self.output.copy_(self.received[0])
+        for part in self.received[1:]:
+            self.comm.add(self.output, part)
+
+
+def wait_all(works: Sequence[Work]) -> None:
+    for work in works:
+        work.wait()
+
+
+class Reduction:
+    """A vector that is summed over workers range by range, each range as soon as the worker has filled it."""
+
+    def __init__(self, comm: Comm, own: Tensor) -> None:
+        self.comm = comm
+        self.own = own  # this worker's contribution
+        self.result = own  # the sums
+
+    def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        """Start the sum of a range. Every worker must start the same ranges in the same order.
+
+        `fill` writes this worker's contribution to `own` before the sum; it may be called in another thread.
+        """
+        if fill is not None:
+            fill()
+        return self.comm.iall_reduce(self.own[begin:end])
+
+    def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
+        """Start a reduce-scatter: the result holds only this worker's part of N equal parts of the range."""
+        if fill is not None:
+            fill()
+        part = self.part(begin, end)
+        return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
+
+    def part(self, begin: int, end: int) -> slice:
+        """Return this worker's part of a range."""
+        size = (end - begin) // self.comm.world_size
+        return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
+
+
+class SharedVector:
+    """A vector that is equal on all workers after each `gather`: in shared memory if the comm has it, else copies."""
+
+    is_one_memory: ClassVar[bool] = False
+
+    def __init__(self, comm: Comm, memory: Tensor) -> None:
+        self.comm = comm
+        self.memory = memory
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Exchange the N equal parts of each range, of which each worker has written its own."""
+        for begin, end in ranges:
+            size = (end - begin) // self.comm.world_size
+            mine = begin + self.comm.rank * size
+            parts = self.comm.all_gather(self.memory[mine : mine + size])
+            for rank, part in enumerate(parts):
+                if rank != self.comm.rank:
+                    self.memory[begin + rank * size : begin + (rank + 1) * size].copy_(part)

@@ -1,0 +1,142 @@
+"""Shared memory of the processes of one host, and fast copying and adding in it.
+
+The memory is an anonymous file (memfd). Its creator keeps it open until all peers have mapped it. From then on only the
+mappings hold the memory, and the kernel frees it with the last one, however the processes end. Peers open the file
+through the creator's folder in /proc, which the kernel restricts to the same user.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hmac
+import mmap
+import os
+import secrets
+import weakref
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from paceline.errors import RunError
+
+TOKEN_BYTES = 32
+HEADER_BYTES = 4096  # a page for the token; offsets into a segment count from its end
+LINE_BYTES = 64  # a cache line; data that different processes write must not share one
+MEMMOVE_BYTES = 64 << 10  # from this size on, the C library copies faster than torch
+
+
+class Segment:
+    """A piece of shared memory, filled with zeros at first. Its tensors keep it alive."""
+
+    def __init__(self, fd: int, nbytes: int, token: bytes) -> None:
+        self._fd = fd
+        self.token = token
+        self.memory = _map(fd, nbytes)
+
+    @staticmethod
+    def create(nbytes: int) -> Segment:
+        fd = os.memfd_create("paceline")
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, HEADER_BYTES + nbytes)
+        segment = Segment(fd, HEADER_BYTES + nbytes, secrets.token_bytes(TOKEN_BYTES))
+        segment.memory[:TOKEN_BYTES] = segment.token
+        return segment
+
+    @staticmethod
+    def attach(address: str) -> Segment:
+        """Map the memory that another process created, given its `address`."""
+        pid, fd_text, token_text = address.split(":")
+        path = f"/proc/{pid}/fd/{fd_text}"
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise RunError(
+                f"shared memory of process {pid} cannot be opened ({error.strerror}): workers on comm shm must run "
+                "as one user and see each other's processes; otherwise use comm torch"
+            ) from None
+        nbytes = os.fstat(fd).st_size
+        if nbytes > HEADER_BYTES:
+            segment = Segment(fd, nbytes, bytes.fromhex(token_text))
+            segment.close_file()
+            if hmac.compare_digest(segment.memory[:TOKEN_BYTES], segment.token):
+                return segment
+        else:  # too short for a segment; an empty file cannot be mapped
+            os.close(fd)
+        raise RunError(
+            f"shared memory of process {pid} does not belong to this run: the worker has ended and another process has "
+            "its number; start the run again"
+        )
+
+    @property
+    def address(self) -> str:
+        """The text that a peer passes to `attach`. It contains the token, so only peers may read it."""
+        return f"{os.getpid()}:{self._fd}:{self.token.hex()}"
+
+    def close_file(self) -> None:
+        """Close the file; the memory exists as long as a process maps it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def tensor(self, offset: int, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return a vector that starts `offset` bytes after the header."""
+        if numel == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self.memory, dtype=dtype, count=numel, offset=HEADER_BYTES + offset)
+
+    def words(self, offset: int, count: int) -> memoryview:
+        """Return integers of 8 bytes, each of which is read and written atomically."""
+        return self.memory[HEADER_BYTES + offset : HEADER_BYTES + offset + 8 * count].cast("q")
+
+
+def _map(fd: int, nbytes: int) -> memoryview:
+    """Map a file until nothing refers to the returned memory. Python's own mmap would keep the file open."""
+    address = libc().mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address in (None, _FAILED):
+        raise RunError(f"shared memory of {nbytes} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
+    memory = (ctypes.c_ubyte * nbytes).from_address(address)
+    weakref.finalize(memory, libc().munmap, address, nbytes).atexit = False
+    return memoryview(memory).cast("B")
+
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@cache
+def libc() -> ctypes.CDLL:
+    """Return the C library. Calls through it release the interpreter lock."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return library
+
+
+def round_up_to_lines(nbytes: int) -> int:
+    """Round bytes up to whole cache lines."""
+    return -(-nbytes // LINE_BYTES) * LINE_BYTES
+
+
+def add_up(rows: Tensor, into: Tensor) -> Tensor:
+    """Sum rows in one pass over all of them; return `into`, which must not overlap the rows."""
+    if rows.dtype == torch.bool:
+        return torch.any(rows, 0, out=into)
+    torch.sum(rows, 0, dtype=rows.dtype, out=into)
+    return into
+
+
+def copy(target: Tensor, source: Tensor) -> None:
+    """Copy a contiguous tensor; a long one with memmove, which does not read the target before it overwrites it."""
+    nbytes = target.numel() * target.element_size()
+    if nbytes < MEMMOVE_BYTES or target.is_cuda or source.is_cuda:
+        target.copy_(source)
+    else:
+        ctypes.memmove(target.data_ptr(), source.data_ptr(), nbytes)
+
+
+def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
+    """Return where each worker's part of a vector begins and the last one ends. Parts are whole cache lines."""
+    per_line = max(LINE_BYTES // itemsize, 1)
+    size = -(-numel // (world_size * per_line)) * per_line
+    return [min(size * rank, numel) for rank in range(world_size + 1)]

@@ -1,0 +1,267 @@
+"""Synchronisation of workers in shared memory: waiting for peers, and the counters of their progress.
+
+A worker that waits spins briefly, then yields, then sleeps on a semaphore until a peer posts it.
+A worker that is about to sleep sets its flag, checks once more, and sleeps; a worker that changed something posts the
+semaphores of those whose flag is set. Both execute a full memory fence between their write and their read, so no
+wake-up is lost. Before it sleeps, a worker advances operations that peers may be waiting for. It sleeps in slices, and
+checks in between that the missing peer is still running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from paceline.comm.base import CommError
+from paceline.comm.shm_memory import LINE_BYTES, Segment, libc
+from paceline.errors import RunError
+
+SPIN_S = 500e-6  # the usual lateness of a worker on a free core; a sleep and a wake-up cost a tenth of it
+SPIN_CHECKS = 8  # checks between two yields while spinning
+YIELDS = 4
+SLEEP_SLICE_S = 0.05
+WORDS_PER_LINE = LINE_BYTES // 8
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
+
+
+class ShmWaiter:
+    """Lets one thread sleep until a peer wakes it, and wake sleeping peers.
+
+    A worker has two slots: one for its own thread, one for its ordered helper thread.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        offset: int,
+        rank: int,
+        world_size: int,
+        timeout_s: float,
+        *,
+        is_helper: bool = False,
+        names: Sequence[int] = (),
+    ) -> None:
+        """`names` are the workers' ranks in a larger world, for errors."""
+        self.names = names or range(world_size)
+        self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
+        self._slot = rank + world_size * is_helper
+        # Each slot has a cache line with its sleep flag and process id, and one with its semaphore.
+        self._words = segment.words(offset, self.num_bytes(world_size) // 8)
+        base = segment.tensor(offset, self.num_bytes(world_size), torch.uint8).data_ptr()
+        self._semaphores = [ctypes.c_void_p(base + LINE_BYTES * (2 * peer + 1)) for peer in range(2 * world_size)]
+        self._sleep_words = [2 * WORDS_PER_LINE * slot for slot in range(2 * world_size)]
+        self._fence = threading.Lock()
+        self._pidfds: dict[int, int] = {}
+        # With fewer cores than workers, spinning would take the core of the missing peer.
+        self.can_spin = len(os.sched_getaffinity(0)) >= world_size and not is_helper
+        self.before_sleep: Callable[[], object] = _do_nothing  # advances operations that peers may wait for
+        self.num_expired = 0  # slices of sleep that timed out
+        libc().sem_init(self._semaphores[self._slot], 1, 0)
+        self._words[self._sleep_words[self._slot] + 1] = os.getpid()
+
+    @staticmethod
+    def num_bytes(world_size: int) -> int:
+        return 4 * LINE_BYTES * world_size
+
+    def wake(self, peer: int) -> None:
+        """Wake a peer's own thread if it sleeps; call it after writing something that the peer may wait for."""
+        with self._fence:  # its lock instruction is the fence
+            pass
+        if self._words[self._sleep_words[peer]]:
+            libc().sem_post(self._semaphores[peer])
+
+    def wake_all(self) -> None:
+        """Wake all sleeping threads."""
+        with self._fence:
+            pass
+        words = self._words
+        for slot, word in enumerate(self._sleep_words):
+            if words[word]:
+                libc().sem_post(self._semaphores[slot])
+
+    def wait(self, first_missing: Callable[[], int], *, whom: str = "") -> None:
+        """Wait until `first_missing` returns -1. Before, it returns the rank of a peer that has to make progress.
+
+        `whom` replaces that peer's name in the error after the time limit.
+        """
+        if first_missing() < 0:
+            return
+        if self.can_spin:
+            end = time.perf_counter() + SPIN_S
+            while time.perf_counter() < end:
+                for _ in range(SPIN_CHECKS):
+                    if first_missing() < 0:
+                        return
+                os.sched_yield()  # releases the interpreter lock, which other threads of this worker may need
+        for _ in range(YIELDS):
+            os.sched_yield()
+            if first_missing() < 0:
+                return
+        self._sleep(first_missing, whom)
+
+    def _sleep(self, first_missing: Callable[[], int], whom: str) -> None:
+        me, now = self.names[self.rank], time.monotonic()
+        deadline, check_at = now + self.timeout_s, now + SLEEP_SLICE_S
+        while self._is_missing_after_sleep(first_missing):
+            now = time.monotonic()
+            if now < check_at:  # by the clock, because wake-ups may be frequent
+                continue
+            check_at = now + SLEEP_SLICE_S
+            peer = first_missing()
+            gone = self._first_gone(peer)
+            # A peer may have completed its part before it ended.
+            if peer < 0 or (peer := first_missing()) < 0:
+                return
+            if gone >= 0:
+                raise CommError(f"worker {me} lost worker {self.names[gone]}: its process is gone")
+            if now > deadline:
+                whom = whom or f"worker {self.names[peer]}"
+                raise CommError(f"worker {me} received nothing from {whom} in {self.timeout_s:g} s (the time limit)")
+
+    def _is_missing_after_sleep(self, first_missing: Callable[[], int]) -> bool:
+        """Sleep for one slice or until a peer wakes this worker. Return False if nothing is missing any more."""
+        own = self._sleep_words[self._slot]
+        self._words[own] = 1
+        try:
+            with self._fence:
+                pass
+            self.before_sleep()
+            if first_missing() < 0:
+                return False
+            self.num_expired += not _wait_semaphore(self._semaphores[self._slot], SLEEP_SLICE_S)
+        finally:
+            self._words[own] = 0
+        return True
+
+    def _first_gone(self, suspect: int) -> int:
+        """Return a peer whose process has ended, checking the suspect first; -1 if all are running."""
+        peers = [suspect, *range(self.world_size)]
+        return next((peer for peer in peers if peer != self.rank and self._is_gone(peer)), -1)
+
+    def _is_gone(self, peer: int) -> bool:
+        if peer not in self._pidfds:
+            pid = int(self._words[self._sleep_words[peer] + 1])
+            if pid == 0:
+                return False  # it has not connected yet
+            try:
+                self._pidfds[peer] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return True
+        poll = select.poll()
+        poll.register(self._pidfds[peer], select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        self.before_sleep = _do_nothing
+        for fd in self._pidfds.values():
+            os.close(fd)
+        self._pidfds.clear()
+
+
+def _do_nothing() -> None:
+    return None
+
+
+def _wait_semaphore(semaphore: ctypes.c_void_p, seconds: float) -> bool:
+    """Sleep until the semaphore is posted; return False on timeout."""
+    # An old C library offers only the wall clock, which can be set back during the sleep.
+    has_clock = hasattr(libc(), "sem_clockwait")
+    end = (time.monotonic() if has_clock else time.time()) + seconds
+    until = ctypes.byref(_Timespec(int(end), int(end % 1 * 1e9)))
+    if has_clock:
+        return bool(libc().sem_clockwait(semaphore, time.CLOCK_MONOTONIC, until) == 0)
+    return bool(libc().sem_timedwait(semaphore, until) == 0)
+
+
+OPERATIONS = ("barrier", "all_reduce", "reduce_scatter", "broadcast", "gather", "all_gather", "scatter")
+
+
+class Collective(NamedTuple):
+    """The collective that a worker takes part in. Workers compare theirs to detect different calls."""
+
+    op: str
+    nbytes: int = 0
+    root: int = 0
+
+    def packed(self) -> int:
+        return (OPERATIONS.index(self.op) << 56) + (self.root << 48) + self.nbytes
+
+    @staticmethod
+    def unpacked(word: int) -> Collective:
+        return Collective(OPERATIONS[word >> 56], word & ((1 << 48) - 1), (word >> 48) & 0xFF)
+
+    def __str__(self) -> str:
+        return self.op if self.op == "barrier" else f"{self.op} of {self.nbytes} bytes"
+
+
+class Counters:
+    """Counters of each worker's progress that only grow; each worker writes only its own cache line."""
+
+    READY, SUMMED, FREE = 0, 1, 2
+    COLLECTIVES, NUM_COLLECTIVES = 4, 4  # of the last pieces; no worker is four pieces ahead of another
+
+    def __init__(self, segment: Segment, offset: int, waiter: ShmWaiter) -> None:
+        self._words = segment.words(offset, WORDS_PER_LINE * waiter.world_size)
+        self._waiter = waiter
+        self._mine = WORDS_PER_LINE * waiter.rank
+        self._lines = range(0, WORDS_PER_LINE * waiter.world_size, WORDS_PER_LINE)
+
+    @staticmethod
+    def num_bytes(world_size: int) -> int:
+        return LINE_BYTES * world_size
+
+    def publish(self, kind: int, number: int) -> None:
+        self._words[self._mine + kind] = number
+        self._waiter.wake_all()
+
+    def first_behind(self, kind: int, number: int) -> int:
+        """Return the first worker whose counter is below `number`; -1 if there is none."""
+        words = self._words
+        for line in self._lines:
+            if words[line + kind] < number:
+                return line // WORDS_PER_LINE
+        return -1
+
+    def wait_all(self, kind: int, number: int) -> None:
+        self._waiter.wait(lambda: self.first_behind(kind, number))
+
+    def wait_for(self, peer: int, kind: int, number: int) -> None:
+        words, word = self._words, peer * WORDS_PER_LINE + kind
+        self._waiter.wait(lambda: peer if words[word] < number else -1)
+
+    # Pieces of collectives: each worker publishes its collective and compares it with those of its peers.
+
+    def mark_ready(self, number: int, collective: Collective) -> None:
+        """Publish that this worker has done its part of a piece."""
+        self._words[self._mine + self.COLLECTIVES + number % self.NUM_COLLECTIVES] = collective.packed()
+        self.publish(self.READY, number)
+
+    def wait_ready_all(self, number: int, collective: Collective) -> None:
+        """Wait until all workers have done their part of a piece; RunError if one is in another collective."""
+        self.wait_all(self.READY, number)
+        for peer in range(self._waiter.world_size):
+            self._compare(peer, number, collective)
+
+    def wait_ready(self, peer: int, number: int, collective: Collective) -> None:
+        """Wait until one peer has done its part of a piece; RunError if it is in another collective."""
+        self.wait_for(peer, self.READY, number)
+        self._compare(peer, number, collective)
+
+    def _compare(self, peer: int, number: int, collective: Collective) -> None:
+        theirs = self._words[peer * WORDS_PER_LINE + self.COLLECTIVES + number % self.NUM_COLLECTIVES]
+        if theirs != collective.packed():
+            mine, other = self._waiter.names[self._waiter.rank], self._waiter.names[peer]
+            raise RunError(
+                f"workers are out of step: worker {mine} is in {collective}, worker {other} in "
+                f"{Collective.unpacked(theirs)}; every worker must call the same collectives in the same order"
+            )
