@@ -86,7 +86,7 @@ def test_workers_answer_in_order_and_are_used_again(open_hosts: OpenHosts, capfd
 
 
 def test_hosts_are_nodes(open_hosts: OpenHosts) -> None:
-    with open_hosts(2) as launcher, pytest.raises(WorkerError, match="joins workers of one host"):
+    with open_hosts(2) as launcher, pytest.raises(WorkerError, match="connects workers of one host"):
         on_pool(launcher, 2, jobs.rank_of, comm="shm")
 
 

@@ -121,7 +121,7 @@ def test_sixty_four_workers() -> None:
 
 
 def test_more_workers_than_that_are_refused() -> None:
-    with pytest.raises(RunError, match="comm shm joins at most 64 workers, not 65"):
+    with pytest.raises(RunError, match="comm shm connects at most 64 workers, not 65"):
         ShmComm(0, 65, Meeting())
 
 

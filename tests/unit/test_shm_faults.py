@@ -107,7 +107,7 @@ def test_a_file_that_is_no_segment_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         gc.collect()  # files of tests before this one
         before = set(os.listdir("/proc/self/fd"))
-        with path.open("r+b") as file, pytest.raises(RunError, match="is not that of this world"):
+        with path.open("r+b") as file, pytest.raises(RunError, match="does not belong to this run"):
             Segment.attach(f"{os.getpid()}:{file.fileno()}:{'ab' * 32}")
         assert set(os.listdir("/proc/self/fd")) <= before
 
@@ -122,7 +122,7 @@ def test_a_process_that_is_gone_is_said_to_be() -> None:
 def test_workers_of_another_host_are_refused_by_name() -> None:
     store = Meeting()
     store.set("shm/node", "0")
-    with pytest.raises(RunError, match="worker 1 is not on worker 0's; use comm hierarchical or torch"):
+    with pytest.raises(RunError, match="worker 1 is not on the host of worker 0; use comm hierarchical or torch"):
         ShmComm(1, 2, store, node="1")
 
 

@@ -175,7 +175,7 @@ def wrong_length(context: Context, posted_first: bool, length: int) -> str:
 @pytest.mark.parametrize("length", [5, 7, 0])
 def test_a_message_of_another_length_is_an_error_that_says_so(length: int, posted_first: bool) -> None:
     results = on_shm_threads(2, wrong_length, length=length, posted_first=posted_first, meet_at_end=False)
-    assert results[0] == f"a message of 24 bytes from worker 1 met a receive of {4 * length} bytes"
+    assert results[0] == f"worker 1 sent a message of 24 bytes, but the receive expects {4 * length} bytes"
 
 
 def silence(context: Context, what: str) -> str:

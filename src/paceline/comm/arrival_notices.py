@@ -1,8 +1,8 @@
-"""Arrival notices: a short message that precedes every message between nodes.
+"""Arrival notices: a short message that precedes every message between nodes, for `recv_any`.
 
 Gloo can block on a receive from any source, but can neither poll for a message nor cancel the receive. So the sender
-announces each message between nodes, a thread receives the notices, and `recv_any` learns from them which peer to
-receive from.
+announces each message between nodes, a thread receives the notices, and `recv_any` reads from them which peer has sent
+a message.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from paceline.comm.base import CommError
 from paceline.comm.torch import TorchComm
 
 CLOSED = -1  # in place of a tag: the last notice of a peer
-MAX_PENDING = 64
+MAX_PENDING = 64  # notices being sent
 FOREVER = timedelta(days=365)
-CLOSE_S = 5.0  # wait for the peers' last notices; a thread that still waits after it ends with the process
+CLOSE_S = 5.0  # time limit for the peers' last notices; after it the thread is left to end with the process
 
 
 class ArrivalListener:
@@ -81,7 +81,7 @@ class ArrivalListener:
                 notice.wait(timedelta(seconds=CLOSE_S))
         self._comm.close()
 
-    def _note(self, peer: int, tag: int) -> None:
+    def _add(self, peer: int, tag: int) -> None:
         """Record a notice, unless a receive that names the peer has claimed it."""
         with self._lock:
             if self._claimed[peer, tag] > 1:
@@ -92,17 +92,17 @@ class ArrivalListener:
                 self._arrived.append((peer, tag))
 
     def _listen(self) -> None:
-        present = set(self._peers)
+        open_peers = set(self._peers)
         notice = torch.zeros(1, dtype=torch.int64)
         try:
-            while present:
+            while open_peers:
                 work = self._gloo.recv_anysource([notice], 0)
                 work.wait(FOREVER)
                 peer, tag = int(work._source_rank()), int(notice)
                 if tag == CLOSED:
-                    present.discard(peer)
+                    open_peers.discard(peer)
                     continue
-                self._note(peer, tag)
+                self._add(peer, tag)
                 self._wake()
         except RuntimeError as error:
             self._error = str(error).splitlines()[0]

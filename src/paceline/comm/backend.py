@@ -24,7 +24,7 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """Create a process group: on shared memory where at least two workers share a host, else plain gloo."""
+    """Create a process group: on shared memory if at least two workers share a host, else gloo."""
     del backend_options
     rank, world_size, timeout = options.group_rank, options.group_size, options.timeout
     # A store may outlive its group: the next group of the same name must not read the addresses of the last one.
@@ -50,9 +50,9 @@ def _connect(store: Any, rank: int, world_size: int, timeout_s: float, ranks: Se
     # A worker that cannot share memory publishes an empty host; then all workers use gloo.
     store.set(f"host/{rank}", "" if ShmComm.unavailable() else host_identity())
     hosts = [store.get(f"host/{peer}").decode() for peer in range(world_size)]
-    most = max(hosts.count(host) for host in hosts)
-    if "" in hosts or most == 1 or most > MAX_WORKERS:
+    most_per_host = max(hosts.count(host) for host in hosts)
+    if "" in hosts or most_per_host == 1 or most_per_host > MAX_WORKERS:
         return None
-    if most == world_size:
+    if most_per_host == world_size:
         return ShmComm(rank, world_size, store, timeout_s=timeout_s, names=ranks)
     return HierarchicalComm(rank, world_size, store, node=hosts[rank], timeout_s=timeout_s, names=ranks)

@@ -1,4 +1,4 @@
-"""Helper threads that copy and add tensors on cores that no worker computes on.
+"""Helper threads that copy and add tensors on free cores.
 
 Jobs are torch operations, which release the interpreter lock; between jobs the threads wait in native code.
 """
@@ -14,16 +14,16 @@ from typing import Generic, TypeVar
 Block = TypeVar("Block")
 Job = Callable[[], None]
 WhenDone = Callable[[BaseException | None], object]  # receives the error, if any
-MOST = 3  # beyond this, memory bandwidth is the limit
+MAX_HELPERS = 3  # beyond this, memory bandwidth is the limit
 
 
 def spare_cores(num_workers: int) -> int:
     """Return the number of free cores per worker of this host."""
-    return max(min(len(os.sched_getaffinity(0)) // num_workers - 1, MOST), 0)
+    return max(min(len(os.sched_getaffinity(0)) // num_workers - 1, MAX_HELPERS), 0)
 
 
 class HelperThreads:
-    """One thread that runs jobs in order, and others that run blocks of divided jobs."""
+    """One thread that runs jobs in order, and others that process blocks of shared jobs."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -41,7 +41,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Run the same divisible job on up to `count` of the other threads at once."""
+        """Run a SharedJob on up to `count` of the other threads at once."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 
@@ -57,32 +57,32 @@ class SharedJob(Generic[Block]):
     """A job whose blocks several threads process; the thread that completes the last block calls `when_done`."""
 
     def __init__(self, blocks: Sequence[Block], do: Callable[[Block], object], when_done: WhenDone) -> None:
-        self._rest = iter(blocks)  # next() is atomic under the interpreter lock: no block is taken twice
+        self._remaining = iter(blocks)  # next() is atomic under the interpreter lock: no block is processed twice
         self._do = do
         self._lock = threading.Lock()
-        self._left = len(blocks)
+        self._unfinished = len(blocks)
         self._when_done = when_done
         self._error: BaseException | None = None
         if not blocks:
             when_done(None)
 
     @property
-    def num_left(self) -> int:
-        return self._left
+    def num_unfinished(self) -> int:
+        return self._unfinished
 
     def run(self) -> None:
-        for block in self._rest:
+        for block in self._remaining:
             try:
                 self._do(block)
-            except BaseException as error:  # raised by the thread that created the job
+            except BaseException as error:  # `when_done` receives it
                 self._error = error
             with self._lock:
-                self._left -= 1
-                is_last = self._left == 0
+                self._unfinished -= 1
+                is_last = self._unfinished == 0
             if is_last:
                 self._when_done(self._error)
 
 
-def _run_jobs(orders: queue.SimpleQueue[Job | None]) -> None:
-    while (job := orders.get()) is not None:
+def _run_jobs(jobs: queue.SimpleQueue[Job | None]) -> None:
+    while (job := jobs.get()) is not None:
         job()

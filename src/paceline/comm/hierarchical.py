@@ -1,8 +1,8 @@
-"""Several hosts with several workers each: shared memory within a node, a ring between the nodes' leaders.
+"""Comm `hierarchical`: shared memory within a node, a ring between the leaders of nodes.
 
-A collective goes through three levels at most: within every node, between leaders (the lowest rank of each node), and
-within every node again, so that only one worker per node uses the network. A message goes through shared memory where
-both ends are on one node, and through torch's gloo otherwise.
+The leader of a node is its lowest rank. A collective has up to three stages: within every node, between leaders, and
+within every node again, so that only one worker per node uses the network. A message uses shared memory if both workers
+are on one node, and torch's gloo otherwise.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from paceline.comm.arrival_notices import ArrivalListener
 from paceline.comm.base import Comm, CommConfig
-from paceline.comm.collectives import COLLECTIVE_TAG, CompletedWork, Work
+from paceline.comm.collectives import COLLECTIVE_TAG, CompletedWork, Work, wait_all
 from paceline.comm.process_group import CommGroup
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import CountedGroup, TorchComm, prefix_store
 
 
 class HierarchicalComm(Comm):
-    """Shared memory within a node; between nodes gloo, whose all-reduce is a ring."""
+    """Connects workers by shared memory within a node, and by gloo, whose all-reduce is a ring, between nodes."""
 
     name: ClassVar[str] = "hierarchical"
 
@@ -62,11 +62,10 @@ class HierarchicalComm(Comm):
             HierarchicalComm, rank, world_size, node=node, timeout_s=timeout_s, address=address, names=names
         )
         store.set(f"hierarchical/node/{rank}", node)
-        where = [store.get(f"hierarchical/node/{peer}").decode() for peer in range(world_size)]
-        by_name: dict[str, list[int]] = {}
-        for peer, name in enumerate(where):
-            by_name.setdefault(name, []).append(peer)
-        self._nodes = list(by_name.values())  # ranks by node, in order of their leaders
+        ranks_by_name: dict[str, list[int]] = {}
+        for peer in range(world_size):
+            ranks_by_name.setdefault(store.get(f"hierarchical/node/{peer}").decode(), []).append(peer)
+        self._nodes = list(ranks_by_name.values())  # ranks by node, in order of their leaders
         self._own_node = next(index for index, ranks in enumerate(self._nodes) if rank in ranks)
         self._node_of = {peer: index for index, ranks in enumerate(self._nodes) for peer in ranks}
         ranks_here = self._nodes[self._own_node]
@@ -87,18 +86,16 @@ class HierarchicalComm(Comm):
         self._world = gloo(rank, world_size, prefix_store("world", store), names=self._names)
         if rank == ranks_here[0]:
             leaders = [self._names[ranks[0]] for ranks in self._nodes]
-            prefixed = prefix_store("leaders", store)
-            self._leaders = gloo(self._own_node, len(self._nodes), prefixed, names=leaders)
-        far = [peer for peer in range(world_size) if peer not in ranks_here]
+            self._leaders = gloo(self._own_node, len(self._nodes), prefix_store("leaders", store), names=leaders)
+        remote = [peer for peer in range(world_size) if peer not in ranks_here]
         control = gloo(rank, world_size, prefix_store("control", store), names=self._names)
-        self._listener = ArrivalListener(control, far, wake=lambda: self._local._waiter.wake(self._local.rank))
+        self._listener = ArrivalListener(control, remote, wake=lambda: self._local._waiter.wake(self._local.rank))
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """What a worker hands over and takes, as if all were on one node.
+        """Return the bytes that a worker writes and reads, as if all workers were on one node.
 
-        Which part of it leaves a node depends on the layout, which only a connected world knows; so these figures say
-        what a worker has to do with, not what its network carries.
+        The bytes on the network depend on the placement of the workers, which is unknown before they are connected.
         """
         return ShmComm.wire_factors(op, peer, rank, world_size)
 
@@ -117,7 +114,7 @@ class HierarchicalComm(Comm):
         self._local.progress()
 
     def process_group(self) -> Any:
-        """On a comm of its own: its collectives may be under way while this one is used."""
+        # A separate comm, because collectives of the group may be in progress while this comm is used.
         prefixed = prefix_store(f"group{len(self._groups)}", self._store)
         self._groups.append(CommGroup(self._reconnect(prefixed)))
         return CountedGroup(self, self._groups[-1])
@@ -171,7 +168,7 @@ class HierarchicalComm(Comm):
         self._spread(tensor)
 
     def _ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """A node's sum is cut by nodes; leaders bring together what their own workers need, and deal it out."""
+        """Sum within nodes; leaders exchange and add their nodes' parts, and scatter them to their workers."""
         if len(self._nodes) == 1:
             return self._local._ireduce_scatter(output, tensor)
         if output.numel() == 0:
@@ -185,8 +182,7 @@ class HierarchicalComm(Comm):
             received = {index: torch.empty_like(parts[self._own_node]) for index in others}
             works = [self._leaders._irecv(received[index], index, COLLECTIVE_TAG) for index in others]
             works += [self._leaders._isend(parts[index], index, COLLECTIVE_TAG) for index in others]
-            for work in works:
-                work.wait()
+            wait_all(works)
             received[self._own_node] = parts[self._own_node]
             total = received[0].clone()
             for index in range(1, len(self._nodes)):
@@ -235,8 +231,7 @@ class HierarchicalComm(Comm):
                         works.append(self._world._isend(stack, ranks[0], COLLECTIVE_TAG))
             mine = [pieces[peer] for peer in self._nodes[self._own_node]] if self.rank == root else []
             self._local._scatter(tensor, mine, self._local_ranks[root])
-            for work in works:
-                work.wait()
+            wait_all(works)
             return
         received: list[Tensor] = []
         if self._leaders is not None:
@@ -247,7 +242,7 @@ class HierarchicalComm(Comm):
         self._local._scatter(tensor, received, 0)
 
     def _all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Every leader hands its node's tensors to the other leaders, and all of them to its node."""
+        """Leaders broadcast the tensors of their nodes to each other, and all tensors to the workers of their nodes."""
         pieces = self._local._all_gather(tensor)
         if len(self._nodes) == 1:
             return pieces
@@ -261,12 +256,12 @@ class HierarchicalComm(Comm):
         return self._by_rank({index: list(stack) for index, stack in enumerate(stacks)})
 
     def _spread(self, tensor: Tensor) -> None:
-        """What a leader has, to its node."""
+        """Broadcast a leader's tensor to the workers of its node."""
         if len(self._nodes) > 1:
             self._local._broadcast(tensor, 0)
 
     def _medium(self, op: str, peer: int | None) -> str:
-        """Memory within a node; what several nodes take part in is called network, though only leaders use it."""
+        """Return `memory` within a node; `network` if several nodes take part, although only leaders use it."""
         is_message = op in ("send", "recv")
         is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._own_node)
         return "memory" if is_local else "network"

@@ -1,4 +1,4 @@
-"""A torch process group whose collectives run on one of our comms; what a comm lacks goes to gloo."""
+"""A torch.distributed process group whose collectives run on a comm of paceline."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from paceline.comm.base import Comm
 from paceline.comm.work_queue import QueuedWork, WorkQueue
 
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_ADDED = _FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}  # what a comm adds
+_MEAN_TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_SUM_TYPES = _MEAN_TYPES | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 class CommGroup(dist.ProcessGroup):
-    """Collectives of ordinary CPU tensors on a comm that nobody else uses; all else on gloo.
+    """Runs collectives of dense CPU tensors on its own comm, and everything else on gloo.
 
-    Sums and means of plain numbers run on the comm, and so does everything that only moves bytes. Other reductions,
-    messages, all-to-all, sparse tensors and those of other devices are gloo's. Without gloo they are refused.
+    The comm runs sums, means, and collectives that only move bytes. Gloo runs other reductions, messages, all-to-all,
+    and collectives of sparse tensors and of other devices; without gloo, these raise NotImplementedError.
     """
 
     def __init__(self, comm: Comm, gloo: Any = None) -> None:
@@ -29,7 +29,7 @@ class CommGroup(dist.ProcessGroup):
         self._gloo = gloo
         self._queue = WorkQueue()
         if gloo is not None:
-            # Operations that are not overridden here find their way to it by themselves.
+            # torch forwards methods that this class does not override.
             custom = dist.ProcessGroup.BackendType.CUSTOM
             self._set_default_backend(custom)
             self._register_backend(torch.device("cpu"), custom, gloo)
@@ -42,19 +42,19 @@ class CommGroup(dist.ProcessGroup):
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.AllreduceOptions()
         if not _can_add(tensors, opts.reduceOp):
-            return self._inner("all_reduce").allreduce(tensors, opts)
+            return self._gloo_for("all_reduce").allreduce(tensors, opts)
         return self._start("all_reduce", lambda: self._sum_all(tensors, opts.reduceOp), tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.AllreduceCoalescedOptions()
         if not _can_add(tensors, opts.reduceOp):
-            return self._inner("all_reduce").allreduce_coalesced(tensors, opts)
+            return self._gloo_for("all_reduce").allreduce_coalesced(tensors, opts)
         return self._start("all_reduce", lambda: self._sum_all(tensors, opts.reduceOp), tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.ReduceOptions()
         if not _can_add(tensors, opts.reduceOp):
-            return self._inner("reduce").reduce(tensors, opts)
+            return self._gloo_for("reduce").reduce(tensors, opts)
 
         def do() -> None:
             for tensor in tensors:
@@ -68,7 +68,7 @@ class CommGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         opts = opts or dist.ReduceScatterOptions()
         if not _can_add([*outputs, *_flat(inputs)], opts.reduceOp):
-            return self._inner("reduce_scatter").reduce_scatter(outputs, inputs, opts)
+            return self._gloo_for("reduce_scatter").reduce_scatter(outputs, inputs, opts)
 
         def do() -> None:
             for output, pieces in zip(outputs, inputs, strict=True):
@@ -85,7 +85,7 @@ class CommGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.ReduceScatterOptions()
         if not _can_add([*outputs, *inputs], opts.reduceOp):
-            return self._one_by_one(self._inner("reduce_scatter")._reduce_scatter_base, outputs, inputs, opts)
+            return self._one_by_one(self._gloo_for("reduce_scatter")._reduce_scatter_base, outputs, inputs, opts)
 
         def do() -> None:
             for output, whole in zip(outputs, inputs, strict=True):
@@ -96,12 +96,12 @@ class CommGroup(dist.ProcessGroup):
     def reduce_scatter_single(self, output: Tensor, whole: Tensor, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
 
-    # What only moves bytes.
+    # Collectives that only move bytes.
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.BroadcastOptions()
         if not _are_plain(tensors):
-            return self._inner("broadcast").broadcast(tensors, opts)
+            return self._gloo_for("broadcast").broadcast(tensors, opts)
 
         def do() -> None:
             for tensor in tensors:
@@ -114,7 +114,7 @@ class CommGroup(dist.ProcessGroup):
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.AllgatherOptions()
         if not _are_plain([*_flat(outputs), *inputs]):
-            return self._inner("all_gather").allgather(outputs, inputs, opts)
+            return self._gloo_for("all_gather").allgather(outputs, inputs, opts)
 
         def do() -> None:
             for pieces, tensor in zip(outputs, inputs, strict=True):
@@ -123,13 +123,13 @@ class CommGroup(dist.ProcessGroup):
         return self._start("all_gather", do, outputs, opts)
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        # Outputs come by rank here and by tensor there.
+        # These outputs are grouped by rank, those of allgather by tensor.
         return self.allgather([list(pieces) for pieces in zip(*outputs, strict=True)], inputs, opts)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.AllgatherOptions()
         if not _are_plain([*outputs, *inputs]):
-            return self._one_by_one(self._inner("all_gather")._allgather_base, outputs, inputs, opts)
+            return self._one_by_one(self._gloo_for("all_gather")._allgather_base, outputs, inputs, opts)
 
         def do() -> None:
             for output, tensor in zip(outputs, inputs, strict=True):
@@ -148,7 +148,7 @@ class CommGroup(dist.ProcessGroup):
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.GatherOptions()
         if not _are_plain(inputs):
-            return self._inner("gather").gather(outputs, inputs, opts)
+            return self._gloo_for("gather").gather(outputs, inputs, opts)
 
         def do() -> None:
             for index, tensor in enumerate(inputs):
@@ -161,7 +161,7 @@ class CommGroup(dist.ProcessGroup):
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
         opts = opts or dist.ScatterOptions()
         if not _are_plain(outputs):
-            return self._inner("scatter").scatter(outputs, inputs, opts)
+            return self._gloo_for("scatter").scatter(outputs, inputs, opts)
 
         def do() -> None:
             for index, tensor in enumerate(outputs):
@@ -176,7 +176,7 @@ class CommGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Any:
         return self._start("barrier", self._comm.barrier, [], opts or dist.BarrierOptions())
 
-    # Names that torch up to 2.12 calls these by.
+    # Names in torch up to 2.12.
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -197,12 +197,15 @@ class CommGroup(dist.ProcessGroup):
     def _start(self, what: str, do: Callable[[], None], result: list[Any], opts: Any) -> QueuedWork:
         for tensor in _flat(result):
             if not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)  # it will be written to behind autograd's back
-        return self._queue.start(what, do, result, at_once=not getattr(opts, "asyncOp", True))
+                torch.autograd.graph.increment_version(tensor)  # autograd does not see the write
+        return self._queue.start(what, do, result, is_blocking=not getattr(opts, "asyncOp", True))
 
-    def _inner(self, what: str) -> Any:
+    def _gloo_for(self, what: str) -> Any:
         if self._gloo is None:
-            raise NotImplementedError(f"comm {self._comm.name} has no {what} of this kind for torch")
+            raise NotImplementedError(
+                f"{what} of these tensors needs gloo, but this process group only has comm {self._comm.name}, which "
+                "sums and moves dense CPU tensors; use comm torch"
+            )
         return self._gloo
 
     def _one_by_one(self, function: Any, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Any:
@@ -238,16 +241,16 @@ def _are_plain(tensors: list[Tensor]) -> bool:
 
 def _can_add(tensors: list[Tensor], op: Any) -> bool:
     if op == dist.ReduceOp.SUM:
-        dtypes = _ADDED
+        dtypes = _SUM_TYPES
     elif op == dist.ReduceOp.AVG:
-        dtypes = _FLOATS
+        dtypes = _MEAN_TYPES
     else:
         return False
     return _are_plain(tensors) and all(tensor.dtype in dtypes for tensor in tensors)
 
 
 def _as_bytes(whole: Tensor) -> Tensor:
-    """A contiguous tensor's memory."""
+    """Return the memory of a contiguous tensor as a vector of bytes."""
     return whole.detach().view(-1).view(torch.uint8)
 
 

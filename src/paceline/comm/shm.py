@@ -1,9 +1,9 @@
-"""Shared memory between workers of one host: nothing is sent, every worker reads what its peers wrote.
+"""Comm `shm`: workers of one host read each other's data in shared memory; nothing is sent.
 
-Ordinary tensors pass through three stages in turn: a worker copies its piece in, adds its own part of the piece over
-all workers, and copies the parts of the others out. Counters in shared memory, each with one writer, say how far
-everybody is. Gradients that live in the shared memory (`reduction`) need no copy in, and none out where the sum may be
-read in config.
+An ordinary tensor is processed in pieces. A worker copies its piece in, adds its own part of the piece over all
+workers, and copies the other workers' parts out. Counters in shared memory, each with one writer, hold each worker's
+progress. Gradients that are stored in the shared memory (`reduction`) are not copied in, and not copied out if the sum
+may be read in place.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from paceline.comm.shm_reduction import ShmReduction, ShmSharedVector, Threads
 from paceline.comm.shm_sync import Collective, Counters, ShmWaiter
 from paceline.errors import RunError
 
-STAGES = 3  # a worker may write the next piece and read the last one while a slow peer is at the one between
-PIECE_BYTES = 1 << 20  # of an ordinary tensor per stage: small enough to stay in the cache until peers read it
-LONG_PIECE_BYTES = 8 << 20  # where workers take turns on cores, and every piece costs them two of those
-STAGES_BYTES = 192 << 20  # for all stages of all workers together, as far as longer pieces go
-SMALL_BYTES = 64 << 10  # over all workers: up to here everybody adds everything, which saves one collective
+STAGES = 3  # pieces in memory at once: one written, one added and one read by workers at different speeds
+PIECE_BYTES = 1 << 20  # small enough to stay in the cache until peers read it
+LONG_PIECE_BYTES = 8 << 20  # if workers share cores: each piece costs two context switches
+STAGES_BYTES = 192 << 20  # limit of all stages of all workers together, if pieces are long
+SMALL_BYTES = 64 << 10  # up to this sum over workers, every worker adds the whole tensor, which saves a synchronisation
 MAX_WORKERS = 64
 
 
 class ShmComm(Comm):
-    """Workers of one host, through shared memory that only they can open."""
+    """Connects workers of one host through shared memory that only they can open."""
 
     name: ClassVar[str] = "shm"
     between_nodes: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class ShmComm(Comm):
         if sys.platform != "linux":
             return "it needs Linux"
         if platform.machine() not in ("x86_64", "AMD64"):
-            # Plain writes of one process are seen in order by others on x86 alone.
+            # Only x86 makes the plain writes of one process visible to others in order.
             return f"it needs an x86-64 processor, and this is {platform.machine()}"
         return ""
 
@@ -67,7 +67,9 @@ class ShmComm(Comm):
         """`names` are the workers' ranks in a larger world, for errors."""
         super().__init__(rank, world_size)
         if world_size > MAX_WORKERS:
-            raise RunError(f"comm shm joins at most {MAX_WORKERS} workers, not {world_size}")
+            raise RunError(
+                f"comm shm connects at most {MAX_WORKERS} workers, not {world_size}; use comm torch or fewer workers"
+            )
         self._store = store
         self._num_segments = 0
         _check_node(store, rank, node)
@@ -83,20 +85,20 @@ class ShmComm(Comm):
         self._helpers = HelperThreads(spare) if spare and world_size > 1 else None
         self._counters = Counters(segment, offsets[1], self._waiter)
         self._stages = segment.tensor(offsets[2], stages, torch.uint8)
-        # A sum on its way into a stage; it stays in the cache.
+        # Sums are added here, which stays in the cache, and then copied into a stage.
         self._added = torch.empty(self._piece_bytes, dtype=torch.uint8)
         self._stages_as: dict[torch.dtype, Tensor] = {}
         self._mailbox = Mailbox(segment, offsets[3], self._waiter)
         self._piece = 0
         self._reductions: list[ShmReduction] = []
         self._groups: list[Any] = []
-        # A peer may need what this worker has begun before it does what this worker waits for.
+        # The peer that this worker waits for may itself wait for an operation that this worker has begun.
         self._waiter.before_sleep = self.progress
         self._close_when_attached(segment)
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """What a worker writes for others and reads of theirs: nothing is written twice because many read it."""
+        """Return the bytes written to and read from shared memory; what several peers read is written once."""
         others = world_size - 1
         if not others and op not in ("send", "recv"):
             return 0, 0
@@ -115,8 +117,7 @@ class ShmComm(Comm):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        """In an all_reduce everybody reads what a worker wrote once: each of the others has its share of it."""
-        if op == "all_reduce":
+        if op == "all_reduce":  # each peer reads a part of what this worker wrote once
             return cls.spread_evenly(cls.wire_factors(op, peer, rank, world_size)[0], rank, world_size)
         return super().sent_to(op, peer, rank, world_size)
 
@@ -149,7 +150,7 @@ class ShmComm(Comm):
         return ShmSharedVector(self, memory)
 
     def process_group(self) -> Any:
-        """On a comm of its own: its collectives may be under way while this one is used."""
+        # A separate comm, because collectives of the group may be in progress while this comm is used.
         from paceline.comm.process_group import CommGroup
         from paceline.comm.torch import CountedGroup, prefix_store
 
@@ -183,14 +184,14 @@ class ShmComm(Comm):
     def _recv_any(self, tensor: Tensor, tag: int) -> int:
         return self._mailbox.receive_any(tensor, tag)
 
-    # Collectives, piece by piece. Piece p lies in stage p % 3, which is free when everybody is done with piece p - 3.
+    # Collectives, piece by piece. Piece p is in stage p % 3, which is free when all workers are done with piece p - 3.
 
     def _all_reduce(self, tensor: Tensor) -> None:
         if self.world_size == 1 or tensor.numel() == 0:
             return
         flat = tensor.view(-1)
         if tensor.numel() * tensor.element_size() * self.world_size <= SMALL_BYTES:
-            self._sum_small(flat, flat)
+            self._sum_small(flat)
             return
         collective = _collective("all_reduce", tensor)
         pieces = flat.split(self._piece_bytes // flat.element_size())
@@ -286,19 +287,20 @@ class ShmComm(Comm):
             self._counters.publish(Counters.FREE, number)
             begin += piece.numel()
 
-    def _sum_small(self, flat: Tensor, into: Tensor) -> None:
-        """Everybody adds everything, in the same order."""
+    def _sum_small(self, flat: Tensor) -> None:
+        """Sum a short tensor: every worker adds all of it, in the same order."""
         number, collective = self._next_piece(), _collective("all_reduce", flat)
         self._put(flat, number, collective)
         self._counters.wait_ready_all(number, collective)
         slots = self._slots(number, flat)
-        if into.is_cuda:
-            into.copy_(add_up(slots, torch.empty_like(slots[0])))
+        if flat.is_cuda:
+            flat.copy_(add_up(slots, torch.empty_like(slots[0])))
         else:
-            add_up(slots, into)
+            add_up(slots, flat)
         self._counters.publish(Counters.FREE, number)
 
     def _put(self, piece: Tensor, number: int, collective: Collective) -> None:
+        """Copy this worker's piece into its stage when the stage is free."""
         self._wait_for_stage(number)
         copy(self._slots(number, piece)[self.rank], piece)
         self._counters.mark_ready(number, collective)
@@ -317,14 +319,14 @@ class ShmComm(Comm):
         return pieces
 
     def _slots(self, number: int, piece: Tensor) -> Tensor:
-        """What all workers have of a piece: one row for each."""
+        """Return the memory of a piece: one row per worker."""
         dtype = piece.dtype
         if dtype not in self._stages_as:
             self._stages_as[dtype] = self._stages.view(dtype).view(STAGES, self.world_size, -1)
         return self._stages_as[dtype][number % STAGES, :, : piece.numel()]
 
     def _open_segment(self, nbytes: int) -> Segment:
-        """Memory that rank 0 makes and the others find; `_close_when_attached` follows."""
+        """Create memory on rank 0 and attach to it on other ranks. Call `_close_when_attached` afterwards."""
         key = f"shm/{self._num_segments}"
         self._num_segments += 1
         if self.rank == 0:
@@ -347,13 +349,13 @@ def _check_node(store: Any, rank: int, node: str) -> None:
         store.set("shm/node", node)
     elif store.get("shm/node").decode() != node:
         raise RunError(
-            f"comm shm joins workers of one host, but worker {rank} is not on worker 0's; "
+            f"comm shm connects workers of one host, but worker {rank} is not on the host of worker 0; "
             "use comm hierarchical or torch"
         )
 
 
 def _choose_piece_bytes(store: Any, rank: int, world_size: int) -> int:
-    """Bytes of a piece, from the cores that rank 0 sees: others may be allowed fewer."""
+    """Return the bytes of a piece. Rank 0 decides for all workers, because their numbers of cores may differ."""
     if rank == 0:
         nbytes = PIECE_BYTES
         if len(os.sched_getaffinity(0)) <= world_size:

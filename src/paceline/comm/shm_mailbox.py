@@ -1,9 +1,9 @@
 """Tagged messages through shared memory: one channel for each pair of workers and direction.
 
-A channel is a short list of entries and a stretch of memory. The sender copies a message into the memory in pieces and
-adds an entry for each; the receiver copies a piece out and frees its entry. Each of the two counters has one writer. A
-message that fits is on its way when `send` returns, whatever the receiver does; a longer one moves on whenever its
-sender enters the comm.
+A channel is a list of entries and a ring buffer. The sender copies a message into the buffer in pieces and adds an
+entry for each; the receiver copies a piece out and frees its entry. Each of the two counters has one writer. A message
+that fits is in the buffer when `send` returns, whatever the receiver does; a longer one advances whenever its sender
+enters the comm.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 from paceline.comm.shm_memory import LINE_BYTES, Segment, round_up_to_lines
 from paceline.comm.shm_sync import WORDS_PER_LINE, ShmWaiter
 
-PIECE_BYTES = 1 << 20  # a message travels in pieces of at most this: one is read while the next is written
+PIECE_BYTES = 1 << 20  # largest piece: one is read while the next is written
 ENTRIES = 128
-ROOM_BYTES = 1 << 30  # memory that one worker's outgoing channels may touch together
+ROOM_BYTES = 1 << 30  # limit of the buffers of all outgoing channels of a worker together
 
 
 T = TypeVar("T")
@@ -61,36 +61,37 @@ class Mailbox:
         inbox.match(tag)
         return receiving
 
-    def receive_any(self, tensor: Tensor, tag: int, elsewhere: Callable[[], bool] | None = None) -> int:
-        """Take a message with this tag from whoever has one, each peer in turn where several have.
+    def receive_any(self, tensor: Tensor, tag: int, has_other: Callable[[], bool] | None = None) -> int:
+        """Receive a message with this tag from any peer and return the peer's rank; several senders take turns.
 
-        `elsewhere` tells of messages that come by another way; -1 says that there is one. Who brings it rings.
+        Return -1 as soon as `has_other` returns True: a message has arrived on another medium. The thread that receives
+        it there must wake this worker.
         """
         inboxes = list(self._in.values())
-        found: list[_Inbox] = []
+        arrived: list[_Inbox] = []
 
-        def missing() -> int:
+        def first_missing() -> int:
             self.progress(push_only=True)
-            if elsewhere is not None and elsewhere():
+            if has_other is not None and has_other():
                 return -1
             for step in range(len(inboxes)):
                 inbox = inboxes[(self._turn + step) % len(inboxes)]
                 self._pull(inbox)
                 if tag in inbox.unexpected:
-                    found.append(inbox)
+                    arrived.append(inbox)
                     return -1
             return inboxes[0].peer if inboxes else self._waiter.rank
 
-        self._waiter.wait(missing, whom="" if elsewhere is None else "any worker")
-        if not found:
+        self._waiter.wait(first_missing, whom="" if has_other is None else "any worker")
+        if not arrived:
             return -1
-        inbox = found[0]
+        inbox = arrived[0]
         self._turn = (inboxes.index(inbox) + 1) % len(inboxes)
         _copy_bytes(tensor, _pop(inbox.unexpected, tag), inbox.peer)
         return inbox.peer
 
     def progress(self, *, push_only: bool = False) -> None:
-        """Move what can be moved without waiting."""
+        """Advance messages without waiting."""
         for outbox in self._out.values():
             if outbox.waiting:
                 self._push(outbox)
@@ -101,14 +102,14 @@ class Mailbox:
                 self._pull(inbox)
 
     def complete(self, is_done: Callable[[], bool], peer: int) -> None:
-        """Move messages until one of them is complete."""
+        """Advance messages until the one with this peer is complete."""
 
-        def missing() -> int:
+        def first_missing() -> int:
             if not is_done():
                 self.progress()
             return -1 if is_done() else peer
 
-        self._waiter.wait(missing)
+        self._waiter.wait(first_missing)
 
     def _push(self, outbox: _Outbox) -> None:
         if outbox.push():
@@ -121,7 +122,7 @@ class Mailbox:
 
 @dataclass(eq=False)
 class Sending:
-    """A message on its way out: complete when all of it lies in the channel."""
+    """A message to a peer; complete when all of it is in the channel."""
 
     mailbox: Mailbox
     peer: int
@@ -140,7 +141,7 @@ class Sending:
 
 @dataclass(eq=False)
 class Receiving:
-    """A message that is expected."""
+    """A receive that was posted for a message of a peer."""
 
     mailbox: Mailbox
     peer: int
@@ -154,35 +155,40 @@ class Receiving:
 
 
 def channel_bytes(world_size: int) -> int:
+    """Return the memory of one channel: entries and buffer."""
     room = max(ROOM_BYTES // max(world_size - 1, 1), 4 * PIECE_BYTES)
     return (2 + ENTRIES) * LINE_BYTES + round_up_to_lines(min(room, ROOM_BYTES // 16))
 
 
 class MailboxChannel:
-    """The shared side of one direction between two workers."""
+    """The shared memory of one channel."""
 
     def __init__(self, segment: Segment, offset: int, nbytes: int) -> None:
         control = (2 + ENTRIES) * LINE_BYTES
         self.words = segment.words(offset, control // 8)
         self.data = segment.tensor(offset + control, nbytes - control, torch.uint8)
 
-    HEAD, TAIL = 0, WORDS_PER_LINE  # entries ever added, by the sender; entries ever freed, by the receiver
+    # Total numbers of entries: those that the sender has added, and those that the receiver has freed.
+    HEAD, TAIL = 0, WORDS_PER_LINE
 
     @staticmethod
     def entry(index: int) -> int:
+        """Return the first word of an entry."""
         return (2 + index % ENTRIES) * WORDS_PER_LINE
 
 
 class _Outbox:
+    """The sender's side of a channel."""
+
     def __init__(self, channel: MailboxChannel, peer: int) -> None:
         self._channel, self.peer = channel, peer
         self.waiting: deque[Sending] = deque()
-        self._used: deque[tuple[int, int]] = deque()  # stretches of memory that the receiver has not freed
+        self._used: deque[int] = deque()  # offsets of pieces that the receiver has not freed
         self._head = self._tail = 0
         self._next = 0
 
     def push(self) -> bool:
-        """Put as much as there is room for; whether anything was put."""
+        """Put pieces of waiting messages into the channel while there is room; return whether any was put."""
         before = self._head
         while self.waiting:
             sending = self.waiting[0]
@@ -202,13 +208,16 @@ class _Outbox:
         self._channel.data[offset : offset + nbytes].copy_(piece)
         words, entry = self._channel.words, MailboxChannel.entry(self._head)
         words[entry], words[entry + 1], words[entry + 2], words[entry + 3] = offset, nbytes, sending.tag, sending.total
-        self._used.append((offset, self._next))
+        self._used.append(offset)
         self._head += 1
         words[MailboxChannel.HEAD] = self._head
         return True
 
     def _room(self, nbytes: int) -> int:
-        """Where so many bytes can go, or -1. An empty channel starts at its beginning, which is in the cache."""
+        """Reserve memory for a piece; return its offset, or -1 if there is none.
+
+        An empty channel starts again at offset 0, because that memory is in the cache.
+        """
         tail = self._channel.words[MailboxChannel.TAIL]
         for _ in range(tail - self._tail):
             self._used.popleft()
@@ -218,29 +227,31 @@ class _Outbox:
         if len(self._used) == ENTRIES:
             return -1
         need = round_up_to_lines(max(nbytes, 1))
-        first_used = self._used[0][0] if self._used else self._channel.data.numel()
+        first_used = self._used[0] if self._used else self._channel.data.numel()
         if not self._used or self._next > first_used:
-            # What is used lies before `next`: room is behind it, or else from the beginning up to what is used.
+            # Used memory ends at `_next`: free memory is after it, or before the first used piece.
             if self._next + need <= self._channel.data.numel():
-                return self._take(self._next, need)
+                return self._reserve(self._next, need)
             if need < first_used and self._used:
-                return self._take(0, need)
+                return self._reserve(0, need)
             return -1
-        return self._take(self._next, need) if self._next + need < first_used else -1
+        return self._reserve(self._next, need) if self._next + need < first_used else -1
 
-    def _take(self, offset: int, need: int) -> int:
+    def _reserve(self, offset: int, need: int) -> int:
         self._next = offset + need
         return offset
 
 
 class _Inbox:
+    """The receiver's side of a channel."""
+
     def __init__(self, channel: MailboxChannel, peer: int) -> None:
         self._channel, self.peer = channel, peer
-        # Of each tag that has any; one of the two at most, because what can be matched is.
+        # Receives without a message and messages without a receive, by tag; a tag is never in both.
         self.posted: dict[int, deque[Receiving]] = {}
         self.unexpected: dict[int, deque[Tensor]] = {}
         self._tail = 0
-        self._target: Tensor | None = None  # the message that is arriving, and for whom
+        self._target: Tensor | None = None  # memory of the message that is arriving, and its receive
         self._receiving: Receiving | None = None
         self._filled = 0
 
@@ -249,7 +260,7 @@ class _Inbox:
         return bool(self.posted) or self._receiving is not None
 
     def pull(self) -> bool:
-        """Take every piece that has arrived; whether there was any."""
+        """Copy out every piece that has arrived; return whether there was any."""
         words = self._channel.words
         head = words[MailboxChannel.HEAD]
         if head == self._tail:
@@ -257,12 +268,12 @@ class _Inbox:
         while self._tail < head:
             entry = MailboxChannel.entry(self._tail)
             offset, nbytes, tag, total = words[entry : entry + 4].tolist()
-            self._take(self._channel.data[offset : offset + nbytes], tag, total)
+            self._copy_out(self._channel.data[offset : offset + nbytes], tag, total)
             self._tail += 1
             words[MailboxChannel.TAIL] = self._tail
         return True
 
-    def _take(self, piece: Tensor, tag: int, total: int) -> None:
+    def _copy_out(self, piece: Tensor, tag: int, total: int) -> None:
         if self._target is None:
             if tag in self.posted and self.posted[tag][0].tensor.device.type == "cpu":
                 target = _as_bytes(self.posted[tag][0].tensor)
@@ -283,7 +294,7 @@ class _Inbox:
             self.match(tag)
 
     def match(self, tag: int) -> None:
-        """Messages go to receives in the order in which those were posted."""
+        """Copy complete messages to receives, in the order in which the receives were posted."""
         while tag in self.posted and tag in self.unexpected:
             receiving = _pop(self.posted, tag)
             _copy_bytes(receiving.tensor, _pop(self.unexpected, tag), self.peer)
@@ -291,7 +302,7 @@ class _Inbox:
 
 
 def _pop(queues: dict[int, deque[T]], tag: int) -> T:
-    """The first of a tag's; nothing is kept of a tag that has none, for tags may be as many as steps."""
+    """Remove the first element of a tag's queue, and the queue when it is empty: every step may use a new tag."""
     queue = queues[tag]
     first = queue.popleft()
     if not queue:
@@ -301,7 +312,7 @@ def _pop(queues: dict[int, deque[T]], tag: int) -> T:
 
 def _check_length(expected: int, nbytes: int, peer: int) -> None:
     if expected != nbytes:
-        raise ValueError(f"a message of {nbytes} bytes from worker {peer} met a receive of {expected} bytes")
+        raise ValueError(f"worker {peer} sent a message of {nbytes} bytes, but the receive expects {expected} bytes")
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reductions and shared vectors in shared memory."""
+"""Reductions and shared vectors in shared memory, for gradients and parameters that are exchanged in every step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paceline.comm.shm_memory import Segment, add_up, copy, part_bounds, round_u
 from paceline.comm.shm_sync import Counters, ShmWaiter
 
 HELPER_BYTES = 2 << 20  # adding a shorter vector takes less time than waking threads
-NEAR_BYTES = 1 << 20  # stays in a core's own cache
+CACHE_BYTES = 1 << 20  # a vector of this size stays in a core's own cache
 BLOCK_BYTES = 256 << 10  # the smallest block that is worth another thread
 
 
@@ -37,7 +37,7 @@ class Threads:
 
 
 class ShmReduction(Reduction):
-    """A vector per worker in shared memory, and one for the sum, which is read in place or copied to the worker's own.
+    """A vector per worker in shared memory, and one for the sum, which is read in place or copied to each worker's.
 
     Each worker adds its part of a range once all workers have started the range. Helper threads add long vectors while
     the worker continues; otherwise the worker adds whenever it enters the comm. A worker starts a range again only
@@ -141,7 +141,10 @@ class ShmReduction(Reduction):
         return work
 
     def _fill_and_add(self, work: _Range, fill: Callable[[], None] | None) -> None:
-        """Run in the ordered helper thread. The worker's own thread waits too, and reports a peer that is late."""
+        """Fill a range and add this worker's part, in the ordered helper thread.
+
+        CommError is ignored here: the worker's own thread waits for the same peers and raises it.
+        """
         if self._error is not None:
             return
         try:
@@ -195,12 +198,12 @@ class ShmReduction(Reduction):
             self._copy_out(work.private)
 
     def _wait_all(self, kind: int, number: int) -> None:
-        def missing() -> int:
+        def first_missing() -> int:
             if self._error is not None:
                 raise self._error
             return self._counters.first_behind(kind, number)
 
-        self._waiter.wait(missing)
+        self._waiter.wait(first_missing)
 
     def _copy_out(self, needed: slice) -> None:
         blocks = self._blocks(needed)
@@ -214,7 +217,7 @@ class ShmReduction(Reduction):
     def _divide(self, job: SharedJob[Any]) -> None:
         """Process the remaining blocks of a job, together with free helper threads."""
         if self._helpers is not None:
-            self._helpers.share(job.run, job.num_left - 1)
+            self._helpers.share(job.run, job.num_unfinished - 1)
         job.run()
 
     def _blocks(self, part: slice) -> list[slice]:
@@ -238,7 +241,7 @@ class ShmSharedVector(SharedVector):
         parts = [(end - begin) // self.comm.world_size * size for begin, end in ranges]
         spans = [span for nbytes in parts if (span := self.comm._begin_bytes("all_gather", nbytes)) is not None]
         self.comm._barrier()
-        if self.memory.nbytes <= NEAR_BYTES:
+        if self.memory.nbytes <= CACHE_BYTES:
             # A sequential read fetches the peers' writes into the cache faster than forward would.
             torch.sum(self.memory, 0)
         end_s = perf_counter()

@@ -1,10 +1,10 @@
 """Synchronisation of workers in shared memory: waiting for peers, and the counters of their progress.
 
-A worker that waits spins briefly, then yields, then sleeps on a semaphore until a peer posts it.
-A worker that is about to sleep sets its flag, checks once more, and sleeps; a worker that changed something posts the
-semaphores of those whose flag is set. Both execute a full memory fence between their write and their read, so no
-wake-up is lost. Before it sleeps, a worker advances operations that peers may be waiting for. It sleeps in slices, and
-checks in between that the missing peer is still running.
+A worker that waits spins briefly, then yields, then sleeps on a semaphore until a peer posts it. Before it sleeps, it
+sets its flag and checks once more; a worker that changed something posts the semaphores of those whose flag is set.
+Both execute a full memory fence between their write and their read, so no wake-up is lost. Before it sleeps, a worker
+also advances operations that peers may be waiting for. It sleeps in slices, and checks in between that the missing peer
+is still running.
 """
 
 from __future__ import annotations

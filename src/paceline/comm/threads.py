@@ -1,4 +1,4 @@
-"""Comm `threads`: workers are threads of one process, messages are copies in queues. For tests and experiments."""
+"""Comm `threads`: workers are threads of one process; messages are copies in queues. For tests and experiments."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor
 from paceline.comm.base import Comm, CommError
 from paceline.comm.collectives import CompletedWork, Work
 
-_Box = queue.SimpleQueue[Tensor]
+_Queue = queue.SimpleQueue[Tensor]
 
 
 class ThreadQueues:
-    """The queues office that the workers of one world share."""
+    """The message queues of the workers of one world."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self.boxes: dict[tuple[int, int, int], _Box] = defaultdict(queue.SimpleQueue)
+        self.queues: dict[tuple[int, int, int], _Queue] = defaultdict(queue.SimpleQueue)
         self.arrival = threading.Condition()
 
 
 class ThreadsComm(Comm):
-    """Messages between threads; sending never blocks, because the message is a copy."""
+    """Connects threads of one process; sending never blocks, because the message is a copy."""
 
     name: ClassVar[str] = "threads"
     between_processes: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class ThreadsComm(Comm):
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         with self._queues.arrival:
-            self._queues.boxes[self.rank, peer, tag].put(tensor.detach().clone())
+            self._queues.queues[self.rank, peer, tag].put(tensor.detach().clone())
             self._queues.arrival.notify_all()
         return CompletedWork()
 
@@ -67,14 +67,14 @@ class ThreadsComm(Comm):
 
     def _take(self, peers: list[int], tensor: Tensor, tag: int) -> int:
         def arrived() -> int | None:
-            return next((p for p in peers if not self._queues.boxes[p, self.rank, tag].empty()), None)
+            return next((p for p in peers if not self._queues.queues[p, self.rank, tag].empty()), None)
 
         with self._queues.arrival:
             if not self._queues.arrival.wait_for(lambda: arrived() is not None, self._queues.timeout_s):
                 raise CommError(f"worker {self.rank} received nothing from {peers} in {self._queues.timeout_s:g} s")
             peer = arrived()
             assert peer is not None
-            tensor.copy_(self._queues.boxes[peer, self.rank, tag].get())
+            tensor.copy_(self._queues.queues[peer, self.rank, tag].get())
             return peer
 
 

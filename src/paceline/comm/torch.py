@@ -1,4 +1,7 @@
-"""torch.distributed's process groups: gloo on CPUs, nccl where every worker has a GPU of its own."""
+"""Comm `torch`: torch.distributed's gloo for CPU tensors, and nccl if every worker has its own GPU.
+
+This module also wraps what other packages need of torch.distributed: stores and process groups.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -23,7 +27,7 @@ Store = Any  # torch.distributed.Store; its stubs are not exported
 
 
 class TorchComm(Comm):
-    """Gloo, with nccl beside it for CUDA tensors when asked; without nccl, CUDA tensors go through host memory."""
+    """Connects workers by gloo, and by nccl for CUDA tensors if asked; otherwise these go through host memory."""
 
     name: ClassVar[str] = "torch"
 
@@ -73,7 +77,7 @@ class TorchComm(Comm):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """As the libraries move them: rings for all_reduce and all_gather, a binomial tree for broadcast."""
+        """Return the bytes of the libraries' algorithms: a ring for all_reduce, a binomial tree for broadcast."""
         if op == "all_reduce":
             share = 2 * (world_size - 1) / world_size
             return share, share
@@ -83,10 +87,9 @@ class TorchComm(Comm):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        """Round the ring, an all_reduce to the left and an all_gather to the right; down the tree in a broadcast."""
         sent, _ = cls.wire_factors(op, peer, rank, world_size)
         if op in ("all_reduce", "all_gather") and sent:
-            step = -1 if op == "all_reduce" else 1
+            step = -1 if op == "all_reduce" else 1  # gloo's direction around the ring
             return {(rank + step) % world_size: sent}
         if op == "broadcast":
             return dict.fromkeys(_children(peer or 0, rank, world_size), 1.0)
@@ -164,7 +167,7 @@ class TorchComm(Comm):
         self,
         what: str,
         start: Callable[[], Any],
-        after: Callable[[], None] | None = None,
+        after: Callable[[], object] | None = None,
         *,
         kind: type[_TorchWork] | None = None,
     ) -> Work:
@@ -180,9 +183,9 @@ class TorchComm(Comm):
 
 
 class _TorchWork:
-    """Waits under the time limit, then brings a staged copy to its device."""
+    """A message or collective of torch. `wait` has the comm's time limit, and copies a staged tensor to its device."""
 
-    def __init__(self, comm: TorchComm, what: str, work: Any, after: Callable[[], None] | None) -> None:
+    def __init__(self, comm: TorchComm, what: str, work: Any, after: Callable[[], object] | None) -> None:
         self._comm, self._what, self._work, self._after = comm, what, work, after
 
     def wait(self) -> None:
@@ -195,44 +198,43 @@ class _TorchWork:
 
 
 class _Collective(_TorchWork, BackgroundWork):
-    """Work of which torch says when it is complete; of messages it does not."""
+    """A collective of torch, whose time of completion is known, unlike that of a message."""
 
     def watch(self) -> None:
-        self._work.get_future().add_done_callback(self._note)
+        self._work.get_future().add_done_callback(self._set_completed)
 
-    def _note(self, future: Any) -> None:
+    def _set_completed(self, future: Any) -> None:
         del future
         self.completed = perf_counter()
 
 
 class CountedGroup(dist.ProcessGroup):
-    """A process group for torch's own DistributedDataParallel that counts what passes through it.
+    """A process group for torch's DistributedDataParallel that counts its traffic and forwards to another group.
 
-    Counting here leaves DDP's one communication hook free. Integer tensors are DDP's own bookkeeping
-    (shapes, bucket order), not payload. DDP waits by itself, in C++: what it began stays with the comm as launched
-    until the end of backward is known.
+    So DDP's one communication hook stays free. Integer tensors are DDP's own bookkeeping (shapes, order of buckets) and
+    are not counted. DDP waits in C++, so its operations are stored in `comm.launched` until backward ends.
     """
 
-    def __init__(self, comm: Comm, inner: Any) -> None:
+    def __init__(self, comm: Comm, group: Any) -> None:
         super().__init__(comm.rank, comm.world_size)
         self._comm = comm
-        self._inner = inner
+        self._group = group
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         spans = self._begin("all_reduce", tensors)
-        return self._launched(self._inner.allreduce(tensors, opts or dist.AllreduceOptions()), spans)
+        return self._record(self._group.allreduce(tensors, opts or dist.AllreduceOptions()), spans)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
         opts = opts or dist.BroadcastOptions()
         spans = self._begin("broadcast", tensors, opts.rootRank)
-        return self._launched(self._inner.broadcast(tensors, opts), spans)
+        return self._record(self._group.broadcast(tensors, opts), spans)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         spans = self._begin("all_gather", inputs)
-        return self._launched(self._inner.allgather(outputs, inputs, opts or dist.AllgatherOptions()), spans)
+        return self._record(self._group.allgather(outputs, inputs, opts or dist.AllgatherOptions()), spans)
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._inner.barrier(opts or dist.BarrierOptions())
+        return self._group.barrier(opts or dist.BarrierOptions())
 
     def getBackendName(self) -> str:
         return "paceline-counted"
@@ -245,7 +247,7 @@ class CountedGroup(dist.ProcessGroup):
         payload = [tensor for tensor in tensors if tensor.is_floating_point()]
         return [span for tensor in payload if (span := self._comm._begin(op, tensor, root)) is not None]
 
-    def _launched(self, work: Any, spans: list[OpenOperation]) -> Any:
+    def _record(self, work: Any, spans: list[OpenOperation]) -> Any:
         if spans:
             for earlier in self._comm.launched:
                 earlier.check()
@@ -254,24 +256,22 @@ class CountedGroup(dist.ProcessGroup):
 
 
 def is_peer_failure(error: BaseException) -> bool:
-    """Whether torch's own code (DDP's backward, say) failed because a peer is late or gone."""
+    """Whether torch's own code, such as DDP's backward, failed because a peer is late or gone."""
     if isinstance(error, dist.DistError):
         return True
-    # What comes out of a future has lost its type, but not that type's name.
-    return isinstance(error, RuntimeError) and any(
-        sign in str(error) for sign in ("gloo/transport", "DistBackendError")
-    )
+    # A future raises a RuntimeError whose text contains the name of the original type.
+    return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "DistBackendError" in str(error))
 
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
-    """The small key-value server at which a world meets; port 0 takes a free one."""
+    """Return the store for the rendezvous of workers: the server if `is_master`, else a client. Port 0: a free one."""
     if is_master and host == "127.0.0.1":
         return keep_store(host, port, timeout_s=timeout_s)
     return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
 def keep_store(address: str, port: int, *, timeout_s: float) -> Any:
-    """The server itself, at one address of this host; left alone it would listen on every interface."""
+    """Open the store's server at one address of this host; by default torch listens on every interface."""
     limit = timedelta(seconds=timeout_s)
     listener = socket.create_server((address, port))
     port = listener.getsockname()[1]
@@ -281,14 +281,14 @@ def keep_store(address: str, port: int, *, timeout_s: float) -> Any:
 
 
 def existing_world() -> tuple[int, int, Store] | None:
-    """Rank, world size and store of the process group that the user's program has already opened, if it has."""
+    """Return rank, world size and store of torch.distributed's default group; None if it is not initialised."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store()
 
 
 def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
-    """A value that a peer puts into a store; None when it does not come in time."""
+    """Wait for a value that a peer puts into a store; return None after the time limit."""
     try:
         store.wait([key], timedelta(seconds=timeout_s))
         return bytes(store.get(key))
@@ -296,24 +296,21 @@ def wait_for(store: Store, key: str, timeout_s: float) -> bytes | None:
         if "timeout" in str(error).lower():
             return None
         reason = str(error).partition("\n")[0]
-        raise CommError(f"the process that keeps the workers' meeting point is gone: {reason}") from error
+        raise CommError(f"the process that hosts the rendezvous store is gone: {reason}") from error
 
 
 def prefix_store(prefix: str, store: Store) -> Store:
-    """A corner of a store where keys cannot meet those of another job."""
+    """Return a store that adds a prefix to all keys, so that they differ from those of other jobs."""
     return dist.PrefixStore(prefix, store)
 
 
 def _has_gpu_for_each(config: CommConfig) -> bool:
-    """Whether every host has a GPU for each of its workers, as nccl needs; every worker gets the same answer.
-
-    Workers that share a GPU cannot use nccl: gloo then carries their tensors through host memory.
-    """
+    """Whether every host has a GPU for each of its workers, as nccl requires; the result is equal on all workers."""
     num_gpus = torch.cuda.device_count()
     config.store.set(f"gpus/{config.rank}", json.dumps([config.node, num_gpus, config.local_rank < num_gpus]))
-    said = [json.loads(config.store.get(f"gpus/{peer}")) for peer in range(config.world_size)]
-    num_workers = Counter(node for node, _, _ in said)
-    return all(has_own and num_gpus >= num_workers[node] for node, num_gpus, has_own in said)
+    reports = [json.loads(config.store.get(f"gpus/{peer}")) for peer in range(config.world_size)]
+    num_workers = Counter(node for node, _, _ in reports)
+    return all(has_own and num_gpus >= num_workers[node] for node, num_gpus, has_own in reports)
 
 
 def _make_gloo(store: Store, rank: int, world_size: int, timeout_s: float, address: str) -> Any:
@@ -331,18 +328,12 @@ def _make_gloo(store: Store, rank: int, world_size: int, timeout_s: float, addre
     return dist.ProcessGroupGloo(store, rank, world_size, options)
 
 
-def _copy_back(staged: Tensor, tensor: Tensor) -> Callable[[], None] | None:
-    if staged is tensor:
-        return None
-
-    def copy() -> None:
-        tensor.copy_(staged)
-
-    return copy
+def _copy_back(staged: Tensor, tensor: Tensor) -> Callable[[], object] | None:
+    return None if staged is tensor else partial(tensor.copy_, staged)
 
 
 def _children(root: int, rank: int, world_size: int) -> list[int]:
-    """To whom a worker passes a broadcast on, in a binomial tree."""
+    """Return the ranks to which a worker forwards a broadcast in a binomial tree."""
     distance = (rank - root) % world_size
     steps = [1 << k for k in range(world_size.bit_length()) if distance < 1 << k]
     return [(root + distance + step) % world_size for step in steps if distance + step < world_size]

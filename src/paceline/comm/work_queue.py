@@ -14,14 +14,14 @@ from torch import Tensor
 
 from paceline.comm.base import CommError
 
-NO_LIMIT = timedelta(0)  # what torch hands over when nothing was asked for
+NO_LIMIT = timedelta(0)  # torch passes this value if the user gave no time limit
 
 
 class WorkQueue:
-    """Runs operations one after the other: in the caller's thread if it would wait anyway, else in its own thread.
+    """Runs operations one after the other: in the caller's thread if the caller waits anyway, else in its own thread.
 
     Asynchronous collectives continue while their worker computes. After a CommError every later operation fails with
-    the same error, because the queue is out of step with those of the peers.
+    the same error, because the workers' queues are no longer at the same operation.
     """
 
     def __init__(self) -> None:
@@ -32,16 +32,16 @@ class WorkQueue:
         self._num_waiting = 0
         self._failure: CommError | None = None
 
-    def start(self, what: str, do: Callable[[], None], result: list[Any], *, at_once: bool) -> QueuedWork:
-        """Start an operation; with `at_once`, the caller waits for it."""
-        if at_once and threading.current_thread() is self._thread:
+    def start(self, what: str, do: Callable[[], None], result: list[Any], *, is_blocking: bool) -> QueuedWork:
+        """Start an operation; `is_blocking`: the caller waits for it."""
+        if is_blocking and threading.current_thread() is self._thread:
             raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
         work = QueuedWork(what, do, result)
         if self._failure is not None:
             work.finish(self._failure)  # at once, even if the running operation blocks for long
             return work
         with self._lock:
-            if not (at_once and self._num_waiting == 0):
+            if not (is_blocking and self._num_waiting == 0):
                 self._num_waiting += 1
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run_jobs, daemon=True, name="paceline-work-queue")
@@ -59,7 +59,7 @@ class WorkQueue:
             self._thread = None
 
     def abort(self) -> None:
-        """Start nothing more; the running operation ends by its time limit."""
+        """Start no more operations; the running one ends at its time limit."""
         self._failure = CommError("the process group was aborted")
         self._jobs.put(None)
 
@@ -78,15 +78,15 @@ class WorkQueue:
                     # Inference mode permits writes to parameters and to inference tensors.
                     with torch.inference_mode():
                         work.do()
-                except CommError as lost:
-                    error = self._failure = lost
-                except Exception as own:
-                    error = own
+                except CommError as comm_error:
+                    error = self._failure = comm_error
+                except Exception as other_error:
+                    error = other_error
         work.finish(error)
 
 
 class QueuedWork(dist.Work):
-    """An operation as torch.distributed sees it."""
+    """An operation in a WorkQueue, with the interface of torch.distributed."""
 
     def __init__(self, what: str, do: Callable[[], None], result: list[Any]) -> None:
         super().__init__()
@@ -127,8 +127,8 @@ class QueuedWork(dist.Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        # An error raised in a callback becomes the future's error; set_exception would store it as a value, which DDP
-        # takes for its result.
+        # An error raised in a callback becomes the future's error; set_exception would store it as the future's value,
+        # which DDP would use as the result.
         return self._signal.then(self._to_result)
 
     def _to_result(self, signal: torch.futures.Future[None]) -> list[Tensor]:
