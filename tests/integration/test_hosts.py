@@ -208,7 +208,7 @@ def framed(data: bytes) -> bytes:
         ("late pickle", r"^worker 0 sent a message that cannot be decoded \(.+\) \(on host alpha\)$"),
         ("oversized", r"^worker 0 could not start: sent a message of more than 256 MiB \(on host alpha\)$"),
         ("malformed", r"^worker 0 could not start: sent a message that cannot be decoded \(.+\) \(on host alpha\)$"),
-        ("out of turn", r"^worker 0 could not start: it sent a message out of turn \(on host alpha\)$"),
+        ("out of turn", r"^worker 0 could not start: it sent an unexpected message \(on host alpha\)$"),
         ("outside", r"sent the file '\.\./proof', which is outside the run's folder$"),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_worker_loads_no_pickle_and_runs_no_foreign_function(tmp_path: Path, o
 
 def test_objects_are_not_sent_to_hosts(open_hosts: OpenHosts) -> None:
     with pytest.raises(UsageError, match="passed as objects cannot be sent to workers on other hosts"):
-        open_hosts(1, "alpha").give(b"pickled")
+        open_hosts(1, "alpha").set_objects(b"pickled")
 
 
 def test_a_working_directory_that_is_not_there_is_said(

@@ -62,8 +62,10 @@ def test_auto_on_two_nodes_is_hierarchical(tmp_path: Path) -> None:
 def test_nodes_with_different_requests_are_told_so() -> None:
     port = str(free_port())
     found = answers([["node", "0", port, "2", "apples"], ["node", "1", port, "2", "pears"]])
-    assert found[0] == {"kind": "UsageError", "error": "node 0 and node 1 were started with different requests"}
-    assert found[1] == {"kind": "UsageError", "error": "node 1 and node 0 were started with different requests"}
+    remedy = "give them the same command, except for --node-rank"
+    for own, other in ((0, 1), (1, 0)):
+        error = f"node {own} and node {other} were started with different requests; {remedy}"
+        assert found[own] == {"kind": "UsageError", "error": error}
 
 
 def test_workers_that_torchrun_started() -> None:

@@ -97,7 +97,7 @@ def test_a_server_that_hangs_is_named_by_those_who_wait(tmp_path: Path) -> None:
                 os.kill(launcher._processes[2].popen.pid, signal.SIGSTOP)
 
         changes = {"train__epochs": 10_000, "timeout_s": 8.0}
-        with pytest.raises(WorkerError, match=r"^server 0 \(rank 2\) did not answer in time; waiting for it: worker "):
+        with pytest.raises(WorkerError, match=r"^server 0 \(rank 2\) did not answer in time; it blocked worker "):
             run(launcher, tmp_path, "parameter-server", stop_the_server, **changes)
         assert child_processes() == {}
 

@@ -28,10 +28,10 @@ from paceline.launch.messages import (
     Enter,
     Failed,
     FilePiece,
-    Forked,
     KeepStore,
     MessageError,
-    Plain,
+    MessagePackChannel,
+    PickleChannel,
     Ready,
     RunTask,
     StoreKept,
@@ -56,12 +56,12 @@ class Bomb:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Plain, int]]:
+def ends() -> Iterator[tuple[MessagePackChannel, int]]:
     """A channel, and the peer's end as a file descriptor."""
     ours, theirs = os.pipe(), os.pipe()
     inward: Connection[Any, Any] = Connection(ours[0], writable=False)
     outward: Connection[Any, Any] = Connection(theirs[1], readable=False)
-    channel = Plain(inward, outward)
+    channel = MessagePackChannel(inward, outward)
     yield channel, ours[1]
     channel.close()
     for descriptor in (ours[1], theirs[0]):
@@ -85,7 +85,7 @@ def put(descriptor: int, data: bytes) -> None:
     ],
     ids=lambda reply: type(reply).__name__,
 )
-def test_replies_arrive(ends: tuple[Plain, int], reply: Any) -> None:
+def test_replies_arrive(ends: tuple[MessagePackChannel, int], reply: Any) -> None:
     channel, peer = ends
     put(peer, messages.encode(reply))
     assert channel.receive() == reply
@@ -99,7 +99,7 @@ def test_numbers_keep_every_bit() -> None:
     assert messages.decode(messages.encode(np.arange(6).reshape(2, 3))) == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_a_report_arrives_from_another_host(ends: tuple[Plain, int]) -> None:
+def test_a_report_arrives_from_another_host(ends: tuple[MessagePackChannel, int]) -> None:
     channel, peer = ends
     evaluation = Evaluation(step=2, epoch=1, train_s=0.5, loss=0.25, accuracy=None)
     link = Link(source=0, target=1, bytes=8, predicted_bytes=8, medium="network")
@@ -119,26 +119,26 @@ def test_a_report_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), KeepStore("10.0.0.1", 0, 5.0)])
-def test_orders_arrive(ends: tuple[Plain, int], order: Any) -> None:
+def test_orders_arrive(ends: tuple[MessagePackChannel, int], order: Any) -> None:
     channel, peer = ends
     put(peer, messages.encode(order))
     assert channel.receive_order() == order
 
 
 @pytest.mark.parametrize("name", [*builtin_recipes(), "changed"])
-def test_a_task_arrives_with_its_recipe(ends: tuple[Plain, int], name: str) -> None:
+def test_a_task_arrives_with_its_recipe(ends: tuple[MessagePackChannel, int], name: str) -> None:
     channel, peer = ends
     changes = {"train.iterations": 3, "train.epochs": None, "cluster.nodes": 2, "train.precision": "fp64"}
     recipe = Recipe().replace(changes) if name == "changed" else builtin_recipes()[name]
     arguments = {"recipe": recipe, "strategy": "ring", "folder": "", "cases": [["all_reduce", 4]]}
     task = Task(train_job, arguments, num_workers=2, num_servers=1, serve=serve_job, comm="torch", timeout_s=7.0)
     order = RunTask(task=task, rank=1, local_rank=0, node="1", job=3, master=("10.0.0.1", 29400), address="")
-    put(peer, messages.encode(messages._plain_task(order)))
+    put(peer, messages.encode(messages._to_remote(order)))
     assert channel.receive_order() == order
 
 
 @pytest.mark.parametrize("is_order", [False, True])
-def test_a_pickle_is_not_loaded(ends: tuple[Plain, int], tmp_path: Path, is_order: bool) -> None:
+def test_a_pickle_is_not_loaded(ends: tuple[MessagePackChannel, int], tmp_path: Path, is_order: bool) -> None:
     channel, peer = ends
     data = pickle.dumps(Bomb(tmp_path / "proof"))
     put(peer, data)
@@ -149,7 +149,9 @@ def test_a_pickle_is_not_loaded(ends: tuple[Plain, int], tmp_path: Path, is_orde
     assert (tmp_path / "proof").exists(), "loading it would have left a file"
 
 
-def test_a_message_beyond_the_limit_is_not_read(ends: tuple[Plain, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_beyond_the_limit_is_not_read(
+    ends: tuple[MessagePackChannel, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     channel, peer = ends
     monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 2 << 20)
     os.write(peer, struct.pack("!i", (2 << 20) + 1))
@@ -157,7 +159,7 @@ def test_a_message_beyond_the_limit_is_not_read(ends: tuple[Plain, int], monkeyp
         channel.receive()
 
 
-def test_a_length_of_terabytes_is_refused(ends: tuple[Plain, int]) -> None:
+def test_a_length_of_terabytes_is_refused(ends: tuple[MessagePackChannel, int]) -> None:
     channel, peer = ends
     os.write(peer, struct.pack("!iQ", -1, 1 << 42))
     with pytest.raises(MessageError, match=r"^a message of more than 256 MiB$"):
@@ -185,7 +187,7 @@ def test_a_length_of_terabytes_is_refused(ends: tuple[Plain, int]) -> None:
         msgspec.msgpack.encode({"type": "task", "function": "os:system"}),
     ],
 )
-def test_a_malformed_reply_is_one_sentence(ends: tuple[Plain, int], data: bytes) -> None:
+def test_a_malformed_reply_is_one_sentence(ends: tuple[MessagePackChannel, int], data: bytes) -> None:
     channel, peer = ends
     put(peer, data)
     with pytest.raises(MessageError, match=r"^a message that cannot be decoded \(.+\)$"):
@@ -213,7 +215,7 @@ def test_no_bytes_end_in_a_traceback(data: bytes) -> None:
     for decoder in (messages._orders, messages._replies, messages._values):
         found: Any = None
         with contextlib.suppress(MessageError):
-            found = messages._checked(decoder, data)
+            found = messages._decode(decoder, data)
         assert not isinstance(found, msgspec.msgpack.Ext | Recipe)
 
 
@@ -247,7 +249,7 @@ def test_functions_by_name() -> None:
         name_of_function(put)
 
 
-def test_a_failure_cannot_drive_the_terminal(ends: tuple[Plain, int]) -> None:
+def test_a_failure_cannot_drive_the_terminal(ends: tuple[MessagePackChannel, int]) -> None:
     channel, peer = ends
     put(peer, messages.encode(Failed("raised", "\x1b]0;owned\x07gone", "a\nb\x1b[2J")))
     assert channel.receive() == Failed("raised", " ]0;owned gone", "a\nb [2J")
@@ -262,8 +264,8 @@ def test_a_forked_process_may_be_sent_objects() -> None:
     ours, theirs = os.pipe()
     outward: Connection[Any, Any] = Connection(theirs, readable=False)
     inward: Connection[Any, Any] = Connection(ours, writable=False)
-    Forked(outward).send(Done((1, {2, 3})))
-    assert Forked(inward).receive() == Done((1, {2, 3}))
+    PickleChannel(outward).send(Done((1, {2, 3})))
+    assert PickleChannel(inward).receive() == Done((1, {2, 3}))
     outward.close()
     inward.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import LaunchRequest, Task
-from paceline.launch.file_transfer import PIECE_BYTES, Receiver, send_files_after
+from paceline.launch.file_transfer import PIECE_BYTES, FileReceiver, send_files_after
 from paceline.launch.messages import FilePiece
 from paceline.launch.process_host import spread
 from paceline.launch.remote_worker import difference, own_facts
@@ -72,7 +72,7 @@ def test_files_of_a_folder_on_another_host_are_sent_back(tmp_path: Path, fails: 
         assert fails
     assert not Path(own).exists()
     assert not away.exists()
-    receiver = Receiver(make_task(home))
+    receiver = FileReceiver(make_task(home))
     for message in sent:
         receiver.take(message)
     assert (home / "workers" / "0.jsonl").read_bytes() == b"x" * (PIECE_BYTES + 5)
@@ -82,7 +82,7 @@ def test_files_of_a_folder_on_another_host_are_sent_back(tmp_path: Path, fails: 
 
 @pytest.mark.parametrize("name", ["../beside", "/absolute", "in/../../out"])
 def test_nothing_is_written_outside_the_folder(tmp_path: Path, name: str) -> None:
-    receiver = Receiver(Task(write, {"folder": str(tmp_path)}))
+    receiver = FileReceiver(Task(write, {"folder": str(tmp_path)}))
     with pytest.raises(RunError, match="outside the run's folder"):
         receiver.take(FilePiece(name, b"", is_first=True))
 

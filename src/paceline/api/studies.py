@@ -248,7 +248,7 @@ class CallLauncher:
     def launch(self, num_processes: int, cluster: ClusterConfig) -> WorkerPool:
         pool = launcher_for(self.choice, self.hosts, cluster).open(num_processes)
         if self.objects:
-            pool.give(pack(self.objects))
+            pool.set_objects(pack(self.objects))
         return pool
 
 

@@ -35,7 +35,7 @@ class Task:
 
     @property
     def shared_arguments(self) -> Mapping[str, Any]:
-        """The arguments that must be equal on all hosts: all but the paths of files."""
+        """The arguments that must be equal on all hosts: all except paths of files."""
         return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 
     @property
@@ -51,6 +51,7 @@ class Task:
         return None
 
     def name_of(self, rank: int) -> str:
+        """Return the name of a process for errors."""
         if rank < self.num_workers:
             return f"worker {rank}"
         return f"server {rank - self.num_workers} (rank {rank})"
@@ -107,8 +108,8 @@ class WorkerPool(ABC):
     def close(self) -> None:
         """End every process that this pool started."""
 
-    def give(self, objects: bytes) -> None:
-        """Send pickled objects with every task; UsageError unless all workers are children of this process."""
+    def set_objects(self, objects: bytes) -> None:
+        """Send these pickled objects with every task; UsageError unless all workers are children of this process."""
         del objects
         raise UsageError(
             "models, data and losses passed as objects cannot be sent to workers on other hosts; "

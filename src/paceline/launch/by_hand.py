@@ -29,13 +29,16 @@ class ByHand(Launcher):
     def check(self) -> None:
         request = self.request
         if not 0 <= request.node_rank < request.num_nodes:
-            raise UsageError(f"node rank {request.node_rank} is not one of 0 to {request.num_nodes - 1} (--nnodes)")
+            raise UsageError(
+                f"--node-rank {request.node_rank} conflicts with --nnodes {request.num_nodes}; "
+                f"it must be from 0 to {request.num_nodes - 1}, a different one on every host"
+            )
         if request.num_nodes < 2:
             raise UsageError(
                 "--launcher by-hand needs --nnodes (number of hosts) and --node-rank (this host's number, from 0)"
             )
         if not 0 <= request.master_port < 65536:
-            raise UsageError(f"--nnodes needs a --master-port from 1 to 65535, not {request.master_port}")
+            raise UsageError(f"--master-port must be from 1 to 65535, not {request.master_port}")
 
     def open(self, num_processes: int) -> ByHandPool:
         request = self.request
@@ -76,38 +79,47 @@ class ByHandPool(ProcessPool):
             return make_store(host, port, is_master=self.is_main, timeout_s=timeout_s), port
         except (RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
-            raise RunError(f"node {self._node_rank} cannot reach the rendezvous at {host}:{port}: {reason}") from None
+            raise RunError(
+                f"node {self._node_rank} cannot reach the rendezvous at {host}:{port}: {reason}; start node 0 too, and "
+                "give all nodes its --master-addr and --master-port"
+            ) from None
 
     def _check_same_task(self, task: Task) -> None:
-        """Compare the requests of all hosts: with different ones they would wait for each other forever."""
+        """Raise UsageError if hosts have different requests, because they would wait for each other forever."""
         request = (task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)
         digest = hashlib.sha256(repr(request).encode()).hexdigest()
         key = f"request{self._job}"
         publish(self._store, f"{key}/{self._node_rank}", digest)
         for other in range(self._num_nodes):
             try:
-                theirs = collect(self._store, f"{key}/{other}")
+                other_digest = collect(self._store, f"{key}/{other}")
             except RuntimeError:
-                raise RunError(f"node {other} did not connect within {task.timeout_s:g} s") from None
-            if theirs != digest:
+                raise RunError(
+                    f"node {other} did not connect within {task.timeout_s:g} s; start the same command on that host "
+                    f"with --node-rank {other}"
+                ) from None
+            if other_digest != digest:
                 leave(self._store, key, is_host=self.is_main, num_others=self._num_nodes - 1)
-                raise UsageError(f"node {self._node_rank} and node {other} were started with different requests")
+                raise UsageError(
+                    f"node {self._node_rank} and node {other} were started with different requests; give them the same "
+                    "command, except for --node-rank"
+                )
 
     def _gather_results(self, task: Task, results: dict[int, Any]) -> list[Any]:
         key = f"results{self._job}"
         if not self.is_main:
             publish(self._store, f"{key}/{self._node_rank}", results)
             # Node 0 holds the store: wait until it has read every result.
-            self._store.get(f"{key}/taken")
+            self._store.get(f"{key}/read")
             leave(self._store, key, is_host=False, num_others=self._num_nodes - 1)
             return []
         for other in range(1, self._num_nodes):
-            theirs = collect(self._store, f"{key}/{other}")
+            other_results = collect(self._store, f"{key}/{other}")
             first = other * self._num_processes
             ranks = range(first, min(first + self._num_processes, task.num_workers))
-            if not isinstance(theirs, dict) or not set(ranks) <= set(theirs):
+            if not isinstance(other_results, dict) or not set(ranks) <= set(other_results):
                 raise RunError(f"node {other} sent results of the wrong workers")
-            results.update({rank: theirs[rank] for rank in ranks})
-        self._store.set(f"{key}/taken", "1")
+            results.update({rank: other_results[rank] for rank in ranks})
+        self._store.set(f"{key}/read", "1")
         leave(self._store, key, is_host=True, num_others=self._num_nodes - 1)
         return super()._gather_results(task, results)

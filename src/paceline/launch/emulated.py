@@ -68,7 +68,7 @@ class EmulatedNodes(ProcessHost):
         self.rendezvous = (self._cluster.nodes[0].address, STORE_PORT)
 
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
-        assert self._cluster is not None, "the cluster is not up"
+        assert self._cluster is not None, "the cluster is not open"
         # This variable names an interface of this host, which nodes do not have.
         own = {key: value for key, value in os.environ.items() if key != "GLOO_SOCKET_IFNAME"}
         # Nodes have no DNS, and torch would print a warning for every connection.
@@ -77,7 +77,7 @@ class EmulatedNodes(ProcessHost):
             yield start_process({**own, **environment}, partial(self._cluster.command, node))
 
     def slot(self, index: int) -> WorkerSlot:
-        assert self._cluster is not None, "the cluster is not up"
+        assert self._cluster is not None, "the cluster is not open"
         node = self._node_of[index]
         return WorkerSlot(str(node), index - self._node_of.index(node), self._cluster.nodes[node].address)
 

@@ -55,7 +55,7 @@ def _send_all(folder: Path, send: Callable[[FilePiece], None]) -> None:
                 is_first = False
 
 
-class Receiver:
+class FileReceiver:
     """Writes received pieces of files into the folder of a task's run."""
 
     def __init__(self, task: Task) -> None:

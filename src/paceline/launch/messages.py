@@ -106,7 +106,7 @@ Order = Enter | KeepStore | RunTask
 Reply = Ready | StoreKept | Emitted | FilePiece | Done | Failed
 
 
-class _PlainTask(msgspec.Struct, frozen=True, tag="task"):
+class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
     """A RunTask that names its functions, for other hosts."""
 
     function: str
@@ -126,7 +126,7 @@ class _PlainTask(msgspec.Struct, frozen=True, tag="task"):
     address: str
 
 
-class Forked:
+class PickleChannel:
     """Pickled messages between a parent and its child process on this host."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
@@ -153,7 +153,7 @@ class Forked:
         self._connection.close()
 
 
-class Plain:
+class MessagePackChannel:
     """MessagePack messages to and from a process on another host."""
 
     def __init__(self, inward: Connection[Any, Any], outward: Connection[Any, Any]) -> None:
@@ -166,14 +166,14 @@ class Plain:
         return self._inward.poll(timeout_s)
 
     def send(self, message: Order | Reply) -> None:
-        self._outward.send_bytes(encode(_plain_task(message) if isinstance(message, RunTask) else message))
+        self._outward.send_bytes(encode(_to_remote(message) if isinstance(message, RunTask) else message))
 
     def receive_order(self) -> Order:
-        order = _checked(_orders, self._receive())
-        return _real_task(order) if isinstance(order, _PlainTask) else order
+        order = _decode(_orders, self._receive())
+        return _from_remote(order) if isinstance(order, _RemoteTask) else order
 
     def receive(self) -> Reply:
-        reply: Reply = _checked(_replies, self._receive())
+        reply: Reply = _decode(_replies, self._receive())
         if isinstance(reply, Failed):  # shown to the user
             reply = Failed(reply.kind, printable(reply.message), printable(reply.traceback))
         return reply
@@ -193,7 +193,7 @@ class Plain:
             raise
 
 
-MessageChannel = Forked | Plain
+MessageChannel = PickleChannel | MessagePackChannel
 
 
 def encode(value: Any) -> bytes:
@@ -203,7 +203,7 @@ def encode(value: Any) -> bytes:
 
 def decode(data: bytes) -> Any:
     """Decode plain values from MessagePack; MessageError if malformed."""
-    return _checked(_values, data)
+    return _decode(_values, data)
 
 
 def printable(text: str) -> str:
@@ -229,12 +229,12 @@ def _read_recipe(code: int, data: memoryview) -> Any:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)
-_orders = msgspec.msgpack.Decoder(Enter | KeepStore | _PlainTask, ext_hook=_read_recipe)
+_orders = msgspec.msgpack.Decoder(Enter | KeepStore | _RemoteTask, ext_hook=_read_recipe)
 _replies = msgspec.msgpack.Decoder(Reply, ext_hook=_no_extension)
 _values = msgspec.msgpack.Decoder(Any, ext_hook=_no_extension)
 
 
-def _checked(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
     try:
         return decoder.decode(data)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
@@ -245,25 +245,25 @@ _TASK_FIELDS = ("num_workers", "num_servers", "comm", "device", "threads", "time
 _ORDER_FIELDS = ("rank", "local_rank", "node", "job", "master", "address")
 
 
-def _plain_task(order: RunTask) -> _PlainTask:
+def _to_remote(order: RunTask) -> _RemoteTask:
     task = order.task
-    return _PlainTask(
+    return _RemoteTask(
         function=name_of_function(task.function),
         serve=None if task.serve is None else name_of_function(task.serve),
-        arguments={name: _plain_argument(value) for name, value in task.arguments.items()},
+        arguments={name: _encode_argument(value) for name, value in task.arguments.items()},
         **_fields(task, _TASK_FIELDS),
         **_fields(order, _ORDER_FIELDS),
     )
 
 
-def _plain_argument(value: Any) -> Any:
+def _encode_argument(value: Any) -> Any:
     if isinstance(value, Recipe):
         return msgspec.msgpack.Ext(RECIPE_CODE, msgspec.msgpack.encode(value.to_dict()))
     assert not is_dataclass(value), f"a {type(value).__name__} would arrive as a dict; pass its values instead"
     return value
 
 
-def _real_task(order: _PlainTask) -> RunTask:
+def _from_remote(order: _RemoteTask) -> RunTask:
     serve = None if order.serve is None else find_function(order.serve)
     task = Task(find_function(order.function), order.arguments, serve=serve, **_fields(order, _TASK_FIELDS))
     return RunTask(task=task, **_fields(order, _ORDER_FIELDS))

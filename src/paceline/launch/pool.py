@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from paceline.comm.torch import make_store
 from paceline.errors import WorkerError
 from paceline.launch.base import Task, WorkerPool
-from paceline.launch.file_transfer import Receiver
+from paceline.launch.file_transfer import FileReceiver
 from paceline.launch.messages import (
     Done,
     Emitted,
@@ -62,9 +62,9 @@ class ProcessPool(WorkerPool):
         self._open()
         return self
 
-    def give(self, objects: bytes) -> None:
+    def set_objects(self, objects: bytes) -> None:
         if not self._host.is_forked:
-            super().give(objects)
+            super().set_objects(objects)
         self._objects = objects
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
@@ -165,7 +165,7 @@ class ProcessPool(WorkerPool):
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
         failures: list[_Failure] = []
-        files = Receiver(task)
+        files = FileReceiver(task)
         deadline: float | None = None
         while pipes:
             ready: list[Any] = wait(
@@ -190,7 +190,7 @@ class ProcessPool(WorkerPool):
                     failures.append(reply)
                 else:
                     failures.append(
-                        _Failure(rank, "raised", f"sent a message out of turn{self._location(pipes[pipe])}")
+                        _Failure(rank, "raised", f"sent an unexpected message{self._location(pipes[pipe])}")
                     )
                 del pipes[pipe]
             if any(failure.kind != "comm" for failure in failures):
@@ -198,7 +198,7 @@ class ProcessPool(WorkerPool):
             if failures and deadline is None:
                 deadline = time.monotonic() + GRACE_S
         if failures:
-            raise _verdict(task, failures, silent=[self._first_rank + index for index in pipes.values()])
+            raise _verdict(task, failures, unanswered=[self._first_rank + index for index in pipes.values()])
         return results
 
     def _receive(self, pipe: MessageChannel, index: int) -> Reply | _Failure:
@@ -222,18 +222,18 @@ class ProcessPool(WorkerPool):
 
 
 def _reason(reply: Reply | _Failure) -> str:
-    return reply.message if isinstance(reply, Failed | _Failure) else "it sent a message out of turn"
+    return reply.message if isinstance(reply, Failed | _Failure) else "it sent an unexpected message"
 
 
-def _verdict(task: Task, failures: list[_Failure], silent: list[int]) -> WorkerError:
+def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
     """Choose the worker to report: one that died or raised, else one without a reply, else one that lost its peers."""
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
         first = culprits[0]
         return WorkerError(first.rank, first.message, first.traceback, who=task.name_of(first.rank))
-    if silent:
+    if unanswered:
         waiting = ", ".join(str(failure.rank) for failure in failures)
-        message = f"did not answer in time; waiting for it: worker {waiting}"
-        return WorkerError(silent[0], message, who=task.name_of(silent[0]))
+        message = f"did not answer in time; it blocked worker {waiting}"
+        return WorkerError(unanswered[0], message, who=task.name_of(unanswered[0]))
     first = failures[0]
     return WorkerError(first.rank, f"lost its peers: {first.message}", first.traceback, who=task.name_of(first.rank))

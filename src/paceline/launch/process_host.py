@@ -1,4 +1,4 @@
-"""Hosts of worker processes: start the processes of a pool and define their nodes and rendezvous address."""
+"""Hosts of worker processes: they start the processes of a pool, and define their nodes and rendezvous address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paceline.launch.messages import Forked, MessageChannel
+from paceline.launch.messages import MessageChannel, PickleChannel
 
 STOP_S = 2.0  # between asking a process to end and killing it
 
@@ -73,12 +73,12 @@ class ProcessHost(ABC):
         """Return the slot of a process."""
 
     def location(self, index: int) -> str:
-        """The host or node of a process, for errors; empty for this host."""
+        """Return the host or node of a process for errors, such as `on host alpha`; empty for this host."""
         del index
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """The likely reason for the end of a process, added to its exit code."""
+        """Return the likely reason for the end of a process, to be added to its exit code."""
         del index, code
         return ""
 
@@ -117,7 +117,7 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
     theirs.close()
     connection: Connection[Any, Any] = Connection(ours.detach())
     connection.send(sys.path)
-    return WorkerProcess(popen, Forked(connection))
+    return WorkerProcess(popen, PickleChannel(connection))
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:

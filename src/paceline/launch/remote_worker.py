@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import paceline
-from paceline.launch.messages import Enter, Failed, MessageError, Plain
+from paceline.launch.messages import Enter, Failed, MessageError, MessagePackChannel
 from paceline.launch.worker_process import serve
 
 MARK = "paceline worker"
@@ -34,14 +34,14 @@ FACT_NAMES = {
 def main() -> None:
     token = _read_line(0)
     inward, outward = os.dup(0), os.dup(1)
-    # Keep everything else that is printed out of the pipe.
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    # Redirect standard output to standard error, so that printed text does not enter the pipe.
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
     facts = {**own_facts(), "address": _own_address()}
     os.write(outward, f"\n{MARK} {token} {json.dumps(facts)}\n".encode())
-    pipe = Plain(Connection(inward, writable=False), Connection(outward, readable=False))
+    pipe = MessagePackChannel(Connection(inward, writable=False), Connection(outward, readable=False))
     try:
         order = pipe.receive_order()
     except EOFError:
@@ -61,13 +61,13 @@ def main() -> None:
 
 
 def _own_address() -> str:
-    """The address at which ssh reached this host."""
+    """Return the address at which ssh reached this host; empty if unknown."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 
 
 def _read_line(fd: int) -> str:
-    """Read one line and not a byte more: the rest belongs to the pipe."""
+    """Read one line byte by byte, since everything after it belongs to the pipe."""
     line = b""
     while not line.endswith(b"\n"):
         letter = os.read(fd, 1)

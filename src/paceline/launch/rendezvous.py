@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import socket
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from paceline.comm.torch import prefix_store
 from paceline.errors import RunError
 from paceline.launch.base import Task
 from paceline.launch.messages import MAX_MESSAGE_BYTES, MessageError, decode, encode
+from paceline.train.context import Context, Event
 
 CHUNK_BYTES = 4 << 20  # largest value in the store; larger results are split
 
@@ -30,10 +32,28 @@ class TaskSlot:
     address: str
 
 
-def connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
-    """Open the comms of one task: one of the workers, and, if there are servers, a wide one of workers and servers.
+@contextmanager
+def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], None]) -> Iterator[Context]:
+    """Connect a process to its peers for one task. Close the connections afterwards, unless the task raises."""
+    comm, wide = _connect(task, store, slot)
+    numbers = itertools.count(1)
 
-    A server is not in the workers' comm; it gets the wide one twice.
+    def connect_another(name: str) -> Comm:
+        prefixed = prefix_store(f"more{next(numbers)}", store)
+        return _connect(replace(task, comm=name, num_servers=0), prefixed, slot)[0]
+
+    yield Context(comm, _device_for(task, slot.local_rank), emit, connect_another, wide)
+    if slot.rank < task.num_workers:
+        comm.barrier()  # a peer may still use a connection; servers do not take part
+        comm.close()
+    if wide is not None:
+        wide.close()
+
+
+def _connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
+    """Open the comm of a task's workers and, if there are servers, the wide comm of workers and servers.
+
+    A server is not in the workers' comm; for a server, both results are the wide comm.
     """
     kind = comms.get(task.comm)
 
@@ -58,32 +78,7 @@ def connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
     return comm, wide
 
 
-def disconnect(task: Task, rank: int, comm: Comm, wide: Comm | None) -> None:
-    """Close a task's comms, after a barrier of the workers: none may close a connection that a peer still uses.
-
-    Servers do not take part in the barrier.
-    """
-    if rank < task.num_workers:
-        comm.barrier()
-        comm.close()
-    if wide is not None:
-        wide.close()
-
-
-class MoreComms:
-    """Opens additional comms for a task, each with its own prefix in the store."""
-
-    def __init__(self, task: Task, store: Any, slot: TaskSlot) -> None:
-        self._task, self._store, self._slot = task, store, slot
-        self._numbers = itertools.count(1)
-
-    def connect(self, name: str) -> Comm:
-        store = prefix_store(f"more{next(self._numbers)}", self._store)
-        comm, _ = connect(replace(self._task, comm=name, num_servers=0), store, self._slot)
-        return comm
-
-
-def device_for(task: Task, local_rank: int) -> torch.device:
+def _device_for(task: Task, local_rank: int) -> torch.device:
     if task.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
@@ -96,7 +91,9 @@ def address_towards(host: str, port: int) -> str:
     try:
         resolved = socket.gethostbyname(host)
     except OSError as error:
-        raise RunError(f"master address {host!r} cannot be resolved: {error}") from None
+        raise RunError(
+            f"master address {host!r} cannot be resolved: {error}; use an IP address or a name that this host resolves"
+        ) from None
     if resolved.startswith("127."):
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

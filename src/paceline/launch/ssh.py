@@ -21,7 +21,7 @@ import msgspec
 
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Fit, Launcher, LaunchRequest, Place
-from paceline.launch.messages import Enter, MessageChannel, MessageError, Plain, printable
+from paceline.launch.messages import Enter, MessageChannel, MessageError, MessagePackChannel, printable
 from paceline.launch.pool import START_S, ProcessPool
 from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess, WorkerSlot, spread
 from paceline.launch.remote_worker import MARK, difference, own_facts
@@ -29,7 +29,7 @@ from paceline.text import plain_text
 
 CONNECT_S = 15
 BATCH = 8  # connections opened at once; ssh servers limit simultaneous logins
-MOST_LOGIN_BYTES = 1 << 16  # output of a login before the worker replies
+MAX_LOGIN_BYTES = 1 << 16  # output of a login before the worker replies
 
 Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host
 # Never ask for a password; detect hosts that stop responding.
@@ -55,7 +55,9 @@ class Ssh(Launcher):
             raise UsageError("--launcher ssh needs --hosts; an example: --hosts alpha,beta,user@gamma")
         for name in names:
             if not name or name.startswith("-") or any(letter.isspace() for letter in name):
-                raise UsageError(f"--hosts: {name!r} is not the name of a host")
+                raise UsageError(
+                    f"--hosts: {name!r} is not the name of a host; an example: --hosts alpha,beta,user@gamma"
+                )
             if names.count(name) > 1:
                 raise UsageError(f"--hosts names {name} twice; set the number of processes with --workers instead")
         if not names:
@@ -65,12 +67,12 @@ class Ssh(Launcher):
         try:
             words = shlex.split(self.request.ssh)
         except ValueError as error:
-            raise UsageError(f"--ssh {self.request.ssh!r} cannot be read: {error}") from None
+            raise UsageError(f"--ssh {self.request.ssh!r} cannot be parsed: {error}; check its quotes") from None
         if not words:
             raise UsageError("--ssh is empty; an example: --ssh 'ssh -p 2222'")
 
     def open(self, num_processes: int) -> ProcessPool:
-        return ProcessPool(num_processes, OverSsh(self.request, num_processes))
+        return ProcessPool(num_processes, SshHosts(self.request, num_processes))
 
     def describe(self) -> Place:
         names = self.request.hosts or ()
@@ -87,7 +89,7 @@ def remote_command(request: LaunchRequest, name: str, environment: dict[str, str
     return [*client, name, f"exec {shlex.join(remote)}"]
 
 
-class OverSsh(ProcessHost):
+class SshHosts(ProcessHost):
     """One ssh client per worker. The worker ends with its client and with this process."""
 
     is_forked = False
@@ -146,7 +148,7 @@ class OverSsh(ProcessHost):
                 raise UsageError(f"--ssh: {command[0]!r} cannot be started: {error.strerror}") from None
         assert popen.stderr is not None
         self._stderr.append(_HostStderr(name, popen.stderr))
-        return WorkerProcess(popen, Plain(connection, connection), ends_with_pipe=True)
+        return WorkerProcess(popen, MessagePackChannel(connection, connection), ends_with_pipe=True)
 
     def _handshake(self, index: int, pipe: MessageChannel) -> Facts:
         """Exchange the token, compare versions, send the working directory; return the worker's facts."""
@@ -162,8 +164,7 @@ class OverSsh(ProcessHost):
             raise RunError(
                 f"no worker could be started on host {name}: {stderr.last() or 'it ended without a message'}"
             ) from None
-        differs = difference(own_facts(), facts)
-        if differs:
+        if differs := difference(own_facts(), facts):
             raise UsageError(f"host {name} must have the same versions as this one, but {printable(differs)}")
         stderr.is_printed = True
         pipe.send(Enter(os.getcwd(), [os.path.abspath(entry) for entry in sys.path if entry]))
@@ -216,7 +217,7 @@ def _read_answer(fd: int, token: str) -> Facts:
     """
     deadline = time.monotonic() + START_S
     line = b""
-    for _ in range(MOST_LOGIN_BYTES):
+    for _ in range(MAX_LOGIN_BYTES):
         if not select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0]:
             raise TimeoutError(f"did not answer within {START_S:g} s")
         letter = os.read(fd, 1)
@@ -232,11 +233,11 @@ def _read_answer(fd: int, token: str) -> Facts:
             except (msgspec.DecodeError, RecursionError):
                 raise MessageError("sent a malformed reply; check that it has the same version of paceline") from None
         line = b""
-    raise TimeoutError(f"printed more than {MOST_LOGIN_BYTES >> 10} KiB at login, before its worker replied")
+    raise TimeoutError(f"printed more than {MAX_LOGIN_BYTES >> 10} KiB at login, before its worker replied")
 
 
 def _forwarded_variables() -> dict[str, str]:
-    """Environment variables of this process that workers need: the network interface and PYTHONPATH."""
+    """Return the environment variables that workers need from this process: network interface and PYTHONPATH."""
     forwarded = {key: os.environ[key] for key in ("GLOO_SOCKET_IFNAME",) if os.environ.get(key)}
     places = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return {**forwarded, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}

@@ -1,4 +1,4 @@
-"""Launcher for processes that torchrun started: each is one worker. Other programs can set the same variables."""
+"""Launcher for processes that torchrun started, or another program that sets the same environment variables."""
 
 from __future__ import annotations
 
@@ -11,19 +11,9 @@ from paceline.comm.placement import host_identity
 from paceline.comm.torch import make_store, prefix_store
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Fit, Launcher, LaunchRequest, Place, Task, WorkerPool
-from paceline.launch.rendezvous import (
-    MoreComms,
-    TaskSlot,
-    address_towards,
-    collect,
-    connect,
-    device_for,
-    disconnect,
-    leave,
-    publish,
-)
+from paceline.launch.rendezvous import TaskSlot, address_towards, collect, joined_task, leave, publish
 from paceline.train.allocator import keep_memory
-from paceline.train.context import Context, Event
+from paceline.train.context import Event
 
 
 class Torchrun(Launcher):
@@ -57,7 +47,7 @@ class Torchrun(Launcher):
 
 
 class TorchrunPool(WorkerPool):
-    """A pool of which this process is one worker; rank 0 receives all results."""
+    """The processes that torchrun started. This process is one of them; rank 0 receives all results."""
 
     def __init__(self, env: TorchrunEnv) -> None:
         self.rank, self.world_size = env.rank, env.world_size
@@ -66,8 +56,8 @@ class TorchrunPool(WorkerPool):
         self._store: Any = None
         self._job = 0
 
-    def give(self, objects: bytes) -> None:
-        del objects  # the script of every process made the same objects
+    def set_objects(self, objects: bytes) -> None:
+        del objects  # every process runs the script that creates them
 
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
         import torch
@@ -75,7 +65,8 @@ class TorchrunPool(WorkerPool):
         if task.num_processes > self.world_size:
             servers = f" and {task.num_servers} servers" if task.num_servers else ""
             raise UsageError(
-                f"{task.num_workers} workers{servers} are requested, but torchrun started {self.world_size} processes"
+                f"{task.num_workers} workers{servers} are requested, but torchrun started {self.world_size} processes; "
+                "change --workers or torchrun's --nproc-per-node"
             )
         torch.set_num_threads(task.threads)
         keep_memory()
@@ -100,10 +91,8 @@ class TorchrunPool(WorkerPool):
             node=env.node,
             address=address_towards(env.host, env.port),
         )
-        comm, wide = connect(task, self._store, slot)
-        more = MoreComms(task, self._store, slot)
-        result = task.call(Context(comm, device_for(task, env.local_rank), on_event, more.connect, wide))
-        disconnect(task, self.rank, comm, wide)
+        with joined_task(task, self._store, slot, on_event) as context:
+            result = task.call(context)
         if self.rank >= task.num_workers:
             return []
         publish(self._store, f"result{self._job}/{self.rank}", result)
@@ -153,7 +142,8 @@ class TorchrunEnv:
             local_world_size = max(int(environment.get("LOCAL_WORLD_SIZE", world_size)), 1)
         except (KeyError, ValueError) as error:
             raise UsageError(
-                f"RANK is set, but another variable of torchrun is missing or malformed: {error}"
+                f"RANK is set, but another variable of torchrun is missing or malformed: {error}; "
+                "set WORLD_SIZE, MASTER_ADDR and MASTER_PORT too, or unset RANK"
             ) from None
         return TorchrunEnv(
             rank=rank,
@@ -175,5 +165,6 @@ class TorchrunEnv:
         except (RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(
-                f"worker {self.rank} cannot reach the rendezvous at {self.host}:{self.port}: {reason}"
+                f"worker {self.rank} cannot reach the rendezvous at {self.host}:{self.port}: {reason}; check that all "
+                "workers have the address of the host of worker 0 and the same free port"
             ) from None

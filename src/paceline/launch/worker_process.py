@@ -18,10 +18,10 @@ from paceline.launch.messages import (
     Done,
     Emitted,
     Failed,
-    Forked,
     KeepStore,
     MessageChannel,
     MessageError,
+    PickleChannel,
     Ready,
     Reply,
     RunTask,
@@ -32,13 +32,13 @@ from paceline.launch.messages import (
 def main() -> None:
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     sys.path[:] = connection.recv()
-    serve(Forked(connection))
+    serve(PickleChannel(connection))
 
 
 def serve(pipe: MessageChannel) -> NoReturn:
     """Execute the parent's orders until the pipe closes."""
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
-    _get_ready()
+    _import_and_warm_up()
     pipe.send(Ready())
     store: Any = None
     while True:
@@ -53,9 +53,9 @@ def serve(pipe: MessageChannel) -> NoReturn:
         if isinstance(order, KeepStore):
             store, reply = _keep_store(order)
         elif isinstance(order, RunTask):
-            store, reply = _work(order, pipe, store)
+            store, reply = _run_task(order, pipe, store)
         else:
-            reply = Failed("raised", "received an order out of turn")
+            reply = Failed("raised", "received an unexpected order")
         try:
             pipe.send(reply)
         except (TypeError, OverflowError, UnicodeEncodeError) as error:  # a result that cannot be encoded
@@ -73,8 +73,8 @@ def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
     return store, StoreKept(store.port)
 
 
-def _get_ready() -> None:
-    """Import and warm up before the first task, so that no worker does so while another is measured."""
+def _import_and_warm_up() -> None:
+    """Do before the first task what would slow it down: import torch and run a small model."""
     import torch
 
     from paceline.train import job  # noqa: F401
@@ -86,16 +86,15 @@ def _get_ready() -> None:
     warm_up()
 
 
-def _work(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]:
+def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]:
     import torch
 
     from paceline.comm import CommError
     from paceline.comm.torch import is_peer_failure, make_store
     from paceline.errors import PacelineError
     from paceline.launch.file_transfer import send_files_after
-    from paceline.launch.rendezvous import MoreComms, TaskSlot, address_towards, connect, device_for, disconnect
+    from paceline.launch.rendezvous import TaskSlot, address_towards, joined_task
     from paceline.train.allocator import give_back_memory
-    from paceline.train.context import Context
     from paceline.train.user_objects import unpack
 
     gc.collect()  # reference cycles of the last task
@@ -114,20 +113,12 @@ def _work(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Reply]
             node=order.node,
             address=order.address or address_towards(*order.master),
         )
-        comm, wide = connect(task, store, slot)
-        context = Context(
-            comm,
-            device_for(task, order.local_rank),
-            lambda event: pipe.send(Emitted(event)),
-            MoreComms(task, store, slot).connect,
-            wide,
-        )
-        if order.rank == 0:
-            with send_files_after(task, pipe.send) as local_task:
-                result = local_task.call(context)
-        else:
-            result = task.call(context)
-        disconnect(task, order.rank, comm, wide)
+        with joined_task(task, store, slot, lambda event: pipe.send(Emitted(event))) as context:
+            if order.rank == 0:
+                with send_files_after(task, pipe.send) as local_task:
+                    result = local_task.call(context)
+            else:
+                result = task.call(context)
         return store, Done(result)
     except CommError as error:
         return store, Failed("comm", str(error))
