@@ -180,7 +180,8 @@ def test_parameters_unfrozen_too_late(pool: LocalPool) -> None:
 
 @pytest.mark.parametrize("what", ["models", "strategies", "buffers"])
 def test_workers_that_were_given_different_things(pool: LocalPool, what: str) -> None:
-    assert sentence(on(pool, 3, "different", what=what)) == f"workers 0 and 1 called parallel() with different {what}"
+    expected = f"workers 0 and 1 called parallel() with different {what}; pass the same on every worker"
+    assert sentence(on(pool, 3, "different", what=what)) == expected
 
 
 def test_sparse_gradients(pool: LocalPool) -> None:
@@ -231,7 +232,10 @@ def test_the_order_of_calls() -> None:
     ("arguments", "message"),
     [
         ({"rank": 0}, "pass world_size and master_addr and master_port too"),
-        ({"rank": 2, "world_size": 2, "master_addr": "127.0.0.1", "master_port": 1}, "rank 2 is not between 0 and 1"),
+        (
+            {"rank": 2, "world_size": 2, "master_addr": "127.0.0.1", "master_port": 1},
+            "rank=2 with world_size=2; pass",
+        ),
         ({"comm": "threads"}, "connects threads of one process"),
         ({"comm": "pigeon"}, "unknown comm 'pigeon'"),
     ],

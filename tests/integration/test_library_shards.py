@@ -70,7 +70,7 @@ def test_loaders_that_cannot_be_divided() -> None:
         paceline.shard(DataLoader(data, batch_size=2, sampler=DistributedSampler(data, num_replicas=2, rank=0)))
     with pytest.raises(UsageError, match="this loader has no batch_size"):
         paceline.shard(DataLoader(data, batch_size=None))
-    with pytest.raises(UsageError, match=r"shard.. makes batches itself"):
+    with pytest.raises(UsageError, match=r"shard.. forms batches itself"):
         paceline.shard(DataLoader(data, batch_sampler=[[0, 1]]))
     with pytest.raises(UsageError, match=r"shard.. takes a torch DataLoader, not a list"):
         paceline.shard([])  # type: ignore[arg-type]

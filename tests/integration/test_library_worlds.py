@@ -66,7 +66,10 @@ def test_a_peer_that_dies_is_an_error_of_backward() -> None:
 def test_a_peer_that_does_not_come_is_named() -> None:
     [first] = workers("absent", started=1)
     assert first["kind"] == "RunError"
-    assert first["error"] == "worker 0 got no answer from worker 1 at init within 1.5 s"
+    assert first["error"] == (
+        "worker 0 got no answer from worker 1 in paceline.init() within 1.5 s; "
+        "every worker must call it at about the same time"
+    )
 
 
 @pytest.mark.slow

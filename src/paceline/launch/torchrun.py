@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from paceline.comm.placement import host_identity
@@ -120,12 +120,12 @@ class TorchrunEnv:
 
     rank: int
     world_size: int
-    host: str
-    port: int
-    local_rank: int
+    host: str = ""  # empty: the process has no rendezvous address
+    port: int = 0
+    local_rank: int = 0
     local_world_size: int = 1  # processes on this host
-    node: str  # processes with the same name here share a host
-    opens_store: bool
+    node: str = field(default_factory=host_identity)  # processes with the same value share a host
+    opens_store: bool = False
     attempt: str = "0"  # torchrun restarts all processes after a failure; the store keeps the keys of the last attempt
 
     @staticmethod

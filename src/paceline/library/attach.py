@@ -1,8 +1,8 @@
 """Hooks that run a strategy on the user's own model and optimiser.
 
-Gradients are synchronised by the time `backward()` returns, because users inspect, clip and unscale them before the
-step: a hook passes each complete gradient to the strategy, and the first one queues an autograd callback for the end of
-that backward. Weights are averaged by the time `step()` returns.
+Gradients are synchronised when `backward()` returns, because users inspect, clip and unscale them before the step. A
+hook passes each complete gradient to the strategy; the first one also queues an autograd callback for the end of that
+backward. Weights are averaged when `step()` returns.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from torch.optim import Optimizer
 from paceline.comm import Comm
 from paceline.errors import RunError, UsageError
 from paceline.library.consistency import DataCheck, check_alike
-from paceline.library.optimizer import SteppedByStrategy
 from paceline.strategies import CarriesReach, Guarantee, Strategy, Worker, WrappedModel
 from paceline.strategies.base import USER_LOOP
-from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of
+from paceline.strategies.capabilities import as_asynchronous, micro_batches_of, no_sync_of, optimizer_of
 from paceline.train.batchnorm import synchronise_statistics
 from paceline.train.replicas import make_equal
+
+State = dict[str, Any]  # torch's own: a parameter group, or the state of an optimiser
 
 
 class _Handle(Protocol):
@@ -49,7 +50,7 @@ class Attachment:
             gradient_policy=USER_LOOP,
         )
         strategy.setup(self.worker)
-        self.optimizer = SteppedByStrategy(optimizer, strategy) if _overrides(strategy, "step") else optimizer
+        self.optimizer = StrategyOptimizer(optimizer, strategy) if _overrides(strategy, "step") else optimizer
         self.num_steps = 0
         self._num_micro_batches = micro_batches_of(strategy)
         self._uses_gradient_hook = _overrides(strategy, "on_gradient")
@@ -59,10 +60,10 @@ class Attachment:
         self._data = DataCheck(model) if check_data and as_asynchronous(strategy) is None else None
         self._known = set(self.worker.parameters)
         self._queued: set[int] = set()  # running backwards with a queued callback
-        self._is_held = False  # inside no_sync
-        self._num_synchronised = self._num_held = 0  # backwards since the last step
+        self._is_in_no_sync = False
+        self._num_synchronised = self._num_unsynchronised = 0  # backwards since the last step
         self._backward, self._num_backwards = -1, 0  # id of the running backward; backwards since the last step
-        self._was_called = False  # forward of the wrapped replica, since the last step
+        self._was_called = False  # whether forward of the wrapped replica ran since the last step
         self._share = 1.0
         self._scaling: list[_Handle] = []
         self._handles: list[_Handle] = [
@@ -83,12 +84,12 @@ class Attachment:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        before, self._is_held = self._is_held, True
+        before, self._is_in_no_sync = self._is_in_no_sync, True
         try:
             with no_sync_of(self.strategy):
                 yield
         finally:
-            self._is_held = before
+            self._is_in_no_sync = before
 
     def set_share(self, share: float) -> None:
         """Set the factor for the gradients of the next batch: its samples over the workers' mean number of samples.
@@ -104,7 +105,7 @@ class Attachment:
         self._scaling = [p.register_hook(scale) for p in self.worker.parameters] if share != 1.0 else []
 
     def finish(self) -> None:
-        """Make replicas equal and remove all hooks from the model and the optimiser."""
+        """Remove all hooks from the model and the optimiser, and make replicas equal."""
         self.detach()
         self.strategy.finish()
         synchronise_statistics(self.worker.model, "average", self.comm, 1 / self.comm.world_size)
@@ -124,8 +125,8 @@ class Attachment:
         task = torch._C._current_graph_task_id()
         if task != self._backward:
             self._backward, self._num_backwards = task, self._num_backwards + 1
-        if self._is_held or self._num_backwards % self._num_micro_batches:
-            self._num_held += 1
+        if self._is_in_no_sync or self._num_backwards % self._num_micro_batches:
+            self._num_unsynchronised += 1
             return
         if task not in self._queued:
             self._queued.add(task)
@@ -143,13 +144,13 @@ class Attachment:
     def _synchronise(self) -> None:
         reached = [parameter.grad is not None for parameter in self.worker.parameters]
         if any(p.grad is not None and p.grad.layout is not torch.strided for p in self.worker.parameters):
-            raise UsageError("sparse gradients cannot be averaged; use layers without sparse=True")
+            raise UsageError("sparse gradients cannot be averaged; create the layers without sparse=True")
         self.strategy.after_backward()
         if self._checks_reach:
-            self._drop_unreached(reached)
+            self._reset_unreached(reached)
         self._check_data()
 
-    def _drop_unreached(self, reached: list[bool]) -> None:
+    def _reset_unreached(self, reached: list[bool]) -> None:
         """Reset gradients of parameters that no worker used, so that decay and momentum do not change them."""
         own = torch.tensor([self.num_steps, self._num_synchronised, *reached], dtype=torch.float64)
         total = own.clone()
@@ -169,7 +170,7 @@ class Attachment:
         if len(args) > 1 or kwargs.get("closure") is not None:
             return  # the closure runs the backward inside the step
         if self._num_synchronised == 0:
-            self._catch_up()
+            self._synchronise_late()
         elif self._is_wrapped and not self._was_called:
             raise RunError(
                 f"strategy {self.strategy.name} wraps the model, but forward was called on the unwrapped model, so "
@@ -192,12 +193,12 @@ class Attachment:
             data, self._data = self._data, None
             data.compare(self.comm)
 
-    def _catch_up(self) -> None:
-        """Synchronise now: no backward of this step did, because none reached a parameter or all were in no_sync()."""
+    def _synchronise_late(self) -> None:
+        """Synchronise before the step if no backward did: none reached a parameter, or all were in no_sync()."""
         if self._averages_gradients:
             self._num_synchronised += 1
             self._synchronise()
-        elif self._is_wrapped and self._num_held:
+        elif self._is_wrapped and self._num_unsynchronised:
             raise RunError(
                 f"every backward of this step ran inside no_sync(), so strategy {self.strategy.name} has not "
                 "synchronised it; run the last one outside"
@@ -206,11 +207,64 @@ class Attachment:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         del optimizer, args, kwargs
         self.num_steps += 1
-        self._num_synchronised = self._num_held = self._num_backwards = 0
+        self._num_synchronised = self._num_unsynchronised = self._num_backwards = 0
         self._queued.clear()
         self._was_called = False
         with torch.no_grad():
             self.strategy.after_step()
+
+
+class StrategyOptimizer(Optimizer):
+    """The user's optimiser, except that the strategy executes its step.
+
+    Groups, state, defaults and hooks are the user's own objects, so schedulers and scalers work with either.
+    """
+
+    _step_supports_amp_scaling = False  # a GradScaler must unscale gradients itself instead of passing its scale
+
+    def __init__(self, inner: Optimizer, strategy: Strategy) -> None:
+        # No Optimizer.__init__: it would create separate groups and state.
+        self.inner = inner
+        self._strategy = strategy
+        self._optimizer_step_pre_hooks = inner._optimizer_step_pre_hooks
+        self._optimizer_step_post_hooks = inner._optimizer_step_post_hooks
+        self._patch_step_function()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._strategy.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: State) -> None:
+        self.inner.add_param_group(param_group)
+
+    def state_dict(self) -> State:
+        """Return the state of this worker's steps: that of its slices if the strategy shards the optimiser."""
+        return optimizer_of(self._strategy).state_dict()
+
+    def load_state_dict(self, state_dict: State) -> None:
+        stepping = optimizer_of(self._strategy)
+        stepping.load_state_dict(state_dict)
+        for group, loaded in zip(self.inner.param_groups, stepping.param_groups, strict=True):
+            group.update({key: value for key, value in loaded.items() if key != "params"})
+
+    def __repr__(self) -> str:
+        return f"{self.inner!r} stepped by {self._strategy.name}"
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # looked up by copy and pickle before it is set
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __getstate__(self) -> State:
+        return self.inner.__getstate__()
 
 
 def _overrides(strategy: Strategy, method: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checks across workers: the same model and strategy everywhere, and different data on each."""
+"""Checks across workers: all have the same model and strategy, and each has different data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DataCheck:
 
     def __init__(self, model: nn.Module) -> None:
         self._digest = _NO_DIGEST
-        self._handle = model.register_forward_pre_hook(self._look, with_kwargs=True)
+        self._handle = model.register_forward_pre_hook(self._hash, with_kwargs=True)
 
     def compare(self, comm: Comm) -> None:
         """Remove the hook, and raise RunError if two workers got the same batch."""
@@ -39,10 +39,10 @@ class DataCheck:
     def close(self) -> None:
         self._handle.remove()
 
-    def _look(self, model: nn.Module, inputs: Any, arguments: Any) -> None:
+    def _hash(self, model: nn.Module, inputs: Any, arguments: Any) -> None:
         if torch.compiler.is_compiling() or not (model.training and torch.is_grad_enabled()):
             return
-        tensors = [leaf.detach() for leaf in tree_leaves((inputs, arguments)) if _is_plain(leaf)]
+        tensors = [leaf.detach() for leaf in tree_leaves((inputs, arguments)) if _is_hashable(leaf)]
         # A batch of one repeated value is not real data (a benchmark's zeros, for example).
         if all(bool((tensor == tensor.reshape(-1)[0]).all()) for tensor in tensors):
             self._digest = _NO_DIGEST
@@ -54,7 +54,7 @@ class DataCheck:
 
 
 def check_alike(model: nn.Module, strategy: Strategy, comm: Comm) -> None:
-    """Raise UsageError if workers have different strategies or model shapes, which would deadlock."""
+    """Raise UsageError if strategies, parameters or buffers differ between workers, which would deadlock."""
     for what, facts in (
         ("strategies", [strategy.name, sorted(strategy.options.items()), strategy.codec.name]),
         ("models", [[name, *_facts(tensor)] for name, tensor in model.named_parameters()]),
@@ -63,7 +63,9 @@ def check_alike(model: nn.Module, strategy: Strategy, comm: Comm) -> None:
         digests = _gather(hashlib.sha256(repr(facts).encode()).digest(), comm)
         odd = next((rank for rank, other in enumerate(digests) if other != digests[0]), None)
         if odd is not None:
-            raise UsageError(f"workers 0 and {odd} called parallel() with different {what}")
+            raise UsageError(
+                f"workers 0 and {odd} called parallel() with different {what}; pass the same on every worker"
+            )
 
 
 def _facts(tensor: Tensor) -> list[Any]:
@@ -76,5 +78,5 @@ def _gather(digest: bytes, comm: Comm) -> list[bytes]:
         return [bytes(other.tolist()) for other in comm.all_gather(own)]
 
 
-def _is_plain(leaf: Any) -> bool:
+def _is_hashable(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf.is_quantized and leaf.numel() > 0

@@ -15,8 +15,8 @@ from paceline.data import ShardPlan
 from paceline.errors import UsageError
 from paceline.library.session import Session, current
 
-# Arguments copied from the user's loader.
-_KEPT = (
+# Arguments that the sharded loader takes from the user's.
+_COPIED_ARGUMENTS = (
     "num_workers",
     "collate_fn",
     "pin_memory",
@@ -41,22 +41,22 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
         raise UsageError(f"shard() takes a torch DataLoader, not a {type(loader).__name__}")
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
         given = type(loader.batch_sampler).__name__
-        raise UsageError(f"shard() makes batches itself, but this loader has a {given}; pass batch_size instead")
+        raise UsageError(f"shard() forms batches itself, but this loader has a {given}; pass batch_size instead")
     if loader.batch_size is None:
         raise UsageError(
             "shard() divides batches, but this loader has no batch_size; divide the data by paceline.rank()"
         )
-    kept = {name: getattr(loader, name) for name in _KEPT}
+    copied = {name: getattr(loader, name) for name in _COPIED_ARGUMENTS}
     if isinstance(loader.dataset, IterableDataset):
         stream = _EveryNth(loader.dataset, session.rank, session.world_size)
-        inner: DataLoader[Any] = DataLoader(stream, batch_size=loader.batch_size, drop_last=loader.drop_last, **kept)
+        inner: DataLoader[Any] = DataLoader(stream, batch_size=loader.batch_size, drop_last=loader.drop_last, **copied)
         return ShardedLoader(session, inner, None)
     batches = _Batches(loader, session, seed)
-    return ShardedLoader(session, DataLoader(loader.dataset, batch_sampler=batches, **kept), batches)
+    return ShardedLoader(session, DataLoader(loader.dataset, batch_sampler=batches, **copied), batches)
 
 
 class ShardedLoader:
-    """A DataLoader over one worker's samples; other attributes are those of the inner DataLoader."""
+    """A DataLoader over one worker's samples. Other attributes are those of the inner DataLoader."""
 
     def __init__(self, session: Session, inner: DataLoader[Any], batches: _Batches | None) -> None:
         self.inner = inner
@@ -79,7 +79,7 @@ class ShardedLoader:
             if batches is not None:
                 self._session.set_share(batches.share(index))
             yield batch
-        # Batches that the user feeds between epochs come from elsewhere.
+        # Batches between two epochs do not come from this loader.
         self._session.set_share(1.0)
 
     def __getattr__(self, name: str) -> Any:

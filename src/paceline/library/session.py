@@ -72,7 +72,7 @@ class Session:
 
 _current: Session | None = None
 _num_sessions = 0
-_place = (0, 1)  # rank and world size of the last session: valid after finish(), for saving on rank 0
+_rank_and_size = (0, 1)  # rank and world size of the last session: valid after finish(), for saving on rank 0
 
 
 def current(function: str) -> Session:
@@ -116,11 +116,11 @@ def init(
 
 def begin(world: World) -> None:
     """Start a session in an existing world."""
-    global _current, _num_sessions, _place
+    global _current, _num_sessions, _rank_and_size
     assert _current is None
     _current = Session(world)
     _num_sessions += 1
-    _place = (_current.rank, _current.world_size)
+    _rank_and_size = (_current.rank, _current.world_size)
     atexit.register(_warn_unfinished)
 
 
@@ -142,10 +142,10 @@ def parallel(
     session = current("parallel")
     built = _build(strategy, codec)
     if not isinstance(optimizer, Optimizer):
-        raise UsageError(f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+        raise UsageError(f"the optimizer is a {type(optimizer).__name__}; pass a torch.optim.Optimizer to parallel()")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
-        raise UsageError("the model has no trainable parameter")
+        raise UsageError("the model has no trainable parameter; parallel() needs one with requires_grad=True")
     own = set(model.parameters())
     foreign = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p not in own]
     if foreign:
@@ -154,7 +154,7 @@ def parallel(
             "pass a module that holds all of them, such as nn.ModuleList([a, b])"
         )
     if any(attachment.worker.model is model for attachment in session.attachments):
-        raise UsageError("parallel() was called twice for one model")
+        raise UsageError("parallel() was called twice for one model; call it once per model and session")
     if session.world_size == 1:
         return model, optimizer
     if servers_of(built, session.world_size):
@@ -199,12 +199,12 @@ def finish() -> None:
 
 def rank() -> int:
     """Return this worker's rank, also after `finish`; 0 before any session."""
-    return _place[0]
+    return _rank_and_size[0]
 
 
 def world_size() -> int:
     """Return the number of workers, also after `finish`; 1 before any session."""
-    return _place[1]
+    return _rank_and_size[1]
 
 
 def state_dict() -> dict[str, Tensor]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.comm import Comm, CommConfig, comms
-from paceline.comm.placement import AUTO, choose_comm, host_identity
+from paceline.comm.placement import AUTO, choose_comm
 from paceline.comm.threads import ThreadsComm
 from paceline.comm.torch import existing_world, prefix_store, wait_for
 from paceline.errors import RunError, UsageError
@@ -33,10 +32,10 @@ class World:
     nodes: tuple[str, ...] = ("0",)  # by rank
     local_rank: int = 0
     address: str = ""
-    existing: Comm | None = None  # an open connection, used instead of everything above
+    existing: Comm | None = None  # an open connection, which replaces all fields above
 
     def connect(self, prefix: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
-        """Open a separate connection, on the comm that suits the workers, the device and the strategy."""
+        """Open a separate connection; `auto` chooses a comm for the workers, the device and the strategy."""
         if self.existing is not None:
             return self.existing
         if self.world_size == 1:
@@ -64,17 +63,17 @@ class World:
             raise RunError(f"worker {self.rank} cannot connect to its peers: {reason}") from error
 
     def gather(self, key: str, text: str) -> list[str]:
-        """Gather a text from every worker through the store, independently of all connections."""
+        """Gather a text from every worker through the store, without a comm; `key` is the user's function."""
         assert self.store is not None
         self.store.set(f"{key}/{self.rank}", text.encode())
-        found = [wait_for(self.store, f"{key}/{peer}", self.timeout_s) for peer in range(self.world_size)]
-        missing = [str(peer) for peer, value in enumerate(found) if value is None]
+        texts = [wait_for(self.store, f"{key}/{peer}", self.timeout_s) for peer in range(self.world_size)]
+        missing = [str(peer) for peer, value in enumerate(texts) if value is None]
         if missing:
             raise RunError(
-                f"worker {self.rank} got no answer from worker {', '.join(missing)} at {key} "
-                f"within {self.timeout_s:g} s"
+                f"worker {self.rank} got no answer from worker {', '.join(missing)} in paceline.{key}() within "
+                f"{self.timeout_s:g} s; every worker must call it at about the same time"
             )
-        return [value.decode() for value in found if value is not None]
+        return [value.decode() for value in texts if value is not None]
 
     def leave(self) -> None:
         """Leave the store; the process that hosts it waits until all others have left."""
@@ -103,55 +102,50 @@ def find_world(
                 f'comm {comm!r} connects threads of one process, but workers here are processes; use comm="auto"'
             )
     existing = existing_world()
-    host, port, node = "", 0, host_identity()
+    env: TorchrunEnv | None = None
     if rank is not None or world_size is not None:
-        master_addr = master_addr or os.environ.get("MASTER_ADDR")
-        master_port = master_port or _port(os.environ.get("MASTER_PORT"))
-        arguments = {"rank": rank, "world_size": world_size, "master_addr": master_addr, "master_port": master_port}
-        missing = [name for name, value in arguments.items() if value is None]
-        if missing:
-            raise UsageError(f"init() got only a part of the rendezvous; pass {' and '.join(missing)} too")
-        assert rank is not None
-        assert world_size is not None
-        if not 0 <= rank < world_size:
-            raise UsageError(f"rank {rank} is not between 0 and {world_size - 1} (world_size {world_size})")
-        host, port, attempt, opens = master_addr or "", master_port or 0, "0", rank == 0
+        env = _env_of_arguments(rank, world_size, master_addr, master_port)
     elif existing is not None:
-        rank, world_size, _ = existing
-        attempt, opens = "0", False
+        env = TorchrunEnv(rank=existing[0], world_size=existing[1])
     elif TorchrunEnv.is_here():
-        place = TorchrunEnv.from_environment()
-        rank, world_size, host, port = place.rank, place.world_size, place.host, place.port
-        node, attempt, opens = place.node, place.attempt, place.opens_store
-        local_rank = place.local_rank if local_rank is None else local_rank
-    else:
-        rank, world_size, attempt, opens = 0, 1, "0", False
-    if world_size == 1:
+        env = TorchrunEnv.from_environment()
+        local_rank = env.local_rank if local_rank is None else local_rank
+    if env is None or env.world_size == 1:
         return World(comm=comm, timeout_s=timeout_s)
-    if host:
-        rendezvous = TorchrunEnv(
-            rank=rank, world_size=world_size, host=host, port=port, local_rank=0, node=node, opens_store=opens
-        )
-        raw = _stores.get((host, port)) or rendezvous.open_store(timeout_s)
-        _stores[host, port] = raw
+    if env.host:
+        raw_store = _stores.get((env.host, env.port)) or env.open_store(timeout_s)
+        _stores[env.host, env.port] = raw_store
     else:
         assert existing is not None
-        raw = existing[2]
-    store = prefix_store(f"paceline-library{attempt}/{session}", raw)
-    world = World(rank=rank, world_size=world_size, comm=comm, timeout_s=timeout_s, store=store)
-    nodes = tuple(world.gather("init", node))
-    here = Counter(nodes[:rank])[node]
+        raw_store = existing[2]
+    store = prefix_store(f"paceline-library{env.attempt}/{session}", raw_store)
+    world = World(rank=env.rank, world_size=env.world_size, comm=comm, timeout_s=timeout_s, store=store)
+    nodes = tuple(world.gather("init", env.node))
     is_one_host = len(set(nodes)) == 1
-    return World(
-        rank=rank,
-        world_size=world_size,
-        comm=comm,
-        timeout_s=timeout_s,
-        store=store,
+    return replace(
+        world,
         nodes=nodes,
-        local_rank=here if local_rank is None else local_rank,
-        address=address_towards(host, port) if host else "127.0.0.1" if is_one_host else "",
+        local_rank=nodes[: env.rank].count(env.node) if local_rank is None else local_rank,
+        address=address_towards(env.host, env.port) if env.host else "127.0.0.1" if is_one_host else "",
     )
+
+
+def _env_of_arguments(
+    rank: int | None, world_size: int | None, master_addr: str | None, master_port: int | None
+) -> TorchrunEnv:
+    """Return the rendezvous of init()'s arguments; address and port may come from the environment."""
+    host = master_addr or os.environ.get("MASTER_ADDR")
+    port = master_port or _port(os.environ.get("MASTER_PORT"))
+    arguments = {"rank": rank, "world_size": world_size, "master_addr": host, "master_port": port}
+    if rank is None or world_size is None or host is None or port is None:
+        missing = [name for name, value in arguments.items() if value is None]
+        raise UsageError(f"init() got only a part of the rendezvous; pass {' and '.join(missing)} too")
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"init() got rank={rank} with world_size={world_size}; pass a rank from 0 to {world_size - 1}, a different "
+            "one on every worker"
+        )
+    return TorchrunEnv(rank=rank, world_size=world_size, host=host, port=port, opens_store=rank == 0)
 
 
 def _port(text: str | None) -> int | None:
@@ -159,5 +153,5 @@ def _port(text: str | None) -> int | None:
         return None
     number = whole_number(text)
     if number is None:
-        raise UsageError(f"MASTER_PORT is {text!r}, which is not a port number")
+        raise UsageError(f"MASTER_PORT is {text!r}, which is not a port number; set it to a number from 1 to 65535")
     return number
