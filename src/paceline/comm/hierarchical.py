@@ -129,23 +129,25 @@ class HierarchicalComm(Comm):
             if comm is not None:
                 comm.close()
 
+    def _network(self) -> TorchComm:
+        assert self._world is not None, "a single node has no connection to others"
+        return self._world
+
     # Messages.
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         if self._node_of[peer] == self._own_node:
             return self._local._isend(tensor, self._local_ranks[peer], tag)
-        assert self._world is not None
         assert self._listener is not None
         self._listener.announce(peer, tag)
-        return self._world._isend(tensor, peer, tag)
+        return self._network()._isend(tensor, peer, tag)
 
     def _irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
         if self._node_of[peer] == self._own_node:
             return self._local._irecv(tensor, self._local_ranks[peer], tag)
-        assert self._world is not None
         assert self._listener is not None
         self._listener.claim(peer, tag)
-        return self._world._irecv(tensor, peer, tag)
+        return self._network()._irecv(tensor, peer, tag)
 
     def _recv_any(self, tensor: Tensor, tag: int) -> int:
         listener = self._listener
@@ -155,8 +157,7 @@ class HierarchicalComm(Comm):
         if local_rank >= 0:
             return self._nodes[self._own_node][local_rank]
         peer = listener.take(tag)
-        assert self._world is not None
-        self._world._irecv(tensor, peer, tag).wait()
+        self._network()._irecv(tensor, peer, tag).wait()
         return peer
 
     # Collectives.
@@ -207,16 +208,14 @@ class HierarchicalComm(Comm):
         if self._node_of[root] != self._own_node:
             pieces = self._local._gather(tensor, 0)
             if pieces:
-                assert self._world is not None
-                self._world._isend(torch.stack(pieces), root, COLLECTIVE_TAG).wait()
+                self._network()._isend(torch.stack(pieces), root, COLLECTIVE_TAG).wait()
             return []
         pieces = self._local._gather(tensor, self._local_ranks[root])
         if self.rank != root:
             return []
         stacks = {index: self._stack(tensor, index) for index in range(len(self._nodes)) if index != self._own_node}
         for index, stack in stacks.items():
-            assert self._world is not None
-            self._world._irecv(stack, self._nodes[index][0], COLLECTIVE_TAG).wait()
+            self._network()._irecv(stack, self._nodes[index][0], COLLECTIVE_TAG).wait()
         return self._by_rank({self._own_node: pieces, **{index: list(stack) for index, stack in stacks.items()}})
 
     def _scatter(self, tensor: Tensor, pieces: list[Tensor], root: int) -> None:
@@ -226,18 +225,16 @@ class HierarchicalComm(Comm):
             if self.rank == root:
                 for index, ranks in enumerate(self._nodes):
                     if index != self._own_node:
-                        assert self._world is not None
                         stack = torch.stack([pieces[peer] for peer in ranks])
-                        works.append(self._world._isend(stack, ranks[0], COLLECTIVE_TAG))
+                        works.append(self._network()._isend(stack, ranks[0], COLLECTIVE_TAG))
             mine = [pieces[peer] for peer in self._nodes[self._own_node]] if self.rank == root else []
             self._local._scatter(tensor, mine, self._local_ranks[root])
             wait_all(works)
             return
         received: list[Tensor] = []
         if self._leaders is not None:
-            assert self._world is not None
             stack = self._stack(tensor, self._own_node)
-            self._world._irecv(stack, root, COLLECTIVE_TAG).wait()
+            self._network()._irecv(stack, root, COLLECTIVE_TAG).wait()
             received = list(stack)
         self._local._scatter(tensor, received, 0)
 

@@ -121,18 +121,14 @@ class Mailbox:
 
 
 @dataclass(eq=False)
-class Sending:
-    """A message to a peer; complete when all of it is in the channel."""
+class _Message:
+    """A message in progress to or from a peer."""
 
     mailbox: Mailbox
     peer: int
     tag: int
-    rest: Tensor
-    total: int = field(init=False)
-    is_done: bool = False
-
-    def __post_init__(self) -> None:
-        self.total = self.rest.numel()
+    tensor: Tensor
+    is_done: bool = field(default=False, init=False)
 
     def wait(self) -> None:
         if not self.is_done:
@@ -140,18 +136,15 @@ class Sending:
 
 
 @dataclass(eq=False)
-class Receiving:
-    """A receive that was posted for a message of a peer."""
+class Sending(_Message):
+    """A message to a peer, whose `tensor` is the rest to be sent; done when all of it is in the channel."""
 
-    mailbox: Mailbox
-    peer: int
-    tag: int
-    tensor: Tensor
-    is_done: bool = False
+    def __post_init__(self) -> None:
+        self.total = self.tensor.numel()
 
-    def wait(self) -> None:
-        if not self.is_done:
-            self.mailbox.complete(lambda: self.is_done, self.peer)
+
+class Receiving(_Message):
+    """A receive that was posted for a message of a peer; done when the message is in `tensor`."""
 
 
 def channel_bytes(world_size: int) -> int:
@@ -194,17 +187,17 @@ class _Outbox:
             sending = self.waiting[0]
             if not self._put(sending):
                 break
-            if sending.rest.numel() == 0:
+            if sending.tensor.numel() == 0:
                 sending.is_done = True
                 self.waiting.popleft()
         return self._head != before
 
     def _put(self, sending: Sending) -> bool:
-        nbytes = min(sending.rest.numel(), PIECE_BYTES)
+        nbytes = min(sending.tensor.numel(), PIECE_BYTES)
         offset = self._room(nbytes)
         if offset < 0:
             return False
-        piece, sending.rest = sending.rest[:nbytes], sending.rest[nbytes:]
+        piece, sending.tensor = sending.tensor[:nbytes], sending.tensor[nbytes:]
         self._channel.data[offset : offset + nbytes].copy_(piece)
         words, entry = self._channel.words, MailboxChannel.entry(self._head)
         words[entry], words[entry + 1], words[entry + 2], words[entry + 3] = offset, nbytes, sending.tag, sending.total

@@ -59,8 +59,7 @@ class ShmReduction(Reduction):
         self._is_shared = is_shared
         if is_shared:
             self.result = self._sum
-        self._plans: dict[tuple[int, int], _Plan] = {}  # by range; strategies repeat the same ranges
-        self._scatter_plans: dict[tuple[int, int], _Plan] = {}
+        self._plans: dict[tuple[str, int, int], _Plan] = {}  # by operation and range; strategies repeat them
         self._number = 0
         self._helpers = threads.helpers if numel * dtype.itemsize >= HELPER_BYTES else None
         self._helper_counters = Counters(segment, 0, threads.helper_waiter)
@@ -78,24 +77,31 @@ class ShmReduction(Reduction):
         return Counters.num_bytes(world_size) + round_up_to_lines(numel * dtype.itemsize) * (world_size + 1)
 
     def start(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        plan = self._plans.get((begin, end))
-        if plan is None:
-            bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
-            rank = self.comm.rank
-            mine = slice(begin + bounds[rank], begin + bounds[rank + 1])
-            plan = self._plans[begin, end] = self._plan(slice(begin, end), mine, slice(begin, end))
-        return self._begin("all_reduce", plan, fill)
+        return self._start("all_reduce", begin, end, fill)
 
     def start_scatter(self, begin: int, end: int, fill: Callable[[], None] | None = None) -> Work:
-        plan = self._scatter_plans.get((begin, end))
-        if plan is None:
-            mine = self.part(begin, end)
-            plan = self._scatter_plans[begin, end] = self._plan(slice(begin, end), mine, mine)
-        return self._begin("reduce_scatter", plan, fill)
+        return self._start("reduce_scatter", begin, end, fill)
 
-    def _plan(self, whole: slice, mine: slice, needed: slice) -> _Plan:
+    def _start(self, op: str, begin: int, end: int, fill: Callable[[], None] | None) -> Work:
+        plan = self._plans.get((op, begin, end))
+        if plan is None:
+            plan = self._plans[op, begin, end] = self._plan(op, begin, end)
+        span = self.comm._begin_bytes(op, plan.num_bytes)
+        work = self._launch(plan, fill)
+        if span is None:
+            return work
+        work.span = span
+        return ObservedWork(work, span)
+
+    def _plan(self, op: str, begin: int, end: int) -> _Plan:
+        if op == "all_reduce":
+            bounds = part_bounds(end - begin, self.comm.world_size, self.own.element_size())
+            mine = slice(begin + bounds[self.comm.rank], begin + bounds[self.comm.rank + 1])
+            needed = slice(begin, end)
+        else:
+            mine = needed = self.part(begin, end)
         pieces = [(self._contributions[:, block], self._sum[block]) for block in self._blocks(mine)]
-        return _Plan(self.own[whole].nbytes, pieces, None if self._is_shared else needed)
+        return _Plan(self.own[begin:end].nbytes, pieces, None if self._is_shared else needed)
 
     def progress(self) -> None:
         """Add this worker's parts of all ranges that all workers have started."""
@@ -113,18 +119,10 @@ class ShmReduction(Reduction):
         """
         return None if self._counters.first_behind(Counters.SUMMED, number) >= 0 else self._added_at.get(number)
 
-    def _begin(self, op: str, plan: _Plan, fill: Callable[[], None] | None) -> Work:
-        span = self.comm._begin_bytes(op, plan.num_bytes)
-        work = self._launch(plan, fill)
-        if span is None:
-            return work
-        work.span = span
-        return ObservedWork(work, span)
-
     def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
         number, helpers = self._number, self._helpers
-        adding = SharedJob(plan.pieces, self._add, partial(self._publish_added, number))
+        adding = SharedJob(plan.pieces, lambda piece: add_up(*piece), partial(self._publish_added, number))
         work = _Range(self, number, adding, plan.private)
         if helpers is None:
             if fill is not None:
@@ -160,10 +158,6 @@ class ShmReduction(Reduction):
             self._helper_counters.wait_all(Counters.READY, work.number)
             self._divide(work.adding)
 
-    @staticmethod
-    def _add(piece: tuple[Tensor, Tensor]) -> None:
-        add_up(*piece)
-
     def _fail(self, error: BaseException) -> None:
         self._error = error
         self._waiter.wake(self._waiter.rank)
@@ -184,18 +178,15 @@ class ShmReduction(Reduction):
     def _finish(self, work: _Range) -> None:
         self._is_waiting = True  # reported as one blocked span
         try:
-            self._finish_waiting(work)
+            self._wait_all(Counters.READY, work.number)
+            self.progress()  # earlier ranges first
+            self._divide(work.adding)
+            self._wait_all(Counters.SUMMED, work.number)
+            self._added_at.pop(work.number, None)
+            if work.private is not None:
+                self._copy_out(work.private)
         finally:
             self._is_waiting = False
-
-    def _finish_waiting(self, work: _Range) -> None:
-        self._wait_all(Counters.READY, work.number)
-        self.progress()  # earlier ranges first
-        self._divide(work.adding)
-        self._wait_all(Counters.SUMMED, work.number)
-        self._added_at.pop(work.number, None)
-        if work.private is not None:
-            self._copy_out(work.private)
 
     def _wait_all(self, kind: int, number: int) -> None:
         def first_missing() -> int:

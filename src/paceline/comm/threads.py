@@ -66,16 +66,15 @@ class ThreadsComm(Comm):
         return self._take(self._others(), tensor, tag)
 
     def _take(self, peers: list[int], tensor: Tensor, tag: int) -> int:
-        def arrived() -> int | None:
-            return next((p for p in peers if not self._queues.queues[p, self.rank, tag].empty()), None)
+        def arrived() -> list[int]:
+            return [peer for peer in peers if not self._queues.queues[peer, self.rank, tag].empty()]
 
         with self._queues.arrival:
-            if not self._queues.arrival.wait_for(lambda: arrived() is not None, self._queues.timeout_s):
+            senders = self._queues.arrival.wait_for(arrived, self._queues.timeout_s)
+            if not senders:
                 raise CommError(f"worker {self.rank} received nothing from {peers} in {self._queues.timeout_s:g} s")
-            peer = arrived()
-            assert peer is not None
-            tensor.copy_(self._queues.queues[peer, self.rank, tag].get())
-            return peer
+            tensor.copy_(self._queues.queues[senders[0], self.rank, tag].get())
+            return senders[0]
 
 
 @dataclass(eq=False)
