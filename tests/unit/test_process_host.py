@@ -107,7 +107,7 @@ def test_versions_that_must_be_equal() -> None:
         ({"hosts": ("a b",)}, "'a b' is not the name of a host"),
         ({"hosts": ("a", "b", "a")}, "--hosts names a twice"),
         ({"hosts": ("a",), "ssh": " "}, "--ssh is empty"),
-        ({"hosts": ("a",), "ssh": "ssh 'x"}, "cannot be read"),
+        ({"hosts": ("a",), "ssh": "ssh 'x"}, "cannot be parsed"),
         ({"hosts": ("a",), "master_port": 70000}, "--master-port must be from 1 to 65535, not 70000"),
     ],
 )
