@@ -122,7 +122,7 @@ class ShmReduction(Reduction):
     def _launch(self, plan: _Plan, fill: Callable[[], None] | None) -> _Range:
         self._number += 1
         number, helpers = self._number, self._helpers
-        adding = SharedJob(plan.pieces, lambda piece: add_up(*piece), partial(self._publish_added, number))
+        adding = SharedJob(plan.pieces, self._add, partial(self._publish_added, number))
         work = _Range(self, number, adding, plan.private)
         if helpers is None:
             if fill is not None:
@@ -157,6 +157,10 @@ class ShmReduction(Reduction):
         with suppress(CommError):
             self._helper_counters.wait_all(Counters.READY, work.number)
             self._divide(work.adding)
+
+    @staticmethod
+    def _add(piece: tuple[Tensor, Tensor]) -> None:
+        add_up(*piece)
 
     def _fail(self, error: BaseException) -> None:
         self._error = error
