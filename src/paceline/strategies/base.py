@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.codecs import Codec, TensorSpec
-from paceline.comm import Comm, Operation
-from paceline.comm.base import Counter
+from paceline.comm import Comm, Counter, Operation
 from paceline.plugins import Options
 from paceline.results.value import Json
 
