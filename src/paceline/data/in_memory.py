@@ -37,7 +37,7 @@ def float_images(images: Tensor, normalization: Normalization | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Pad with black, crop to size at a random position and, with `flip`, mirror half of the images."""
+    """Random changes of images: padding, a crop at a random position and, with `flip`, mirroring of half of them."""
 
     pad: int
     flip: bool

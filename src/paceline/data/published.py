@@ -44,7 +44,7 @@ class PublishedDataset:
     archive: Mapping[str, Pin] = field(default_factory=dict)  # one archive with all files, if published so
 
     def find(self, directory: Path) -> dict[str, Path]:
-        """Return the needed files that exist; a plain file is preferred to a compressed one."""
+        """Return the paths of the needed files that exist; a plain file is preferred to a compressed one."""
         paths = {}
         for file, forms in self.files.items():
             for path in (directory / folder / form for form in forms for folder in self.folders):

@@ -35,7 +35,7 @@ class Guarantee(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientPolicy:
-    """What a strategy may do with gradients between the end of backward and the step.
+    """The rules that a strategy follows for gradients between the end of backward and the step.
 
     The defaults describe Paceline's own loop, where only the optimiser reads gradients.
     """

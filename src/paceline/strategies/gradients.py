@@ -19,7 +19,7 @@ from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunab
 
 @dataclass(kw_only=True)
 class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
-    """Average gradients after backward, weighted by samples; a subclass implements `sum`."""
+    """Base of strategies that average gradients after backward, weighted by samples; a subclass implements `sum`."""
 
     fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
 
@@ -85,7 +85,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
 
 @dataclass(kw_only=True)
 class GradientsOrWeights(GradientAveraging):
-    """Average gradients, or with average=weights the weights after each worker's own step.
+    """Base class of strategies that average gradients or, with average=weights, the weights after each worker's step.
 
     Weights are averaged in proportion to samples too. The result equals that of averaged gradients only if a step is
     linear in the gradient, as in plain SGD; SGD with momentum and Adam are not.

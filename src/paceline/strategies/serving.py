@@ -92,7 +92,7 @@ class Note:
 
 
 class Server:
-    """Receives gradients, updates parameters and answers, until every worker has sent FINISH."""
+    """A server, which receives gradients, updates parameters and answers until every worker has sent FINISH."""
 
     def __init__(self, server: Worker, share: Share, num_workers: int, *, receives_gradients: bool) -> None:
         self.comm: Comm = server.comm

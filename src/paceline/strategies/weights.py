@@ -26,7 +26,7 @@ SEND_BUFFERS = 2  # steps whose sends may be in progress while the worker contin
 
 @dataclass(kw_only=True)
 class WeightAveraging(BufferEstimate, Strategy):
-    """Average weights after the optimiser's step; a subclass implements `average`.
+    """Base class of strategies that average weights after the optimiser's step; a subclass implements `average`.
 
     Replicas are weighted equally, whatever their number of samples in a step. A worker without samples moves only by
     its momentum and is averaged like the others.

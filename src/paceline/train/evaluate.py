@@ -61,7 +61,7 @@ def evaluate(
 
 
 class TargetAccuracy:
-    """Stops training once an evaluation on rank 0 reaches an accuracy.
+    """A target accuracy, which stops training once an evaluation on rank 0 reaches it.
 
     Rank 0 broadcasts its decision after each evaluation; asynchronous strategies send a stop request instead.
     """

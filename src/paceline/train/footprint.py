@@ -51,7 +51,7 @@ class Peaks:
 
 
 class Allocations(TorchDispatchMode):
-    """Records when operations allocate memory and when it is freed, with a number for each allocation."""
+    """A recorder of the memory that operations allocate and free, with a number for each allocation."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -53,7 +53,7 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
 
 @contextmanager
 def recording(trainer: Trainer, *, folder: str, steps_per_block: int) -> Iterator[None]:
-    """Record the block. All workers enter it together; `folder` is that of rank 0.
+    """Record the training in the block. All workers enter it together; `folder` is that of rank 0.
 
     A worker that cannot see that folder writes to a temporary one, and sends its files to rank 0 when the block ends.
     """

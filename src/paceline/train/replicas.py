@@ -15,7 +15,7 @@ from paceline.errors import RunError
 
 
 def make_equal(model: nn.Module, comm: Comm) -> None:
-    """Broadcast the parameters and buffers of rank 0: a user's factory may differ between workers."""
+    """Broadcast the parameters and buffers of rank 0: a user's factory may build others on each worker."""
     if comm.world_size == 1:
         return
     with comm.uncounted(), torch.no_grad():

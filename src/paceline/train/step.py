@@ -24,7 +24,7 @@ _IGNORED = -100  # the class that F.cross_entropy ignores
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss and, where there is one, an accuracy."""
+    """A loss with an optional accuracy."""
 
     name: str
     mean_loss: Callable[[Any, Any], Tensor]
