@@ -14,7 +14,7 @@ import pytest
 from measured_samples import KINDS, SLOW, Kind, measured, measured_row, measured_study
 from paceline.cli.report import report
 from paceline.errors import UsageError
-from paceline.present import chart_images, collect, markdown, page_of
+from paceline.present import chart_images, collect, page_of
 from paceline.present.chart import Chart, Choice, Values, compact, new_figure
 from paceline.present.chart_images import write_figures
 from paceline.present.charts import registry
@@ -22,8 +22,9 @@ from paceline.present.charts.registry import Rows, make_sections, shown_first
 from paceline.present.charts.shared_figures import MAX_POINTS, thinned
 from paceline.present.charts.timeline import MAX_SPANS, timeline
 from paceline.present.model import Page
-from paceline.present.page_content import material_of
+from paceline.present.pages import combine_sources
 from paceline.present.rows import ShownRow
+from paceline.present.text_renderers import as_markdown
 from paceline.results import Lane, StudyResult, Timeline, TimelineSpan, changed
 from paceline.runs import Stored
 from report_samples import result, study_of, usual_study, write_report, write_run, write_study
@@ -34,7 +35,7 @@ EVERY_CHART += ["accuracy-workers", "target", "trade-off", "links", "bytes-worke
 
 
 def rows_of(study: StudyResult) -> list[ShownRow]:
-    return material_of([Stored(Path("study"), study)]).rows
+    return combine_sources([Stored(Path("study"), study)]).rows
 
 
 ROWS = rows_of(STUDY)
@@ -54,7 +55,7 @@ def html_of(folder: Path, study: StudyResult) -> str:
 
 
 def markdown_of(folder: Path) -> str:
-    return markdown.render(page_of(collect([folder])))
+    return as_markdown(page_of(collect([folder])))
 
 
 class TestCharts:

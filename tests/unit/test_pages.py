@@ -17,15 +17,14 @@ from paceline.present import collect, page_in_memory, page_of
 from paceline.present.chart import shortened, wrapped
 from paceline.present.charts import registry
 from paceline.present.columns import comparison_table, speed_table
+from paceline.present.comparison_page import notices
 from paceline.present.html import render
-from paceline.present.markdown import markdown_table
-from paceline.present.markdown import render as as_markdown
 from paceline.present.model import Finding, Page, Table, Visibility
 from paceline.present.numbers import DASH
-from paceline.present.page_content import PageContent, notices
-from paceline.present.pages import presenters
+from paceline.present.pages import PageContent, presenters
 from paceline.present.rows import MAX_LABEL, ShownRow, named_rows, names_to_explain
 from paceline.present.styles import PALETTE, styles
+from paceline.present.text_renderers import as_markdown, markdown_table
 from paceline.results import Row, Staleness, StudyResult, changed, study_types
 from paceline.runs import Stored
 from paceline.study.run_results import combine
@@ -217,7 +216,7 @@ class TestCollect:
         assert [(row.label, row.repeats) for row in material.rows] == [("ddp", 3), ("ring", 2)]
         assert material.rows[0].versus_fastest is not None
         assert material.rows[0].versus_fastest.verdict == "slower"
-        assert "Combined from 5 folders" in notices(material)[0]
+        assert "Combined from 5 folders" in notices(material)[0].text
 
     def test_runs_side_by_side_are_compared_with_those_that_never_synchronise(self, tmp_path: Path) -> None:
         runs = [
@@ -235,7 +234,7 @@ class TestCollect:
         material = collect([small, large])
         assert [row.label for row in material.rows] == ["ring, batch_size 100", "ring, batch_size 200"]
         assert not any(row.versus_fastest for row in material.rows)
-        assert "The recipes differ in train.batch_size: 100 and 200." in notices(material)
+        assert "The recipes differ in train.batch_size: 100 and 200." in [finding.text for finding in notices(material)]
         assert "of different work" in page_of(material).headline
         write_report([small, large], tmp_path / "report.html")
 
@@ -265,7 +264,8 @@ class TestCollect:
     def test_results_that_were_never_finished_are_left_out(self, tmp_path: Path) -> None:
         done = write_run(tmp_path / "done", result("ring", 0.01))
         lost = write_run(tmp_path / "lost", None, status="interrupted")
-        assert notices(collect([done, lost])) == ["lost is left out: it was interrupted before anything was measured."]
+        (notice,) = notices(collect([done, lost]))
+        assert notice.text == "lost is left out: it was interrupted before anything was measured."
         with pytest.raises(UsageError, match="nothing to report: lost is left out"):
             collect([lost])
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from command import run_command
 from paceline.errors import RunError, UsageError
 from paceline.present import conditions, measurement_findings
+from paceline.present.columns import worker_table
 from paceline.present.terminal import show_tables
-from paceline.present.worker_table import worker_table
 from paceline.recipe import Recipe
 from paceline.results import Overhead, Split, SplitMean, Target, WorkerSplit, changed
 from paceline.runs import Filter, Stored, check_deletable, delete, find, list_runs

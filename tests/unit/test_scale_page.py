@@ -14,7 +14,7 @@ from paceline.present import collect, page_of
 from paceline.present.chart import Chart, compact
 from paceline.present.charts.registry import make_section
 from paceline.present.charts.scale import IDEAL, labels_of
-from paceline.present.markdown import render as as_markdown
+from paceline.present.text_renderers import as_markdown
 from paceline.results import Failure, Row, changed
 from paceline.results.study import ScaleResult
 from report_samples import result, write_report, write_run, write_study

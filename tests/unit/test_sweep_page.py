@@ -11,8 +11,8 @@ import sweep_samples as samples
 from command import run_command
 from paceline.present import collect, page_of
 from paceline.present.html import write_page
-from paceline.present.markdown import render
 from paceline.present.studies.sweep import sweep_findings
+from paceline.present.text_renderers import as_markdown
 from paceline.results import Failure, changed
 from paceline.results.study import SweepResult
 from report_samples import result, study_of, write_study
@@ -124,7 +124,7 @@ def test_the_page_says_what_was_varied_and_what_is_missing(tmp_path: Path) -> No
     assert any("6 of 8 rows" in sentence for sentence in said)
     assert "batch_size 2048 failed: worker 1 died." in said
     assert any(sentence.startswith("batch_size 8192 was refused: needs 9.10 GB") for sentence in said)
-    assert "batch\\_size 32" in render(page_of(material))
+    assert "batch\\_size 32" in as_markdown(page_of(material))
 
 
 def test_other_studies_have_no_such_section(tmp_path: Path) -> None:

@@ -79,12 +79,12 @@ class RunView(Json):
 
 
 def _text(result: results.RunResult | StudyResult, folder: Path) -> str:
-    from paceline.present import notebook, page_in_memory
+    from paceline.present import page_in_memory, text_renderers
 
-    return notebook.text(page_in_memory(result, folder))
+    return text_renderers.as_text(page_in_memory(result, folder))
 
 
 def _html(result: results.RunResult | StudyResult, folder: Path) -> str:
-    from paceline.present import notebook, page_in_memory
+    from paceline.present import page_in_memory, text_renderers
 
-    return notebook.as_html(page_in_memory(result, folder))
+    return text_renderers.as_html(page_in_memory(result, folder))

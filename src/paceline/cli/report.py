@@ -30,9 +30,9 @@ def report(
 ) -> None:
     """Write a self-contained HTML page of runs and studies."""
     from paceline.present import collect, page_of
-    from paceline.present import markdown as as_markdown
     from paceline.present.chart_images import write_figures
     from paceline.present.html import write_page, write_whole
+    from paceline.present.text_renderers import as_markdown
     from paceline.runs import folder_of
 
     page = page_of(collect([folder_of(name, runs) for name in names]))
@@ -42,9 +42,9 @@ def report(
     pictures = write_figures(page, figures) if figures is not None else []
     print(write_page(page, output), file=stream)
     if markdown == "-":
-        print(plain_text(as_markdown.render(page), keep_lines=True), end="")
+        print(plain_text(as_markdown(page), keep_lines=True), end="")
     elif markdown:
-        write_whole(Path(markdown), as_markdown.render(page))
+        write_whole(Path(markdown), as_markdown(page))
         print(markdown)
     if figures is not None:
         print(f"{figures}: {len(pictures)} pictures", file=stream)

@@ -127,7 +127,7 @@ def diff(
     """Compare two runs or studies: times with confidence intervals, accuracy, bytes, recipe and machine."""
     from paceline.cli.options import check_json_target, console_for, parse_percent, write_json
     from paceline.errors import RunError, UsageError
-    from paceline.present.pages import refusing
+    from paceline.present.pages import report_damage
     from paceline.present.studies.diff import diff_page
     from paceline.present.terminal import show as show_page
     from paceline.runs import find
@@ -140,7 +140,7 @@ def diff(
         raise UsageError("--strict needs --fail-if-slower; add it, or leave --strict out")
     place = out or context.obj
     items = {"A": find(a, place), "B": find(b, place)}
-    with refusing(", ".join(item.name for item in items.values())):
+    with report_damage(", ".join(item.name for item in items.values())):
         found = compare_stored(items["A"], items["B"], most_percent=most_percent)
         page = diff_page(found, {side: item.recipe_values for side, item in items.items()})
     console = console_for(json_target)

@@ -1,7 +1,7 @@
 """Presentation of results: columns, findings and charts, declared once per study for all renderers.
 
-`page_of` makes the page of stored results or of results in memory. present/terminal.py, markdown.py, html.py and
-notebook.py render it. These functions are imported on first use, because commands such as `dataflow` show tables
+`page_of` makes the page of stored results or of results in memory. present/terminal.py, html.py and
+text_renderers.py render it. These functions are imported on first use, because commands such as `dataflow` show tables
 without needing torch.
 """
 

@@ -1,8 +1,8 @@
-"""The columns of rows and of workers, each declared once for all renderers."""
+"""Tables of strategies and of workers; each column is declared once for all renderers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.present.model import Column, Table, Visibility
 from paceline.present.numbers import (
@@ -25,24 +25,25 @@ from paceline.present.numbers import (
     whole,
 )
 from paceline.present.rows import ShownRow
-from paceline.results import Row, RunResult, SplitMean
+from paceline.results import Row, RunResult, SplitMean, WorkerResult, WorkerSplit
 
 TERMINAL, MARKDOWN, NOTEBOOK, HTML = Visibility.TERMINAL, Visibility.MARKDOWN, Visibility.NOTEBOOK, Visibility.HTML
+NOWHERE = Visibility(0)
+MS = "Iteration, ms"  # the group of columns
 RowColumn = Column[ShownRow]
 
 STEP_HELP = "mean over workers, first {} dropped"
-OVERLAP_HELP = "communication hidden under compute"
-WAITING_HELP = "share of a step spent waiting for a slower peer"
+ROLE_HELP = "limit: workers that never synchronise; it and one worker do not compete"
 
 
 def comparison_table(
     rows: Sequence[ShownRow], *, title: str = "", places: Visibility = Visibility.ALL
 ) -> Table[ShownRow]:
-    """One row per strategy."""
+    """Return a table of all figures with one row per strategy."""
     return Table(
         id="strategies",
         title=title,
-        columns=comparison_columns(rows),
+        columns=_comparison_columns(rows),
         rows=rows,
         places=places,
         keys=range(len(rows)),
@@ -51,156 +52,25 @@ def comparison_table(
     )
 
 
-def comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
-    has_interval = any(row.iteration_mean_s_interval95 for row in rows)
-    has_split = any(row.split is not None for row in rows)
-    aim = next((row.target.accuracy for row in rows if row.target is not None), None)
-    step_help = STEP_HELP.format(rows[0].warmup_steps)
-    role_help = "limit: workers that never synchronise; it and one worker do not compete"
-    in_terminal = TERMINAL if has_split else Visibility(0)
-    columns: list[RowColumn] = [
-        strategy_column(),
-        workers_column(MARKDOWN | NOTEBOOK | HTML),
-        Column(
-            title="mean",
-            group="Iteration, ms",
-            short="ms/step",
-            text=lambda row: milliseconds(row.iteration_s.mean),
-            help=step_help,
-        ),
-        *_scatter_columns(has_interval=has_interval),
-        Column(title="To fastest", text=_to_fastest, places=MARKDOWN | NOTEBOOK | HTML, help=role_help),
-        Column(
-            title="Speed-up",
-            short="speed-up",
-            text=lambda row: factor(row.speedup),
-            places=TERMINAL | MARKDOWN if any(row.speedup is not None for row in rows) else Visibility(0),
-        ),
-        Column(
-            title="Overlap",
-            short="overlap",
-            text=lambda row: overlap(_mean_split(row)),
-            importance=40,
-            places=in_terminal | MARKDOWN | NOTEBOOK,
-            help=OVERLAP_HELP,
-        ),
-        Column(
-            title="Waiting",
-            short="waiting",
-            text=lambda row: waiting(_mean_split(row)),
-            places=in_terminal | MARKDOWN | NOTEBOOK,
-            help=WAITING_HELP,
-        ),
-        Column(
-            title="Samples/s",
-            short="samples/s",
-            text=lambda row: whole(row.samples_per_s),
-            importance=20,
-            places=TERMINAL | NOTEBOOK,
-        ),
-        _time_column(aim),
-        Column(
-            title="train",
-            group="Loss",
-            short="loss",
-            text=lambda row: number(row.final.train_loss, 3),
-            importance=60,
-            places=TERMINAL | MARKDOWN | HTML,
-        ),
-        Column(
-            title="test",
-            group="Loss",
-            text=lambda row: number(row.final.test_loss, 3),
-            places=NOTEBOOK | HTML,
-        ),
-        Column(title="train", group="Accuracy", text=lambda row: percent(row.final.train_accuracy), places=HTML),
-        Column(
-            title="test",
-            group="Accuracy",
-            short="test",
-            text=lambda row: percent(row.final.test_accuracy),
-            help="accuracy",
-        ),
-        Column(
-            title="Replica drift",
-            short="drift",
-            text=lambda row: drift(row.replica_drift),
-            importance=30,
-            places=TERMINAL | NOTEBOOK | HTML,
-            help="distance of replicas from their mean",
-        ),
-        Column(title="Sent, MB", short="MB sent", text=most_sent, help="by the worker that sent most"),
-        Column(title="Guarantee", text=_guarantee, is_number=False, places=MARKDOWN | NOTEBOOK | HTML),
-        Column(title="all", group="Epoch, s", text=lambda row: seconds(row.epoch_s), places=HTML),
-        Column(title="without data", group="Epoch, s", text=lambda row: seconds(row.epoch_without_data_s), places=HTML),
-    ]
-    if len({row.comm for row in rows}) > 1:
-        columns.append(Column(title="Comm", text=lambda row: row.comm, is_number=False, places=HTML | MARKDOWN))
-    return columns
-
-
-def strategy_column() -> RowColumn:
-    return Column(title="Strategy", short="strategy", text=lambda row: row.label, is_number=False)
-
-
-def workers_column(places: Visibility) -> RowColumn:
-    return Column(title="Workers", short="workers", text=_processes, places=places)
-
-
-def _scatter_columns(*, has_interval: bool) -> list[RowColumn]:
-    """The interval, or the 95th percentile where one repeat gives none."""
-    in_terminal, otherwise = (TERMINAL, Visibility(0)) if has_interval else (Visibility(0), TERMINAL)
-    return [
-        Column(
-            title="95 %",
-            text=lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
-            importance=50,
-            places=in_terminal,
-        ),
-        Column(
-            title="95 % interval",
-            group="Iteration, ms",
-            text=lambda row: time_interval(row.iteration_mean_s_interval95),
-            places=MARKDOWN,
-        ),
-        Column(title="p95", text=lambda row: milliseconds(row.iteration_s.p95), importance=50, places=otherwise),
-    ]
-
-
-def _time_column(aim: float | None) -> RowColumn:
-    """Seconds of training, or until the target accuracy where one was set."""
-    if aim is None:
-        return Column(
-            title="Train, s",
-            short="train s",
-            text=lambda row: seconds(row.train_s),
-            importance=10,
-            places=TERMINAL | HTML,
-        )
-    return Column(title=f"Train to {percent(aim)}, s", short=f"s to {aim:.4g}", text=_time_to_target)
-
-
-def _time_to_target(row: ShownRow) -> str:
-    if row.target is None:
-        return DASH
-    return seconds(row.target.train_s) if row.target.reached else "never"
-
-
 def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
-    """Times, verdicts, speed-ups and throughput, for the HTML page."""
+    """Return a table of times, verdicts, speed-ups and throughput for the HTML page."""
     columns: list[RowColumn] = [
-        strategy_column(),
-        workers_column(HTML),
-        *(_iteration(name) for name in ("mean", "95 % interval", "p50", "p90", "p95")),
-        Column(title="Times the fastest", text=_ratio),
-        Column(title="Verdict", text=_verdict, is_number=False),
+        _strategy_column(),
+        _workers_column(HTML),
+        Column("mean", lambda row: milliseconds(row.iteration_s.mean), group=MS),
+        Column("95 % interval", lambda row: time_interval(row.iteration_mean_s_interval95), group=MS),
+        Column("p50", lambda row: milliseconds(row.iteration_s.p50), group=MS),
+        Column("p90", lambda row: milliseconds(row.iteration_s.p90), group=MS),
+        Column("p95", lambda row: milliseconds(row.iteration_s.p95), group=MS),
+        Column("Times the fastest", _ratio),
+        Column("Verdict", _verdict, is_number=False),
         Column(
-            title="Speed-up over one worker",
-            text=lambda row: bounded(row.speedup, row.speedup_interval95),
+            "Speed-up over one worker",
+            lambda row: bounded(row.speedup, row.speedup_interval95),
             help="with the same global batch",
         ),
-        Column(title="Efficiency", text=lambda row: share(row.efficiency), help="speed-up over the number of workers"),
-        Column(title="Samples/s", text=lambda row: whole(row.samples_per_s)),
+        Column("Efficiency", lambda row: share(row.efficiency), help="speed-up over the number of workers"),
+        Column("Samples/s", lambda row: whole(row.samples_per_s)),
     ]
     return Table(
         id="speed-table",
@@ -214,28 +84,176 @@ def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
     )
 
 
-def _iteration(name: str) -> RowColumn:
-    texts: dict[str, Callable[[ShownRow], str]] = {
-        "mean": lambda row: milliseconds(row.iteration_s.mean),
-        "95 % interval": lambda row: time_interval(row.iteration_mean_s_interval95),
-        "p50": lambda row: milliseconds(row.iteration_s.p50),
-        "p90": lambda row: milliseconds(row.iteration_s.p90),
-        "p95": lambda row: milliseconds(row.iteration_s.p95),
-    }
-    return Column(title=name, group="Iteration, ms", text=texts[name])
+def worker_table(row: RunResult, *, title: str = "", places: Visibility = Visibility.ALL) -> Table[WorkerResult]:
+    """Return a table with one row per worker."""
+    splits = {one.rank: one for one in (row.split.per_worker if row.split is not None else [])}
+    equal = ""
+    if row.workers > 1:
+        equal = ", parameters equal on all" if row.replicas_equal else ", parameters differ"
+    return Table(
+        id="workers",
+        title=title,
+        columns=_worker_columns(splits),
+        rows=row.per_worker,
+        places=places,
+        summary=f"{counted(row.workers, 'worker')}{equal}",
+    )
 
 
-def overlap(split: SplitMean | None) -> str:
-    """The share of its communication that a worker hides."""
+def _comparison_columns(rows: Sequence[ShownRow]) -> list[RowColumn]:
+    target = next((row.target.accuracy for row in rows if row.target is not None), None)
+    split_places = (TERMINAL if any(row.split is not None for row in rows) else NOWHERE) | MARKDOWN | NOTEBOOK
+    columns: list[RowColumn] = [
+        _strategy_column(),
+        _workers_column(MARKDOWN | NOTEBOOK | HTML),
+        Column(
+            "mean",
+            lambda row: milliseconds(row.iteration_s.mean),
+            group=MS,
+            short="ms/step",
+            help=STEP_HELP.format(rows[0].warmup_steps),
+        ),
+        *_spread_columns(has_interval=any(row.iteration_mean_s_interval95 for row in rows)),
+        Column("To fastest", _to_fastest, places=MARKDOWN | NOTEBOOK | HTML, help=ROLE_HELP),
+        Column(
+            "Speed-up",
+            lambda row: factor(row.speedup),
+            short="speed-up",
+            places=TERMINAL | MARKDOWN if any(row.speedup is not None for row in rows) else NOWHERE,
+        ),
+        Column(
+            "Overlap",
+            lambda row: _overlap(_mean_split(row)),
+            short="overlap",
+            importance=40,
+            places=split_places,
+            help="communication hidden under compute",
+        ),
+        Column(
+            "Waiting",
+            lambda row: _waiting(_mean_split(row)),
+            short="waiting",
+            places=split_places,
+            help="share of a step spent waiting for a slower peer",
+        ),
+        Column(
+            "Samples/s",
+            lambda row: whole(row.samples_per_s),
+            short="samples/s",
+            importance=20,
+            places=TERMINAL | NOTEBOOK,
+        ),
+        _time_column(target),
+        Column(
+            "train",
+            lambda row: number(row.final.train_loss, 3),
+            group="Loss",
+            short="loss",
+            importance=60,
+            places=TERMINAL | MARKDOWN | HTML,
+        ),
+        Column("test", lambda row: number(row.final.test_loss, 3), group="Loss", places=NOTEBOOK | HTML),
+        Column("train", lambda row: percent(row.final.train_accuracy), group="Accuracy", places=HTML),
+        Column("test", lambda row: percent(row.final.test_accuracy), group="Accuracy", short="test", help="accuracy"),
+        Column(
+            "Replica drift",
+            lambda row: drift(row.replica_drift),
+            short="drift",
+            importance=30,
+            places=TERMINAL | NOTEBOOK | HTML,
+            help="distance of replicas from their mean",
+        ),
+        Column("Sent, MB", _most_sent, short="MB sent", help="by the worker that sent most"),
+        Column("Guarantee", _guarantee, is_number=False, places=MARKDOWN | NOTEBOOK | HTML),
+        Column("all", lambda row: seconds(row.epoch_s), group="Epoch, s", places=HTML),
+        Column("without data", lambda row: seconds(row.epoch_without_data_s), group="Epoch, s", places=HTML),
+    ]
+    if len({row.comm for row in rows}) > 1:
+        columns.append(Column("Comm", lambda row: row.comm, is_number=False, places=HTML | MARKDOWN))
+    return columns
+
+
+def _strategy_column() -> RowColumn:
+    return Column("Strategy", lambda row: row.label, short="strategy", is_number=False)
+
+
+def _workers_column(places: Visibility) -> RowColumn:
+    return Column("Workers", _processes, short="workers", places=places)
+
+
+def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
+    """Return the columns of the interval, and of the 95th percentile where one repeat gives no interval."""
+    return [
+        Column(
+            "95 %",
+            lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
+            importance=50,
+            places=TERMINAL if has_interval else NOWHERE,
+        ),
+        Column("95 % interval", lambda row: time_interval(row.iteration_mean_s_interval95), group=MS, places=MARKDOWN),
+        Column(
+            "p95",
+            lambda row: milliseconds(row.iteration_s.p95),
+            importance=50,
+            places=NOWHERE if has_interval else TERMINAL,
+        ),
+    ]
+
+
+def _time_column(target: float | None) -> RowColumn:
+    """Return the column of the training time, until the target accuracy if one was set."""
+    if target is not None:
+        return Column(f"Train to {percent(target)}, s", _time_to_target, short=f"s to {target:.4g}")
+    return Column("Train, s", lambda row: seconds(row.train_s), short="train s", importance=10, places=TERMINAL | HTML)
+
+
+def _worker_columns(splits: Mapping[int, WorkerSplit]) -> list[Column[WorkerResult]]:
+    details = TERMINAL | HTML
+    split_places = (details if splits else NOWHERE) | NOTEBOOK
+    return [
+        Column("Rank", lambda w: str(w.rank), short="worker"),
+        Column("mean", lambda w: milliseconds(w.iteration_s), group=MS, short="ms/step"),
+        Column("p50", lambda w: milliseconds(w.iteration_p50_s), group=MS, short="p50", importance=30, places=details),
+        Column("p90", lambda w: milliseconds(w.iteration_p90_s), group=MS, short="p90", importance=10, places=details),
+        Column("p95", lambda w: milliseconds(w.iteration_p95_s), group=MS, short="p95", places=details),
+        Column("Overlap", lambda w: _overlap(splits.get(w.rank)), short="overlap", importance=60, places=split_places),
+        Column("Waiting", lambda w: _waiting(splits.get(w.rank)), short="waiting", places=split_places),
+        Column(
+            "train", lambda w: number(w.train_loss), group="Loss", short="train loss", importance=50, places=details
+        ),
+        Column("train", lambda w: percent(w.train_accuracy), group="Accuracy", short="train", places=details),
+        Column("test", lambda w: number(w.test_loss), group="Loss", short="test loss", importance=40),
+        Column("test", lambda w: percent(w.test_accuracy), group="Accuracy", short="test"),
+        Column("Sent, MB", lambda w: megabytes(w.sent_bytes), short="MB sent"),
+        Column("Received, MB", lambda w: megabytes(w.received_bytes), places=HTML),
+        Column(
+            "Parameters",
+            lambda w: w.parameter_digest[:8] or DASH,
+            short="parameters",
+            is_number=False,
+            importance=20,
+            places=details,
+        ),
+    ]
+
+
+def _time_to_target(row: ShownRow) -> str:
+    if row.target is None:
+        return DASH
+    return seconds(row.target.train_s) if row.target.reached else "never"
+
+
+def _overlap(split: SplitMean | None) -> str:
+    """Return the share of its communication that a worker hides."""
     return DASH if split is None else share(split.overlap_fraction)
 
 
-def waiting(split: SplitMean | None) -> str:
-    """The share of a step that a worker waits for others."""
+def _waiting(split: SplitMean | None) -> str:
+    """Return the share of a step that a worker waits for others."""
     return DASH if split is None or not split.step_s else share(split.waiting_s / split.step_s)
 
 
-def most_sent(row: RunResult) -> str:
+def _most_sent(row: RunResult) -> str:
     return megabytes(max((worker.sent_bytes for worker in row.per_worker), default=None))
 
 
@@ -257,7 +275,7 @@ def _to_fastest(row: ShownRow) -> str:
 
 
 def _verdict(row: ShownRow) -> str:
-    """The verdict against the fastest; baselines return their role."""
+    """Return the verdict against the fastest strategy, or the role of a baseline."""
     return row.role or (row.versus_fastest.verdict if row.versus_fastest else None) or DASH
 
 
@@ -266,11 +284,14 @@ def _ratio(row: ShownRow) -> str:
 
 
 def _guarantee(row: Row) -> str:
-    late, words = row.staleness_updates, row.guarantee.lower()
-    return f"{words} (mean {significant(late.mean)}, max {late.max} updates)" if late is not None else words
+    staleness, guarantee = row.staleness_updates, row.guarantee.lower()
+    if staleness is None:
+        return guarantee
+    return f"{guarantee} (mean {significant(staleness.mean)}, max {staleness.max} updates)"
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
+    """Return the index of the fastest row, to highlight it."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from paceline.present import comparison_findings, conditions, measurement_findings
-from paceline.present.columns import comparison_table, speed_table
+from paceline.present.columns import comparison_table, speed_table, worker_table
 from paceline.present.model import Facts, Finding, KeyEntry, Page, PageSection, Table, Tile, Visibility
-from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, percent, share, times
-from paceline.present.page_content import PageContent, asked_repeats, notices
+from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, listed, percent, share, times
+from paceline.present.pages import PageContent, ending, requested_repeats
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles_of
-from paceline.present.worker_table import worker_table
 from paceline.recipe import Recipe
-from paceline.results import StudyResult
+from paceline.results import Row, StudyResult
 from paceline.results.value import Json
 from paceline.runs import Stored
 
@@ -41,11 +40,11 @@ def comparison_page(
     rows = material.rows
     begin = [comparison_findings.headline(rows)] if first is None else list(first)
     # A sweep has its own sentence about repeats.
-    repeats = 0 if is_sweep else max((asked_repeats(source) for source in material.sources), default=1)
+    repeats = 0 if is_sweep else max((requested_repeats(source) for source in material.sources), default=1)
     findings = [*begin, *row_findings(rows, material.recipe, repeats), *also, *cautions(material)]
     return Page(
         **frame(material),
-        findings=[*notes(material), *findings],
+        findings=[*notices(material), *findings],
         tiles=tiles(rows),
         tables=[comparison_table(rows)] if tables is None else tables,
         tables_title=tables_title,
@@ -89,9 +88,36 @@ def intro(source: Stored) -> list[str]:
     return [*words, *([source.error] if source.error else [])]
 
 
-def notes(material: PageContent) -> list[Finding]:
-    """Notices that come before any figure."""
-    return [Finding(text, "Notice", "caution") for text in notices(material)]
+def notices(material: PageContent) -> list[Finding]:
+    """Return the notices that come before all figures."""
+    sources = material.sources
+    texts = [
+        *material.left_out,
+        *(_unfinished(source, is_alone=len(sources) == 1) for source in sources if source.status != "done"),
+    ]
+    if len(sources) > 1:
+        texts.append(
+            f"Combined from {len(sources)} folders that were not measured interleaved: load on the machine may have "
+            "slowed some of them and not others."
+        )
+    texts += [f"The recipes differ in {key}: {listed(values)}." for key, values in material.differing.items()]
+    machines = {str(source.environment.processor) for source in sources}
+    if len(machines) > 1:
+        texts.append(f"They were measured on different machines: {listed(sorted(machines))}.")
+    return [Finding(text, "Notice", "caution") for text in texts]
+
+
+def _unfinished(source: Stored, *, is_alone: bool) -> str:
+    """Return the notice about a run or study that ended early, with the part that was measured."""
+    subject = f"This {source.kind}" if is_alone else source.name
+    num_rows = getattr(source.content, "num_points", None)
+    if num_rows is None:
+        strategies = source.recipe_values.get("strategies")
+        num_rows = max(len(strategies) if isinstance(strategies, list) else 0, len(source.results))
+    repeats = [row.repeats for row in source.results if isinstance(row, Row)]
+    done = f", {min(repeats)} of {counted(requested_repeats(source), 'repeat')}" if repeats else ""
+    measured = f"{len(source.results)} of {counted(num_rows, 'row')}{done}"
+    return f"{subject} {ending(source)}. Measured until then: {measured}."
 
 
 def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:

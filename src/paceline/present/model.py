@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -13,7 +13,7 @@ from paceline.results import Row
 
 if TYPE_CHECKING:
     from paceline.present.chart import Chart
-    from paceline.present.page_content import PageContent
+    from paceline.present.pages import PageContent
     from paceline.runs import Stored
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Visibility(Flag):
     ALL = TERMINAL | MARKDOWN | NOTEBOOK | HTML
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column(Generic[T]):
     """A column of a table. The first column of a table names the row.
 
@@ -42,6 +42,7 @@ class Column(Generic[T]):
 
     title: str
     text: Callable[[T], str]
+    _: KW_ONLY
     short: str = ""  # the heading in a terminal and a notebook; the title where empty
     group: str = ""  # a heading over several columns of an HTML table
     is_number: bool = True

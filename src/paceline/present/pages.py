@@ -1,41 +1,88 @@
-"""The page of stored results or of results in memory, made by the presenter of the study (present/studies/)."""
+"""Pages of runs and studies: read and combine the results, and have the presenter of the study make the page."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
 from paceline.plugins import Registry
-from paceline.present import page_content as materials
 from paceline.present.model import Page, PageSection, Presenter
-from paceline.present.page_content import PageContent, material_of
-from paceline.results import SCHEMA, RunRecord, RunResult, StudyResult
-from paceline.runs import Stored
+from paceline.present.rows import ShownRow, named_rows
+from paceline.recipe import Recipe, recipe_keys
+from paceline.results import SCHEMA, Environment, Row, RunRecord, RunResult, StudyResult, changed
+from paceline.runs import Stored, list_runs, read
+from paceline.study.run_results import combine, compare_rows
+from paceline.worker_files import worker_files, worker_lines
 
-__all__ = ["collect", "page_in_memory", "page_of", "refusing"]
+# Keys in which the recipes of one comparison may differ.
+MAY_DIFFER = {"name", "description", "strategy", "strategies", "codec", "workers", "timeout_s", "data.dir"}
+MAY_DIFFER |= {"data.download", "train.log_every", "train.worker_batch_size"}
+MAY_DIFFER |= {"measure.profile", "measure.sample_hz"}
+# Keys that change the work of an iteration, so that times are not comparable.
+WORKLOAD_KEYS = ("model.name", "data.name", "data.image_size", "train.batch_size")
+
+presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", Presenter)
+
+
+@dataclass(frozen=True)
+class PageContent:
+    """Sources of one page, their rows under unique names, and the differences between the sources."""
+
+    sources: list[Stored]
+    rows: list[ShownRow]
+    differing: dict[str, list[str]] = field(default_factory=dict)  # recipe key: its values
+    left_out: list[str] = field(default_factory=list)  # sentences
+
+    @property
+    def study(self) -> str:
+        """Name of the presenter of the page."""
+        return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        return [source.recipe for source in self.sources if source.recipe is not None]
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recipe of the first source; `differing` lists where the others differ."""
+        return self.sources[0].recipe
+
+    @property
+    def environment(self) -> Environment:
+        return self.sources[0].environment
 
 
 def collect(paths: Sequence[Path]) -> PageContent:
-    """Read runs and studies from folders. A damaged one is an error if it is the only one, and left out otherwise."""
-    with refusing(", ".join(path.name for path in paths)):
-        found = materials.collect(paths)
-    if len(found.sources) == 1:
-        return found
-    sources, left_out = [], list(found.left_out)
-    for source in found.sources:
-        try:
-            page_of(source)
-            sources.append(source)
-        except UsageError as error:
-            left_out.append(f"{source.name} is left out: {error}.")
-    if len(sources) == len(found.sources):
-        return found
-    if not sources:
-        raise UsageError(f"there is nothing to report: {' '.join(left_out)}")
-    return material_of(sources, left_out)
+    """Read runs and studies. Each path is the folder of a run, of a study, or of several of them.
+
+    Results that cannot be shown are left out with a notice; if nothing else is left, they are an error.
+    """
+    with report_damage(", ".join(path.name for path in paths)):
+        found = [stored for path in paths for stored in _stored(path, is_alone=len(paths) == 1)]
+        reasons = [_reason_to_leave_out(stored, is_alone=len(found) == 1) for stored in found]
+        if reasons.count("") > 1:
+            reasons = [reason or _damage(stored) for stored, reason in zip(found, reasons, strict=True)]
+        sources = [stored for stored, reason in zip(found, reasons, strict=True) if not reason]
+        left_out = [
+            f"{stored.name} is left out: {reason.rstrip('.')}."
+            for stored, reason in zip(found, reasons, strict=True)
+            if reason
+        ]
+        if not sources:
+            why = f": {' '.join(left_out)}" if left_out else "; name the folder of a run or of a study"
+            raise UsageError(f"there is nothing to report{why}")
+        return combine_sources(sources, left_out)
+
+
+def combine_sources(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> PageContent:
+    """Combine sources; runs of the same strategy count as its repeats."""
+    recipes = [source.recipe for source in sources if source.recipe is not None]
+    differing = _differing(recipes) if len(sources) > 1 else {}
+    return PageContent(list(sources), _side_by_side(sources, differing), differing, list(left_out))
 
 
 def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
@@ -46,28 +93,36 @@ def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
     """
     sources = what.sources if isinstance(what, PageContent) else [what] if isinstance(what, Stored) else list(what)
     name = ", ".join(source.name for source in sources)
-    with refusing(name):
-        page = _page(what if isinstance(what, PageContent) else material_of(sources))
+    with report_damage(name):
+        page = _page(what if isinstance(what, PageContent) else combine_sources(sources))
 
     def make_sections() -> Sequence[PageSection]:
-        with refusing(name):
+        with report_damage(name):
             return page.make_sections()
 
     return dataclasses.replace(page, make_sections=make_sections)
 
 
 def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
-    """The page of a result that was just measured and stored in a folder."""
-    content = result if isinstance(result, StudyResult) else _record(result, folder)
-    return _page(material_of([Stored(folder, content)]))
+    """Return the page of a result that was just measured and stored in a folder."""
+    if isinstance(result, StudyResult):
+        return _page(combine_sources([Stored(folder, result)]))
+    record = RunRecord(
+        schema=SCHEMA, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
+    )
+    return _page(combine_sources([Stored(folder, record)]))
 
 
 def _page(material: PageContent) -> Page:
-    return _presenter(material).page(material)
+    """Make the page with the presenter of the study; results of a study without one are shown as a comparison."""
+    presenter = presenters.classes.get(material.study, presenters.classes["compare"])
+    if not material.rows and not presenter.shows_empty:
+        presenter = presenters.classes["unfinished"]
+    return presenter().page(material)
 
 
 @contextmanager
-def refusing(name: str) -> Iterator[None]:
+def report_damage(name: str) -> Iterator[None]:
     """Turn errors from stored values that contradict each other into one sentence with the name of the folder."""
     try:
         yield
@@ -77,18 +132,147 @@ def refusing(name: str) -> Iterator[None]:
         raise UsageError(f"{name!r} is damaged: its values contradict each other ({error})") from error
 
 
-def _record(result: RunResult, folder: Path) -> RunRecord:
-    return RunRecord(
-        schema=SCHEMA, kind="run", name=folder.name, started="", status="done", label=result.label, result=result
-    )
+def _damage(source: Stored) -> str:
+    """Return the reason why the page of a source cannot be made; empty if it can."""
+    try:
+        page_of(source)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
-def _presenter(material: PageContent) -> Presenter:
-    """The presenter of the study; results of a study without one are shown as a comparison."""
-    found = presenters.classes.get(material.study, presenters.classes["compare"])
-    if not material.rows and not found.shows_empty:
-        found = presenters.classes["unfinished"]
-    return found()
+def rows_of(source: Stored) -> list[Row]:
+    """Return the rows of a study, or a run as a row; empty without a result."""
+    return [result if isinstance(result, Row) else combine([result]) for result in source.results]
 
 
-presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", Presenter)
+def requested_repeats(source: Stored) -> int:
+    return (source.content.repeats or 1) if isinstance(source.content, StudyResult) else 1
+
+
+def ending(source: Stored) -> str:
+    """Return how a run or study ended that is not complete: "was interrupted" or "failed: reason"."""
+    lines = source.error.splitlines()
+    reason = f": {lines[0].rstrip('.')}" if lines else ""
+    return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
+
+
+def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
+    """Read a run, a study, or a folder of them; an unreadable one among several contains its error."""
+    try:
+        return [read(path)]
+    except UsageError as error:
+        found = list_runs(path)
+        if not found and is_alone:
+            raise
+        return found or [Stored(path, None, str(error))]
+
+
+def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
+    """Return the reason to leave a result out; empty if it can be shown."""
+    if stored.content is None:
+        return stored.reason
+    if stored.study == "quantize":
+        return "" if is_alone else "a quantization has its own page and no steps to compare"
+    if not stored.results:
+        return f"it {ending(stored)} {_progress(stored)}"
+    if stored.recipe is None:
+        try:
+            Recipe.from_dict(stored.recipe_values)
+            return f"{stored.name!r} has no recipe that can be read"
+        except UsageError as error:
+            if is_alone:
+                raise
+            return str(error)
+    return ""
+
+
+def _progress(source: Stored) -> str:
+    """Describe how far a run or study without a result got; a run's last steps are in its worker files."""
+    if source.kind == "study":
+        return "before any of its runs was done"
+    try:
+        steps = [_last_step(file) for file in worker_files(source.folder).values()]
+    except UsageError as error:
+        return f"before it had a result ({error})"
+    last = [step for step in steps if step >= 0]
+    if not last:
+        return "before anything was measured"
+    reached = f"step {last[0]}" if len(set(last)) == 1 else f"steps {min(last)} to {max(last)}"
+    return f"before it had a result; its workers finished {reached}, which `paceline trace` shows"
+
+
+def _last_step(file: Path) -> int:
+    return max((line["step"] for line in worker_lines(file) if line["kind"] == "step"), default=-1)
+
+
+def _recipe_value_text(recipe: Recipe, key: str) -> str:
+    """Return a value of a recipe as a user writes it."""
+    if key == "train.batch_size":
+        return str(recipe.batch_size)
+    section, dot, name = key.partition(".")
+    value = getattr(getattr(recipe, section), name) if dot else getattr(recipe, section)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple | list):
+        return " plus ".join(str(item) for item in value) if value else "none"
+    return "unset" if value is None else str(value)
+
+
+def _short_key(key: str) -> str:
+    """Return a key of a recipe without its section; `model.name` is `model`."""
+    section, _, name = key.rpartition(".")
+    return section if name == "name" and section else name
+
+
+def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
+    """Return the keys in which recipes differ though a comparison needs them equal, each with its values."""
+    found = {}
+    for key, _ in recipe_keys():
+        if key not in MAY_DIFFER:
+            values = list(dict.fromkeys(_recipe_value_text(recipe, key) for recipe in recipes))
+            if len(values) > 1:
+                found[key] = values
+    return found
+
+
+def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]]) -> list[ShownRow]:
+    """Return the rows of all sources under unique names, compared with each other where their work is the same."""
+    if len(sources) == 1:
+        return named_rows([(row, _point_notes(row)) for row in rows_of(sources[0])])
+    groups: dict[tuple[str, ...], list[tuple[Row, Stored]]] = {}
+    for place, source in enumerate(sources):
+        for row in rows_of(source):
+            same = [_recipe_value_text(source.recipe, key) for key in differing] if source.recipe is not None else []
+            alone = "" if source.kind == "run" else str(place)  # a study already combined its repeats
+            key = (row.label, str(row.workers), alone, str(row.point), *same)
+            groups.setdefault(key, []).append((row, source))
+    rows = []
+    for group in groups.values():
+        first, source = group[0]
+        row = combine([one for one, _ in group]) if len(group) > 1 else first
+        notes = {}
+        if source.recipe is not None:
+            notes = {_short_key(key): _recipe_value_text(source.recipe, key) for key in differing}
+        row = changed(row, versus_fastest=None, speedup=None, speedup_interval95=None, efficiency=None)
+        rows.append((row, {**notes, **_point_notes(row), "from": source.name}))
+    named = named_rows(rows)
+    if any(key in differing for key in WORKLOAD_KEYS) or any(row.point for row in named):
+        return named
+    return _compared(named)
+
+
+def _point_notes(row: Row) -> dict[str, str]:
+    """Return the keys of a point as notes, except the number of workers, which names include anyway."""
+    return {_short_key(key): str(value) for key, value in (row.point or {}).items() if key != "workers"}
+
+
+def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
+    """Compare rows by the repeats that all of them have, because repeats are compared in pairs."""
+    common = min(len(row.iteration_mean_s_repeats) for row in rows)
+    shortened = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
+    fields = ("versus_fastest", "versus_none", "speedup", "efficiency")
+    return [
+        changed(row, **{name: getattr(found, name) for name in fields})
+        for row, found in zip(rows, compare_rows(shortened), strict=True)
+    ]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from paceline.present.comparison_page import comparison_page
 from paceline.present.model import Page, Presenter
-from paceline.present.page_content import PageContent, asked_repeats
+from paceline.present.pages import PageContent, requested_repeats
 from paceline.present.studies.sweep import is_sweep, sweep_page
 
 
@@ -24,5 +24,5 @@ class SeveralPresenter(Presenter):
 
     def page(self, material: PageContent) -> Page:
         if is_sweep(material.rows):
-            return sweep_page(material, repeats=min(map(asked_repeats, material.sources)))
+            return sweep_page(material, repeats=min(map(requested_repeats, material.sources)))
         return comparison_page(material)

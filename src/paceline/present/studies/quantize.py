@@ -8,7 +8,7 @@ from typing import ClassVar
 from paceline.present import conditions
 from paceline.present.charts.quantize import change_points, latency_tables
 from paceline.present.charts.registry import make_section
-from paceline.present.comparison_page import frame, notes, study_of
+from paceline.present.comparison_page import frame, notices, study_of
 from paceline.present.model import (
     Column,
     Facts,
@@ -22,7 +22,7 @@ from paceline.present.model import (
     Visibility,
 )
 from paceline.present.numbers import DASH, TIMES, accuracy, amount, listed, number, significant
-from paceline.present.page_content import PageContent
+from paceline.present.pages import PageContent
 from paceline.recipe import Recipe
 from paceline.results.quantize import FLOAT, INTEGER, TUNED, Quantization, Stage
 from paceline.runs import Stored
@@ -48,7 +48,7 @@ class QuantizePresenter(Presenter):
         }
         return Page(
             **given,
-            findings=[*notes(material), *findings(study)],
+            findings=[*notices(material), *findings(study)],
             tiles=tiles(study),
             tables=[stage_table(study.stages)],
             tables_title="Stages",

@@ -11,7 +11,7 @@ from paceline.present.columns import comparison_table
 from paceline.present.comparison_page import comparison_page, study_of
 from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
 from paceline.present.numbers import DASH, megabytes, share
-from paceline.present.page_content import PageContent
+from paceline.present.pages import PageContent
 from paceline.results.study import OurRow, Proof, PublishedRow, PublishedTable, Reproduction, WorkerLoad
 
 # Headings for a terminal, with their units.

@@ -6,12 +6,11 @@ import dataclasses
 from typing import Any, ClassVar
 
 from paceline.present import comparison_findings
-from paceline.present.columns import comparison_table
+from paceline.present.columns import comparison_table, worker_table
 from paceline.present.comparison_page import comparison_page
 from paceline.present.model import Fact, Facts, Page, Presenter, Table, Visibility
 from paceline.present.numbers import milliseconds, number, percent, seconds, share, significant, whole
-from paceline.present.page_content import PageContent
-from paceline.present.worker_table import worker_table
+from paceline.present.pages import PageContent
 from paceline.results import RunResult
 
 MOST_STALENESS = 8  # values of the staleness that are listed

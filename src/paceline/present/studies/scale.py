@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from paceline.present import conditions
 from paceline.present.charts.scale import scaling_of
-from paceline.present.comparison_page import condition_facts, frame, notes, study_of
+from paceline.present.comparison_page import condition_facts, frame, notices, study_of
 from paceline.present.model import Column, Facts, KeyEntry, Page, PageSection, Presenter, Table, Tile, Visibility
 from paceline.present.numbers import (
     DASH,
@@ -26,7 +26,7 @@ from paceline.present.numbers import (
     times,
     whole,
 )
-from paceline.present.page_content import PageContent
+from paceline.present.pages import PageContent
 from paceline.present.scaling_findings import TITLES, batch_words, findings
 from paceline.results import Row
 from paceline.results.study import ScaleResult
@@ -44,7 +44,7 @@ class ScalePresenter(Presenter):
         labels, looks = _key(rows)
         return Page(
             **{**frame(material), "kind": "Paceline scaling study"},
-            findings=[*notes(material), *findings(study, material)],
+            findings=[*notices(material), *findings(study, material)],
             tiles=tiles(rows),
             tables=[_table(study, mode, labels) for mode in modes_of(rows)],
             tables_title="All points",

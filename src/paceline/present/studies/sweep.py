@@ -21,7 +21,7 @@ from paceline.present.numbers import (
     times,
     whole,
 )
-from paceline.present.page_content import PageContent
+from paceline.present.pages import PageContent
 from paceline.present.rows import ShownRow
 from paceline.results import Failure, Row
 from paceline.results.study import SweepResult

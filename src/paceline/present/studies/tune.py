@@ -20,7 +20,7 @@ from paceline.present.numbers import (
     times,
     times_interval,
 )
-from paceline.present.page_content import PageContent
+from paceline.present.pages import PageContent
 from paceline.results.study import Best, Candidate, RungResult, TuneResult
 from paceline.study.advice import command_in
 

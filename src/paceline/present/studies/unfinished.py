@@ -12,7 +12,7 @@ from paceline.present import conditions
 from paceline.present.comparison_page import frame
 from paceline.present.model import Column, Finding, Page, Presenter, Table
 from paceline.present.numbers import milliseconds, number
-from paceline.present.page_content import PageContent
+from paceline.present.pages import PageContent
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
