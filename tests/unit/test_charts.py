@@ -101,7 +101,7 @@ class TestCharts:
         lanes = [changed(lane, spans=[*lane.spans, *tiny]), *row.timeline.lanes[1:]]
         (chart,) = timeline(Rows([changed(row, timeline=changed(row.timeline, lanes=lanes))], 0))
         assert sum(len(trace["x"]) for trace in chart.views[0].traces) < MAX_SPANS
-        assert "together" in json.dumps(chart.views[0].traces)
+        assert " spans)" in json.dumps(chart.views[0].traces)
 
     def test_lines_are_thinned(self) -> None:
         assert thinned(range(5)) == [0, 1, 2, 3, 4]
@@ -151,11 +151,11 @@ class TestPage:
     def test_what_is_missing_is_said_where_one_looks(self, tmp_path: Path) -> None:
         text = html_of(tmp_path, usual_study())
         for sentence in (
-            "No split of a step and no timeline: these runs hold no spans",
+            "No split of a step and no timeline: spans were not recorded in these runs",
             "No bytes per link",
-            "These runs have no network bytes counted by the kernel",
+            "byte counts were not recorded in these runs",
             "No resources over time",
-            "nothing is shown over bytes",
+            "no chart has bytes on its horizontal axis",
         ):
             assert sentence in text
         assert 'id="split"' not in text
@@ -246,7 +246,7 @@ class TestFigures:
     def test_names_of_files_are_safe_and_differ(self) -> None:
         rows = [measured("ring", KINDS["ring"], label=label) for label in ("../a:b", "..\\a b", "con")]
         charts = charts_of(rows_of(study_of([[row] for row in rows])))
-        names = [name for name, *_ in chart_images._named(charts)]
+        names = [name for name, *_ in chart_images._with_file_names(charts)]
         assert len(names) == len(set(names))
         assert all(re.fullmatch(r"[a-z0-9.=-]+", name) and ".." not in name for name in names)
         assert {"timeline-a-b", "timeline-a-b-2", "timeline-con"} <= set(names)

@@ -165,7 +165,7 @@ class TestHtml:
         text = _page(tmp_path, study_of(rows))
         assert 'id="accuracy"' not in text
         assert 'id="accuracy-workers"' not in text
-        assert "No accuracy: this task has none." in text
+        assert "No accuracy: this task does not define one." in text
         assert 'id="loss"' in text
         assert f'<td class="number">{DASH}</td>' in text
 
@@ -197,7 +197,7 @@ class TestHtml:
     def test_profiled_steps(self, tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", result("ring", 0.01), of=recipe(**{"measure.profile": "2:4"}))
         page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
-        assert "Steps 2:4 ran under the profiler (--profile): they are slower, and they count." in page
+        assert "Steps 2:4 ran under the profiler (--profile), which slows them; their times are included." in page
         assert "<dt>Profiled steps</dt><dd>2:4</dd>" in page
 
 
@@ -235,7 +235,7 @@ class TestCollect:
         assert [row.label for row in material.rows] == ["ring, batch_size 100", "ring, batch_size 200"]
         assert not any(row.versus_fastest for row in material.rows)
         assert "The recipes differ in train.batch_size: 100 and 200." in [finding.text for finding in notices(material)]
-        assert "of different work" in page_of(material).headline
+        assert "with different workloads" in page_of(material).headline
         write_report([small, large], tmp_path / "report.html")
 
     def test_a_study_beside_a_run(self, tmp_path: Path) -> None:

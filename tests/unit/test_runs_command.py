@@ -219,7 +219,7 @@ def test_who_has_no_such_worker_is_not_touched() -> None:
     results = [result("one-worker", 0.01), result("ring", 0.01)]
     first, second = conditions.interventions([values], results)
     assert first.text.endswith("(--inject slow:rank=1,factor=2). Not affected, without a worker 1: one-worker.")
-    assert second.text.endswith("was not recorded (--no-measure), so that stragglers cannot be found.")
+    assert second.text.endswith("were not recorded (--no-measure), so stragglers cannot be detected.")
     assert first.kind == second.kind == "caution"
     assert conditions.interventions([{"measure": {"inject": [], "spans": True}}], results) == []
     assert conditions.interventions([{}], results) == []

@@ -156,4 +156,4 @@ def test_beside_other_runs_its_points_are_rows(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", result("ddp", 0.02))
     text = write_report([study, run], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "overlap on 4 workers, mode weak" in text
-    assert "of different work: none is the fastest" in text
+    assert "with different workloads: no fastest strategy" in text

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from made_up import made_up_bench
 from paceline.present import page_of
-from paceline.present.model import KEPT, Column, Finding, Page, Table, Visibility, plain_table
+from paceline.present.model import ALWAYS_SHOWN, Column, Finding, Page, Table, Visibility, plain_table
 from paceline.present.studies.bench import bench_page
 from paceline.present.studies.dataflow import network_page
 from paceline.present.studies.diff import diff_page
@@ -63,7 +63,7 @@ def check_page(page: Page, width: int) -> None:
         for number, column in enumerate(columns):
             if column.heading in left_out:
                 assert number > 0
-                assert column.importance < KEPT
+                assert column.importance < ALWAYS_SHOWN
                 continue
             assert all(word in words for word in column.heading.split())
             for cell in (row[number] for row in table.cells(columns)):
@@ -101,7 +101,7 @@ def table(**changes: Any) -> Table[Any]:
             Column(
                 title=f"column-{number}",
                 text=lambda row: row[1],
-                importance=number if number % 2 else KEPT,
+                importance=number if number % 2 else ALWAYS_SHOWN,
                 help=f"help {number}",
             )
         )

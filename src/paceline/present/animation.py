@@ -1,4 +1,4 @@
-"""A page that plays a simulated convolution cycle by cycle."""
+"""HTML page that plays a simulated convolution cycle by cycle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.present.html import policy_for, render_template, template_file, wr
 from paceline.present.studies.dataflow import about_conv
 from paceline.results import Json
 
-MAX_EVENTS = 50_000  # a page of a few megabytes that a browser still steps through at once
+MAX_EVENTS = 50_000  # gives a page of a few megabytes, which a browser still steps through without delay
 MAX_PES = 400
 
 
@@ -48,7 +48,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
 
 
 def _story(simulation: Simulation) -> Json:
-    """The data that the script of the page plays."""
+    """Return the data that the script of the page plays."""
     plan, shape = simulation.plan, simulation.plan.shape
     return {
         "rows": plan.array[0],
@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """The values that each PE of a pass holds."""
+    """Return the values that each PE of a pass holds."""
     found = [
         {
             "place": list(held.place),
@@ -84,7 +84,10 @@ def _pass(simulation: Simulation, one: Pass) -> Json:
 
 
 def _compact_event(event: Event) -> list[Any]:
-    """An event as a list, to keep the page small; values as text, because JavaScript would round 64-bit integers."""
+    """Return an event as a list, which keeps the page small.
+
+    Values are text, because JavaScript would round 64-bit integers.
+    """
     source = event.source or event.target
     return [
         event.cycle,

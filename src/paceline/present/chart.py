@@ -1,4 +1,4 @@
-"""Charts as plain values: figures for plotly.js, the choices that switch between them, and the values as a table."""
+"""Charts as plain values: figures for plotly.js, choices between them, and the same values as a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by it
 
 @dataclass(frozen=True)
 class PlotlyFigure:
-    """Traces and a layout in plotly's terms; the page's theme sets the colours of text and grid."""
+    """Traces and a layout for plotly.js; the page's theme sets the colours of text and grid."""
 
     traces: list[Json] = field(default_factory=list)
     layout: Json = field(default_factory=dict)
@@ -40,7 +40,7 @@ class PlotlyFigure:
 
 
 def new_figure(**layout: Any) -> PlotlyFigure:
-    """A figure without plotly's template: the page's theme decides."""
+    """Return an empty figure with the layout that all charts share; the page's script sets the colours."""
     axes = {name: {"automargin": True, "zeroline": False} for name in ("xaxis", "yaxis")}
     usual = {"showlegend": False, "height": 320, "hovermode": "closest", "margin": {"l": 10, "r": 14, "t": 12, "b": 10}}
     return PlotlyFigure(layout={**usual, **axes, **layout})
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a chart as a table, for readers who cannot see it; the first column names the row."""
+    """The values of a chart as a table, for exact figures and for screen readers; the first column names the row."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -69,7 +69,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart; its views are in the order of its choices, the last choice changing fastest."""
+    """A chart with a view (a figure) for each combination of its choices; the last choice varies fastest."""
 
     id: str
     title: str
@@ -82,15 +82,15 @@ class Chart:
 
     @property
     def picks(self) -> list[int]:
-        """The option of each choice that the initial view shows."""
+        """The index of the selected option of each choice in the initial view."""
         return self._picks_of(self.initial)
 
     def options_of(self, number: int) -> list[str]:
-        """The options that a view shows."""
+        """Return the selected options of a view."""
         return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
 
     def title_of(self, number: int) -> str:
-        """The title with the options that a view shows."""
+        """Return the title with the selected options of a view."""
         joined = " over " if [choice.name for choice in self.choices] == ["over"] else ": "
         return joined.join([self.title, *([", ".join(self.options_of(number))] if self.choices else [])])
 
@@ -110,7 +110,7 @@ class Chart:
 
 
 def compact(value: Any) -> Any:
-    """The value with floats rounded to five digits; NaN and infinity become null, because JSON has neither."""
+    """Round floats to five digits; NaN and infinity become null, because JSON has neither."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -121,12 +121,12 @@ def compact(value: Any) -> Any:
 
 
 def label_of(row: ShownRow) -> str:
-    """The whole label, shown on hovering."""
+    """Return the full label, for hover texts."""
     return plain(row.full_label)
 
 
 def wrapped(row: ShownRow) -> str:
-    """A long label on several lines, broken before options and codec; the short label where it takes too many."""
+    """Break a long label into lines before options and codec; use the short label if that takes too many lines."""
     lines = _lines(row.label)
     if len(lines) > MAX_LINES:
         lines = _lines(row.short_label)
@@ -145,10 +145,10 @@ def _lines(label: str) -> list[str]:
 
 
 def shortened(row: ShownRow) -> str:
-    """A label on one line; hovering shows the whole label."""
+    """Return the short label, for axes."""
     return plain(row.short_label)
 
 
 def plain(text: str) -> str:
-    """Text that plotly shows as it is: plotly reads markup and %{} in strings."""
+    """Escape text for plotly, which interprets markup and %{} in strings."""
     return html.escape(text, quote=False).replace("%{", "%\N{ZERO WIDTH SPACE}{")

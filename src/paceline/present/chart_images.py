@@ -26,15 +26,15 @@ LIMIT_MS = 120_000
 
 
 def write_figures(page: Page, folder: Path) -> list[Path]:
-    """A PNG and an SVG of every view of every chart, in light colours, with title and legend."""
+    """Write a PNG and an SVG of every view of every chart, in light colours, with title and legend."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
     driver = _driver()
-    views = list(_named([chart for section in page.make_sections() for chart in section.charts]))
+    views = list(_with_file_names([chart for section in page.make_sections() for chart in section.charts]))
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        return _take(driver, write_page(page, Path(scratch) / "report.html"), views, folder)
+        return _draw(driver, write_page(page, Path(scratch) / "report.html"), views, folder)
 
 
 def find_browser() -> str | None:
@@ -52,7 +52,7 @@ def _driver() -> Any:
     return sync_api
 
 
-def _take(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, str]], folder: Path) -> list[Path]:
+def _draw(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, str]], folder: Path) -> list[Path]:
     written = []
     with driver.sync_playwright() as playwright:
         try:
@@ -89,7 +89,7 @@ def _content(address: str) -> bytes:
     return base64.b64decode(body) if head.endswith(";base64") else urllib.parse.unquote_to_bytes(body)
 
 
-def _named(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
+def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
     """Yield every view with its file name and title, both with the options of the view."""
     used: set[str] = set()
     for chart in charts:

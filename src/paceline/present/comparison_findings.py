@@ -1,4 +1,4 @@
-"""Findings of rows compared with each other: speed, speed-up, the cost of synchronising, learning, replicas."""
+"""Findings from comparing rows: speed, speed-up, cost of synchronising, accuracy, replicas."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from paceline.present.numbers import (
 from paceline.present.rows import fastest_row, rivals
 from paceline.results import Row, Versus
 
-MAX_ACCURACY_GROUPS = 4  # more are read better in the table
+MAX_ACCURACY_GROUPS = 4  # a sentence lists at most this many accuracies
 ONE_REPEAT = "one repeat cannot tell"  # a verdict of study/run_results.py
 ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeats 3 gives intervals."
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """The fastest strategy, or a tie at 95 % confidence."""
-    fastest, racing = fastest_row(rows), rivals(rows)
+    """Return the fastest strategy, or a tie at 95 % confidence."""
+    fastest, competing = fastest_row(rows), rivals(rows)
     if fastest is None:
-        return Finding(f"{counted(len(rows), 'result')} of different work: none is the fastest.", kind="headline")
-    where = _where(racing)
-    if len(racing) == 1:
+        return Finding(
+            f"{counted(len(rows), 'result')} with different workloads: no fastest strategy.", kind="headline"
+        )
+    where = _where(competing)
+    if len(competing) == 1:
         return Finding(f"{fastest.label}: {_time(fastest, where)}.", kind="headline")
-    verdicts = {row.label: row.versus_fastest.verdict for row in racing if row is not fastest and row.versus_fastest}
+    verdicts = {row.label: row.versus_fastest.verdict for row in competing if row is not fastest and row.versus_fastest}
     # "faster" (median ratio below one, median time not) is a tie, too.
     ties = [label for label, verdict in verdicts.items() if verdict not in ("slower", ONE_REPEAT)]
     if len(ties) == len(verdicts):
@@ -46,12 +48,12 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def _kind(fastest: Row) -> str:
-    """The kind of strategy that was compared; an inexact strategy wins only where no exact one was measured."""
+    """Return the kind of strategy that was compared; an inexact one is fastest only if no exact one was measured."""
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """The other strategies against the fastest."""
+    """Compare the other strategies with the fastest."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []
@@ -67,7 +69,7 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
         found.append(Finding(f"{name} takes {few(parts)}.", "Speed", "detail"))
     if ties := [row for row in others if _versus(row).verdict in ("no difference", "faster")]:
         parts = [f"{row.label} ({times(_versus(row).ratio)} times as long{_bounds(row)})" for row in ties]
-        kind: Kind = "detail" if len(ties) == len(others) else "finding"  # the headline says it where all tie
+        kind: Kind = "detail" if len(ties) == len(others) else "finding"  # if all tie, the headline says so already
         found.append(Finding(f"Not distinguishable from {name} at 95 % confidence: {few(parts)}.", "Speed", kind))
     if unknown := [row for row in others if _versus(row).verdict == ONE_REPEAT]:
         parts = [f"{row.label} takes {times(_versus(row).ratio)} times as long" for row in unknown]
@@ -76,14 +78,14 @@ def speed(rows: Sequence[Row]) -> list[Finding]:
 
 
 def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
-    """A caution where one repeat cannot distinguish a difference from noise."""
+    """Return a caution if there is only one repeat, which cannot distinguish a difference from noise."""
     if repeats != 1 or len(rivals(rows)) < 2 or len(rows) < 2:
         return []
     return [Finding(ONE_REPEAT_TEXT, "Speed", "caution")]
 
 
 def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
-    """The speed-up over the same code with one worker; a problem where there is none."""
+    """Return the speed-up over one worker with the same global batch; a problem if one worker is faster."""
     title = "Against one worker"
     fastest = fastest_row(rows)
     alone = next((row for row in rows if row.workers == 1), None)
@@ -118,7 +120,7 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
 
 
 def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
-    """Every strategy against workers that never synchronise, where those were measured."""
+    """Compare every strategy with workers that never synchronise, if those were measured."""
     title = "Cost of synchronising"
     pairs = [(row, row.versus_none) for row in rows if row.versus_none is not None and row.guarantee != "NONE"]
     if not pairs:
@@ -127,14 +129,16 @@ def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
     parts = [f"{row.label} {times(versus.ratio)}x{_brackets(versus)}" for row, versus in ordered]
     limit = ordered[0][1]
     slowest = "" if limit.limit_s is None else f", slowest worker {duration(limit.limit_s)}"
-    text = f"Time per iteration over workers that never synchronise ({limit.label}{slowest}): {', '.join(parts)}."
+    text = (
+        f"Time per iteration relative to workers that never synchronise ({limit.label}{slowest}): {', '.join(parts)}."
+    )
     found = [Finding(text, title)]
     fastest = fastest_row(rows)
     if fastest is None or fastest.versus_none is None or fastest.guarantee == "NONE":
         return found
     versus = fastest.versus_none
     if versus.interval95 and versus.interval95[0] <= 1:
-        text = f"Synchronising costs {fastest.label} nothing measurable: not distinguishable from {versus.label}."
+        text = f"Synchronising has no measurable cost for {fastest.label}: not distinguishable from {versus.label}."
         found.append(Finding(text, title, "detail"))
     elif versus.ratio > 1 and versus.limit_s is not None:
         more_s, part = versus.limit_s * (versus.ratio - 1), bare_percent(1 - 1 / versus.ratio)
@@ -145,7 +149,7 @@ def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
 
 
 def learning(rows: Sequence[Row]) -> list[Finding]:
-    """Test accuracy at the end, rows with the same figure together; a loss that is not finite is a problem."""
+    """Return the final test accuracies, grouped by value; a loss that is not finite is a problem."""
     title = "Learning"
     lost = [row.label for row in rows if row.final.train_loss is None]
     found = []
@@ -169,14 +173,14 @@ def learning(rows: Sequence[Row]) -> list[Finding]:
 
 
 def replicas(rows: Sequence[Row]) -> list[Finding]:
-    """Whether the workers of each row ended with the same parameters; a problem where an exact strategy did not."""
+    """Return whether workers ended with the same parameters; if not, that is a problem of an exact strategy."""
     title = "Replicas"
     several = [row for row in rows if row.workers > 1]
     apart = [row for row in several if not row.replicas_equal]
     found = [
         Finding(
-            f"{row.label} is exact, but its replicas ended different (drift {significant(row.replica_drift)}): do not "
-            "trust its figures.",
+            f"{row.label} is exact, but its replicas differ at the end (drift {significant(row.replica_drift)}): do "
+            "not trust its figures.",
             title,
             "problem",
         )
@@ -189,13 +193,13 @@ def replicas(rows: Sequence[Row]) -> list[Finding]:
         sentences.append(f"Replicas are equal: {which} ended with the same parameters, bit for bit.")
     if joined := [row for row in several if row.replicas_equal and row.replica_drift]:
         parts = [f"{row.label} (drift {significant(row.replica_drift)})" for row in joined]
-        sentences.append(f"Replicas differed while training and were averaged at the end: {listed(parts)}.")
+        sentences.append(f"Replicas differed during training and were averaged at the end: {listed(parts)}.")
     if allowed := [row for row in apart if row.guarantee != "EXACT"]:
         parts = [
             f"{row.label} (drift {significant(row.replica_drift)}, guarantee {row.guarantee.lower()})"
             for row in allowed
         ]
-        sentences.append(f"Replicas ended different, as their guarantee allows: {listed(parts)}.")
+        sentences.append(f"Replicas differ at the end, as the guarantee allows: {listed(parts)}.")
     return [*found, *([Finding(" ".join(sentences), title, "detail")] if sentences else [])]
 
 

@@ -60,7 +60,7 @@ def comparison_page(
 
 
 def frame(material: PageContent) -> Json:
-    """The fields of a page that identify it: kind, title, recipes, source."""
+    """Return the fields that identify a page: kind, title, recipes, source."""
     recipes = material.recipes
     names = list(dict.fromkeys(recipe.name for recipe in recipes))
     first = material.sources[0]
@@ -78,7 +78,7 @@ def frame(material: PageContent) -> Json:
 
 
 def intro(source: Stored) -> list[str]:
-    """Lines that identify stored results: name, status, what ran, and the error."""
+    """Return the lines that identify stored results: name, status, model and data, and the error."""
     words = [", ".join(part for part in (source.name, source.kind, source.status, source.started) if part)]
     recipe = source.recipe
     if recipe is not None:
@@ -121,7 +121,7 @@ def _unfinished(source: Stored, *, is_alone: bool) -> str:
 
 
 def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:
-    """All findings about rows except the headline."""
+    """Return all findings about rows except the headline."""
     return [
         *comparison_findings.speed(rows),
         *comparison_findings.one_repeat(rows, repeats),
@@ -138,7 +138,7 @@ def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) 
 
 
 def cautions(material: PageContent) -> list[Finding]:
-    """Conditions that limit the validity of the figures."""
+    """Return the conditions that limit the validity of the figures."""
     settings = [source.recipe_values for source in material.sources]
     found = [
         Finding(f"{text[0].upper()}{text[1:].rstrip('.')}.", "Caution", "caution")
@@ -155,7 +155,7 @@ def cautions(material: PageContent) -> list[Finding]:
 
 
 def condition_facts(material: PageContent) -> list[Facts]:
-    """The conditions, for the HTML page."""
+    """Return the conditions of the training and of the machine, for the HTML page."""
     recipe = material.recipe
     found = []
     if recipe is not None:
@@ -168,7 +168,7 @@ def condition_facts(material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
-    """Figures of the fastest row; none where rows cannot be compared."""
+    """Return the key figures of the fastest row; none if rows cannot be compared."""
     row = fastest_row(rows)
     if row is None:
         return []
@@ -184,7 +184,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
         if mean.overlap_fraction is not None:
             found.append(Tile("Communication hidden", share(mean.overlap_fraction), "under computing"))
         if mean.step_s:
-            found.append(Tile("Waiting", share(mean.waiting_s / mean.step_s), "of a step, for a slower worker"))
+            found.append(Tile("Waiting", share(mean.waiting_s / mean.step_s), "of a step, for slower workers"))
     if row.final.test_accuracy is not None:
         found.append(Tile("Test accuracy", percent(row.final.test_accuracy), "at the end"))
     if row.workers > 1:
@@ -194,7 +194,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
 
 
 def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """The chart sections of every page; the speed section includes the table of speed."""
+    """Return the chart sections of every page, with the table of speed in the speed section."""
     from paceline.present.charts.registry import make_sections
 
     sections = make_sections(rows)
@@ -205,7 +205,7 @@ def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
-    """Every recipe once, with the name of the folder that it is from."""
+    """Return each different recipe with the name of the first folder that has it."""
     texts: dict[str, str] = {}
     for source in material.sources:
         if source.recipe is not None:
@@ -214,7 +214,7 @@ def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
 
 
 def study_of(material: PageContent, kind: type[S]) -> S:
-    """The result of the one study on a page, in its own type."""
+    """Return the result of the only study on a page, in its own type."""
     content = material.sources[0].content
     assert isinstance(content, kind)
     return content

@@ -1,4 +1,4 @@
-"""The conditions of a measurement: training, machine, and cautions."""
+"""Conditions of a measurement: facts about training and machine, and cautions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BATCHNORM = {
     "sync": "sync: statistics over the global batch",
     "off": "off: no running statistics",
 }
-BUSY = 0.75  # of the cores: a load average above it slows what is measured
+BUSY = 0.75  # load average per core, above which other processes slow the measurement
 _DONE = {"slow": "slowed down", "kill": "killed", "hang": "made to hang"}
 
 
 def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
-    """Facts about the training and its timing."""
+    """Return facts about the training and its timing."""
     train, optimizer, schedule = recipe.train, recipe.optimizer, recipe.schedule
     lr = f"{optimizer.lr:g}, {schedule.name}"
     if schedule.scale_lr != "none":
@@ -59,7 +59,7 @@ def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
 
 
 def special_facts(recipes: Sequence[Recipe]) -> list[Fact]:
-    """Emulated nodes, injected faults and profiled steps, where there are some."""
+    """Return facts about emulated nodes, injected faults and profiled steps, where there are any."""
     injected = list(dict.fromkeys(" plus ".join(recipe.measure.inject) or "none" for recipe in recipes))
     profiled = list(dict.fromkeys(recipe.measure.profile or "none" for recipe in recipes))
     nodes = list(dict.fromkeys(str(recipe.cluster) or "none" for recipe in recipes))
@@ -86,7 +86,7 @@ def machine_facts(environment: Environment) -> list[Fact]:
 def machine_cautions(
     recipe: Recipe, environment: Environment, rows: Sequence[RunResult], *, is_study: bool
 ) -> list[Finding]:
-    """Conditions of the machine that make times longer than necessary."""
+    """Return cautions about the machine: workers that share cores, and load from other processes."""
     found = []
     cores, load = environment.num_cores, environment.load_average
     most = max(row.workers for row in rows)
@@ -94,20 +94,20 @@ def machine_cautions(
     needed = most * recipe.threads if cpus is None else cpus * min(most, recipe.cluster.nodes)
     if recipe.device == "cpu" and cores and needed > cores:
         found.append(
-            f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} share {counted(cores, 'core')}, so that "
+            f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} share {counted(cores, 'core')}, so "
             "times include waiting for a core."
         )
-    # A run notes the load at its end, when it is its own; a study notes it before it starts.
+    # A run stores the load at its end, when the run itself is the load; a study stores it before it starts.
     if is_study and cores and load and load[0] > BUSY * cores:
         found.append(
             f"The machine was busy at the start (load average {significant(load[0])} on {counted(cores, 'core')}), so "
-            "that times may be longer than on an idle one."
+            "times may be longer than on an idle machine."
         )
     return [Finding(text, "Caution", "caution") for text in found]
 
 
 def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[Finding]:
-    """Cautions about injected faults, profiled steps and missing spans."""
+    """Return cautions about injected faults, profiled steps and missing spans."""
     measures = [value.get("measure") for value in settings]
     measure = [value if isinstance(value, dict) else {} for value in measures]
     given = [one.get("inject") for one in measure]
@@ -117,15 +117,17 @@ def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[F
     found = [_injected(text, rows, where) for text in injected]
     profiled = list(dict.fromkeys(str(one["profile"]) for one in measure if one.get("profile")))
     if profiled:
-        found.append(f"Steps {listed(profiled)} ran under the profiler (--profile): they are slower, and they count.")
+        found.append(
+            f"Steps {listed(profiled)} ran under the profiler (--profile), which slows them; their times are included."
+        )
     if any(one.get("spans") is False for one in measure):
-        blind = ", so that stragglers cannot be found" if injected else ""
-        found.append(f"Where the time of a step goes was not recorded (--no-measure){blind}.")
+        consequence = ", so stragglers cannot be detected" if injected else ""
+        found.append(f"Spans were not recorded (--no-measure){consequence}.")
     return [Finding(text, "Caution", "caution") for text in found]
 
 
 def is_disturbed(settings: Json) -> bool:
-    """Whether faults were injected."""
+    """Return whether faults were injected."""
     measure = settings.get("measure")
     return isinstance(measure, dict) and bool(measure.get("inject"))
 
@@ -133,13 +135,13 @@ def is_disturbed(settings: Json) -> bool:
 def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
     try:
         one = Injection.parse(text)
-    except UsageError:  # written by a newer version
-        return f"On purpose: --inject {text}{where}."
+    except UsageError:  # stored by a newer version
+        return f"A fault was injected: --inject {text}{where}."
     without = [name_of(row) for row in rows if row.workers <= one.rank]
     untouched = f" Not affected, without a worker {one.rank}: {listed(without)}." if without else ""
     return f"Worker {one.rank} was {_DONE[one.kind]} on purpose (--inject {text}){where}.{untouched}"
 
 
 def _all(values: Iterable[str]) -> str:
-    """The common value, or all values where they differ."""
+    """Return the common value, or all values if they differ."""
     return listed(list(dict.fromkeys(values)), "or")

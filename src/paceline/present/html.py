@@ -1,4 +1,4 @@
-"""Pages as self-contained HTML that loads nothing; user text is escaped everywhere."""
+"""HTML renderer: a self-contained page that loads nothing from elsewhere; all user text is escaped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_page(page: Page, output: Path) -> Path:
 
 
 def render(page: Page) -> str:
-    """The page as text."""
+    """Return the page as HTML."""
     sections = [section for section in page.make_sections() if section.charts or section.tables or section.missing]
     charts = [chart for section in sections for chart in section.charts]
     plotly, plotly_script = packed_plotly()
@@ -75,7 +75,7 @@ def _columns(table: Table[Any]) -> list[Column[Any]]:
 
 
 def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
-    """The upper row of a table's head: each group with the number of columns that it spans."""
+    """Return the upper heading row of a table: each group with the number of columns that it spans."""
     spans: list[tuple[str, int]] = []
     for column in columns:
         if spans and column.group and spans[-1][0] == column.group:
@@ -86,7 +86,7 @@ def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
 
 
 def _legend(table: Table[Any]) -> str:
-    """The help of the columns, and the notes of the table."""
+    """Return the text below a table: the help of its columns and its notes."""
     titles: dict[str, list[str]] = {}
     for column in _columns(table):
         if column.help.lower() not in column.full_title.lower():
@@ -109,11 +109,11 @@ def render_template(name: str, **values: Any) -> str:
 
 
 def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
-    """Findings with their titles; a title that was just shown is not repeated."""
-    before = ""
+    """Yield findings with their titles; a title that equals the previous one becomes empty."""
+    previous = ""
     for finding in findings:
-        yield "" if finding.title == before else finding.title, finding
-        before = finding.title
+        yield "" if finding.title == previous else finding.title, finding
+        previous = finding.title
 
 
 def _tied(text: str) -> str:
@@ -128,7 +128,7 @@ def _breakable(text: str) -> Markup:
 
 
 def policy_for(scripts: Sequence[str]) -> str:
-    """A content security policy that allows only these scripts and no fetches."""
+    """Return a content security policy that allows only these scripts and no fetches."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -146,7 +146,7 @@ def template_file(name: str) -> str:
 
 
 def write_whole(output: Path, text: str) -> None:
-    """Write a file and the folders on the way to it."""
+    """Write a file atomically, and create its parent folders."""
     with disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(output) as file:

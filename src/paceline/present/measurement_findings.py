@@ -24,8 +24,8 @@ from paceline.present.rows import fastest_row, rivals
 from paceline.recipe import Recipe
 from paceline.results import Row, RunResult, Straggler, Target
 
-HIDES_FROM = 0.05  # share of the communication below which overlap is not reported
-LEAST_PART = 0.005  # share of a step below which a part is not reported
+LEAST_HIDDEN = 0.05  # share of the communication; smaller shares are not reported one by one
+LEAST_PART = 0.005  # share of a step; smaller parts are not reported
 
 _PARTS = {
     "compute_s": "computing",
@@ -38,7 +38,7 @@ _PARTS = {
 
 
 def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
-    """The split of a step of the fastest strategy, and the share of communication that strategies hide."""
+    """Return the split of a step of the fastest strategy, and the share of communication that each strategy hides."""
     title, found = "Time of a step", []
     fastest = fastest_row(rows)
     if fastest is not None and fastest.split is not None:
@@ -56,36 +56,38 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
     ]
     if hidden:
         hidden.sort(key=lambda pair: -pair[1])
-        parts = [f"{row.label} {share(part)}" for row, part in hidden if part >= HIDES_FROM]
-        little = [row.label for row, part in hidden if part < HIDES_FROM]
-        parts += [f"next to nothing with {few(little)}"] if little else []
+        parts = [f"{row.label} {share(part)}" for row, part in hidden if part >= LEAST_HIDDEN]
+        little = [row.label for row, part in hidden if part < LEAST_HIDDEN]
+        parts += [f"{few(little)} under {share(LEAST_HIDDEN)}"] if little else []
         found.append(Finding(f"Communication hidden under computing: {listed(parts)}.", title, "detail"))
     return found
 
 
 def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
-    """Workers whose own work takes longer than that of the others, or a sentence that none was found."""
+    """Return the workers whose own work takes longer than that of the others, or a finding that there is none."""
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
-    looked = [row for row in several if row.stragglers is not None]
+    checked = [row for row in several if row.stragglers is not None]
     found = []
-    slow = _slow(looked)
+    slow = _slow(checked)
     for rank, phase in slow:
-        named = [(row, one) for row in looked for one in row.stragglers or [] if (one.rank, one.phase) == (rank, phase)]
+        named = [
+            (row, one) for row in checked for one in row.stragglers or [] if (one.rank, one.phase) == (rank, phase)
+        ]
         labels = [row.label for row, _ in named]
-        others = [row.label for row in looked if row.label not in labels]
+        others = [row.label for row in checked if row.label not in labels]
         where = f" under {few(labels)}" if len(several) > 1 else ""
         where += f", not under {few(others)}" if others else ""
         found.append(Finding(f"Straggler: {straggler_words([one for _, one in named])}{where}.", title, "problem"))
     if slow:
         found.append(Finding("Only the worker's own work counts, not its waiting for others.", title, "detail"))
-    elif looked:
+    elif checked:
         text = f"No straggler: no worker's own work takes over {share(LEAST_EXCESS)} longer than that of the others."
         found.append(Finding(text, title, "detail"))
     short = [row for row in several if row.split is not None and row.stragglers is None]
     if short:
         has = "this run has" if len(rows) == 1 else "these runs have"
-        if looked:
+        if checked:
             has = f"{few([row.label for row in short])} {'has' if len(short) == 1 else 'have'}"
         steps = max(row.timed_steps for row in short)
         text = f"Straggler detection needs {LEAST_STEPS} timed steps; {has} {steps}{_remedy(short[0], recipe)}."
@@ -94,7 +96,7 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
 
 
 def straggler_words(named: Sequence[Straggler]) -> str:
-    """One worker and one phase, as one or several strategies found it."""
+    """Describe a slow worker in one phase, from the measurements under one or several strategies."""
     excess = _span([one.excess_percent / 100 for one in named], bare_percent)
     added = _span([one.excess_s for one in named], milliseconds)
     bounds = [bound / 100 for one in named for bound in one.interval95_percent]
@@ -106,7 +108,7 @@ def straggler_words(named: Sequence[Straggler]) -> str:
 
 
 def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
-    """Each slow worker and phase once, those that most strategies name first."""
+    """Return each slow worker and phase once, sorted by the number of strategies under which it was found."""
     counts: dict[tuple[int, str], int] = {}
     for row in rows:
         for one in row.stragglers or []:
@@ -115,7 +117,7 @@ def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def _remedy(row: RunResult, recipe: Recipe | None) -> str:
-    """The option that gives enough steps; empty where it is not known."""
+    """Return the option that gives enough steps; empty if it is unknown."""
     if recipe is None or not row.steps or row.target is not None:  # a target ends the run early
         return ""
     train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
@@ -127,15 +129,16 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """The strategies that reached the target accuracy, with steps, time and bytes."""
+    """Return which strategies reached the target accuracy, and after how many steps, seconds and bytes."""
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]
     if not asked:
         return []
     goal = percent(asked[0][1].accuracy)
-    racing = [id(row) for row in rivals(rows)]
+    competing = [id(row) for row in rivals(rows)]
     reached = sorted(
-        (pair for pair in asked if pair[1].reached), key=lambda pair: (id(pair[0]) not in racing, pair[1].train_s or 0)
+        (pair for pair in asked if pair[1].reached),
+        key=lambda pair: (id(pair[0]) not in competing, pair[1].train_s or 0),
     )
     found = []
     if reached:
@@ -175,7 +178,7 @@ def _missed(row: Row, one: Target) -> str:
 
 
 def traffic(rows: Sequence[Row]) -> list[Finding]:
-    """The bytes that the kernel counted against the prediction, where they differ most."""
+    """Return the largest difference between the bytes that the kernel counted and the prediction."""
     ratios = [
         (one.kernel_sent_bytes / one.predicted_sent_bytes - 1, row.label, one.rank)
         for row in rows
@@ -187,14 +190,14 @@ def traffic(rows: Sequence[Row]) -> list[Finding]:
     gap, label, rank = max(ratios, key=lambda ratio: abs(ratio[0]))
     side = "more" if gap >= 0 else "less"
     text = (
-        f"Bytes sent, counted by the kernel against the prediction: at most {significant(abs(gap) * 100)} % {side} "
-        f"(worker {rank} of {label}). The kernel's count includes the bytes of the protocol."
+        f"Bytes sent: the kernel counted at most {significant(abs(gap) * 100)} % {side} than predicted (worker {rank} "
+        f"of {label}). Its count includes protocol headers."
     )
     return [Finding(text, "Network", "detail")]
 
 
 def overhead(rows: Sequence[Row]) -> list[Finding]:
-    """Profiling overhead, as a share of a step."""
+    """Return the profiling overhead of each row as a share of a step."""
     found = []
     for row in rows:
         if row.measuring is None:
@@ -212,6 +215,6 @@ def overhead(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """The smallest and the largest, or the one that both are."""
+    """Return the smallest and the largest value as text, or one text if both are equal."""
     low, high = text(min(values)), text(max(values))
     return low if low == high else f"{low} to {high}"

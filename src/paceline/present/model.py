@@ -1,4 +1,4 @@
-"""Values that make up a page; terminal.py, markdown.py, html.py and notebook.py render them."""
+"""Parts of a page (columns, tables, findings, charts), which terminal.py, html.py and text_renderers.py render."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEPT = 100  # importance of a column that a narrow terminal keeps
+ALWAYS_SHOWN = 100  # importance of a column that a terminal of any width shows
 
 
 class Visibility(Flag):
@@ -46,7 +46,7 @@ class Column(Generic[T]):
     short: str = ""  # the heading in a terminal and a notebook; the title where empty
     group: str = ""  # a heading over several columns of an HTML table
     is_number: bool = True
-    importance: int = KEPT
+    importance: int = ALWAYS_SHOWN
     places: Visibility = Visibility.ALL
     help: str = ""
 
@@ -63,7 +63,7 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Generic[T]):
-    """Rows under columns. `notes` are sentences below the table, whatever columns are shown."""
+    """Rows under columns. `notes` are sentences below the table, independent of the columns that are shown."""
 
     columns: Sequence[Column[T]]
     rows: Sequence[T]
@@ -74,7 +74,7 @@ class Table(Generic[T]):
     keys: Sequence[int] = ()  # per row: index in the page's key of strategies, for the swatch
     best: int | None = None  # the row to highlight
     full_names: Sequence[str] = ()  # per row: the whole name, where the name in the table is a short form
-    summary: str = ""  # text beside the title of a collapsed table on the HTML page
+    summary: str = ""  # text after the title of a collapsed table on the HTML page
 
     def columns_in(self, place: Visibility) -> list[Column[T]]:
         return [column for column in self.columns if place & column.places]
@@ -84,7 +84,7 @@ class Table(Generic[T]):
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table[Any]:
-    """A table of texts; columns that are named in `numbers` are figures."""
+    """Return a table of strings; `numbers` names the columns to align as numbers."""
 
     def column(index: int, heading: str) -> Column[Sequence[str]]:
         return Column(title=heading, text=lambda row: row[index], is_number=heading in numbers)
@@ -123,7 +123,7 @@ Fact = tuple[str, str]
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values, such as the conditions of a measurement."""
+    """A list of names and values, such as the conditions of a measurement."""
 
     rows: Sequence[Fact]
     title: str = ""
@@ -133,7 +133,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of the HTML page: charts, and the tables that belong to them. `missing` says why a chart is absent."""
+    """A section of the HTML page: charts, their tables, and in `missing` the reasons for charts that are absent."""
 
     id: str
     title: str
@@ -153,13 +153,13 @@ class KeyEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The page of a study or of several runs. Tables come first in a terminal, findings first on the HTML page.
+    """The page of a study or of several runs, for all renderers. A terminal shows tables first, HTML findings first.
 
-    `tables` come before the sections of the HTML page, `appendix` after them. Sections hold the charts; they are made
-    only for the HTML page and for pictures.
+    On the HTML page, `tables` come before the sections with charts and `appendix` after them. `make_sections` is called
+    only for HTML pages and pictures.
     """
 
-    kind: str  # shown above the title: Paceline report
+    kind: str  # the line above the title, such as "Paceline report"
     title: str
     description: str = ""
     intro: Sequence[str] = ()  # lines that identify stored results: name, status, what ran
@@ -171,7 +171,7 @@ class Page:
     tables_title: str = "Strategies"
     facts: Sequence[Facts] = ()
     key: Sequence[KeyEntry] = ()
-    names: Sequence[Fact] = ()  # short names with the long ones that they stand for
+    names: Sequence[Fact] = ()  # short names, each with the full name
     make_sections: Callable[[], Sequence[PageSection]] = tuple
     appendix: Sequence[Table[Any]] = ()  # collapsed tables: the workers of every row
     appendix_title: str = "Workers"
@@ -198,25 +198,25 @@ class RunSummary:
 
 
 class Presenter(ABC):
-    """Makes the page of one kind of study. One file and one class in present/studies/, found by the registry."""
+    """Makes the page of one kind of study: a class in a file of present/studies/, found by the registry."""
 
-    name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies side by side
-    shows_empty: ClassVar[bool] = False  # whether it shows a study without rows
+    name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies on one page
+    shows_empty: ClassVar[bool] = False  # whether it makes a page for a study without rows
 
     @abstractmethod
     def page(self, material: PageContent) -> Page: ...
 
     def best(self, rows: Sequence[Row]) -> Row:
-        """The row that represents the study in the list of runs."""
+        """Return the row that represents the study in the list of runs."""
         from paceline.study.run_results import fastest_of
 
         return fastest_of(rows)
 
     def summary(self, stored: Stored) -> RunSummary:
-        """The run or study in the list of runs: its fastest strategy, or the requested ones."""
+        """Return the entry for the list of runs: the fastest strategy, or the requested ones if there is no result."""
         if not stored.results:
-            asked = f"{len(stored.strategies)} asked for" if stored.kind == "study" else stored.requested_label
-            return RunSummary(strategy=asked)
+            requested = f"{len(stored.strategies)} requested" if stored.kind == "study" else stored.requested_label
+            return RunSummary(strategy=requested)
         rows = [result for result in stored.results if isinstance(result, Row)]
         best = self.best(rows) if rows else stored.results[0]
         return RunSummary(

@@ -1,6 +1,6 @@
-"""Numbers as text: the only formatters of the terminal, Markdown, HTML and notebooks.
+"""Formatters of numbers, for all renderers.
 
-Functions for a column leave the unit out (it is in the heading); a value that is not known is an en dash.
+Formatters for columns leave the unit out, because it is in the heading. An unknown value becomes an en dash.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A loss or another plain number."""
+    """Format a loss or another plain number."""
     return DASH if value is None else f"{value:.{digits}g}"
 
 
 def significant(value: float | None) -> str:
-    """Three significant digits, without an exponent from 0.001 on."""
+    """Format with three significant digits, without an exponent from 0.001 on."""
     if value is None:
         return DASH
     value = float(f"{value:.2e}")  # rounded first, so that 9.999 is 10.0 and not 10.00
@@ -36,7 +36,7 @@ def significant(value: float | None) -> str:
 
 
 def drift(value: float | None) -> str:
-    """A distance between replicas: its size matters, not its digits."""
+    """Format the distance between replicas with one digit: only its magnitude matters."""
     return DASH if value is None else f"{value:.0e}" if value else "0"
 
 
@@ -45,27 +45,27 @@ def whole(value: float | None) -> str:
 
 
 def seconds(value: float | None, digits: int = 2) -> str:
-    """Seconds for a column."""
+    """Format seconds for a column."""
     return DASH if value is None else f"{value:.{digits}f}"
 
 
 def milliseconds(value_s: float | None) -> str:
-    """Milliseconds for a column, from seconds."""
+    """Format seconds as milliseconds for a column."""
     return DASH if value_s is None else f"{round(1000 * value_s, 2) + 0.0:.2f}"  # + 0.0 avoids -0.00
 
 
 def short_milliseconds(value_s: float | None) -> str:
-    """Milliseconds for a narrow column: without decimals from 100 on."""
+    """Format seconds as milliseconds for a narrow column: without decimals from 100 ms on."""
     return milliseconds(value_s) if value_s is None or abs(value_s) < 0.1 else f"{1000 * value_s:.0f}"
 
 
 def duration(value_s: float) -> str:
-    """A time with its unit."""
+    """Format a time in seconds or milliseconds, with the unit."""
     return f"{significant(value_s)} s" if abs(value_s) >= 1 else f"{significant(value_s * 1e3)} ms"
 
 
 def time_interval(bounds: Sequence[float] | None) -> str:
-    """An interval of times in milliseconds, for a column. Few repeats give intervals that reach below zero."""
+    """Format an interval of times in milliseconds for a column; intervals of few repeats can start below zero."""
     return DASH if not bounds else f"{milliseconds(max(bounds[0], 0.0))} to {milliseconds(bounds[1])}"
 
 
@@ -74,17 +74,17 @@ def duration_interval(bounds: Sequence[float]) -> str:
 
 
 def plus_minus(bounds: Sequence[float] | None, mean: float) -> str:
-    """Half the width of an interval as a share of the mean."""
+    """Format half the width of an interval as a percentage of the mean."""
     return DASH if not bounds else f"{PLUS_MINUS}{50 * (bounds[1] - bounds[0]) / mean:.0f} %"
 
 
 def megabytes(num_bytes: float | None, digits: int = 2) -> str:
-    """Megabytes for a column."""
+    """Format bytes as megabytes for a column."""
     return DASH if num_bytes is None else f"{num_bytes / 1e6:,.{digits}f}"
 
 
 def amount(num_bytes: float | None) -> str:
-    """Bytes with the unit that suits them."""
+    """Format bytes with a suitable unit."""
     if num_bytes is None:
         return DASH
     unit, size = next(((u, s) for u, s in _BYTE_UNITS if abs(num_bytes) >= s), ("B", 1.0))
@@ -92,28 +92,28 @@ def amount(num_bytes: float | None) -> str:
 
 
 def byte_unit(largest: float) -> tuple[str, float]:
-    """The unit for an axis that reaches that far, and its size in bytes."""
+    """Return the unit for an axis up to this value, and the size of the unit in bytes."""
     return next(((u, s) for u, s in _BYTE_UNITS if largest >= s), ("bytes", 1.0))
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """A share of one in percent; an accuracy has one digit."""
+    """Format a fraction in percent, with one digit as for an accuracy."""
     return DASH if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
 def share(fraction: float | None) -> str:
-    """A measured share in whole percent."""
+    """Format a measured fraction in whole percent."""
     return percent(fraction, 0)
 
 
 def bare_percent(fraction: float) -> str:
-    """A measured difference in percent, without the sign: whole percents, one digit below one."""
+    """Format a measured fraction in percent without the percent sign; below 1 % with one digit."""
     value = fraction * 100
     return f"{value:.1f}" if abs(value) < 1 else f"{value:.0f}"
 
 
 def signed_percent(value_percent: float, digits: int = 1) -> str:
-    """A change in percent with its sign, without the percent sign."""
+    """Format a change in percent with its sign, but without the percent sign."""
     return f"{value_percent:+.{digits}f}"
 
 
@@ -122,7 +122,7 @@ def times(ratio: float | None) -> str:
 
 
 def factor(ratio: float | None) -> str:
-    """A speed-up for a column: 2.67x."""
+    """Format a speed-up for a column: 2.67x."""
     return DASH if ratio is None else f"{ratio:.2f}x"
 
 
@@ -131,17 +131,17 @@ def times_interval(bounds: Sequence[float]) -> str:
 
 
 def bounded(ratio: float | None, bounds: Sequence[float] | None) -> str:
-    """A ratio with its interval in brackets, for a column."""
+    """Format a ratio with its interval in brackets for a column."""
     return times(ratio) + (f" ({times_interval(bounds)})" if bounds and ratio is not None else "")
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """a, b and c."""
+    """Join words: a, b and c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def few(words: Sequence[str], limit: int = 6) -> str:
-    """a, b and 7 others."""
+    """Join words; of too many, only the first: a, b and 7 others."""
     if len(words) <= limit:
         return listed(words)
     return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"
@@ -152,17 +152,17 @@ def counted(count: int, noun: str) -> str:
 
 
 def ms(value_s: float | None) -> str:
-    """Milliseconds with three significant digits, from seconds: single spans can be very short."""
+    """Format seconds as milliseconds with three significant digits, because single spans can be very short."""
     return significant(None if value_s is None else value_s * 1e3)
 
 
 def accuracy(fraction: float | None) -> str:
-    """An accuracy in percent with two digits, for charts."""
+    """Format an accuracy in percent with two digits for charts."""
     return percent(fraction, 2)
 
 
 def short_duration(value_s: float) -> str:
-    """A time with three digits, in microseconds, milliseconds or seconds."""
+    """Format a time with three digits in microseconds, milliseconds or seconds."""
     for unit, scale in (("\N{MICRO SIGN}s", 1e6), ("ms", 1e3)):
         if value_s * scale < 999.5:
             return f"{_three(value_s * scale)} {unit}"
@@ -170,7 +170,7 @@ def short_duration(value_s: float) -> str:
 
 
 def gigabytes_per_s(bytes_per_s: float) -> str:
-    """Bandwidth for a column."""
+    """Format a bandwidth for a column."""
     return _three(bytes_per_s / 1e9)
 
 
@@ -185,7 +185,7 @@ BINARY_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def binary_bytes(num_bytes: int) -> str:
-    """A size in powers of 1024, as options take it: 4K. One that is no round number of units has three digits."""
+    """Format a size in powers of 1024, as options accept it (4K); sizes between whole units have three digits."""
     unit = next(unit for unit in reversed(BINARY_UNITS) if num_bytes >= BINARY_UNITS[unit] or not unit)
     size = BINARY_UNITS[unit]
     digits = 4 if num_bytes < 1 << 10 or num_bytes % size == 0 else 3

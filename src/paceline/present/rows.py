@@ -1,4 +1,4 @@
-"""Rows with the names that they are shown under, and the rows that compete for being the fastest."""
+"""Rows of a page: their unique names, the fastest row, and the baselines that do not compete."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class ShownRow(Row, frozen=True, kw_only=True):
 
 
 def shown(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
-    """The row under other names."""
+    """Return the row with the given names."""
     fields = {name: getattr(row, name) for name in Row.__struct_fields__ if name != "label"}
     return ShownRow(**fields, label=label, short_label=short_label, full_label=full_label, role=role)
 
 
 def fastest_row(rows: Sequence[R]) -> R | None:
-    """The row that all others are compared with; None where rows were not compared. A single row is its own."""
+    """Return the row that all others are compared with, or the only row; None if rows were not compared."""
     if len(rows) == 1:
         return rows[0]
     return next((row for row in rows if row.versus_fastest and row.versus_fastest.verdict == "fastest"), None)
 
 
 def rivals(rows: Sequence[R]) -> list[R]:
-    """The rows that can be the fastest: they synchronise and did not learn less. All rows where none does."""
+    """Return the rows that can be the fastest: they synchronise and did not learn less; if there is none, all rows."""
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)
 
@@ -49,21 +49,21 @@ def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
     """
     labels = _distinct(rows)
     shorts = _short(labels, [row.label for row, _ in rows])
-    racing = {id(row) for row in rivals([row for row, _ in rows])}
+    competing = {id(row) for row in rivals([row for row, _ in rows])}
     return [
         shown(
             row,
             label=label if len(label) <= MAX_LABEL else short,
             short_label=short,
             full_label=label,
-            role=None if id(row) in racing else _role(row),
+            role=None if id(row) in competing else _role(row),
         )
         for (row, _), label, short in zip(rows, labels, shorts, strict=True)
     ]
 
 
 def names_to_explain(rows: Sequence[ShownRow]) -> list[tuple[str, str]]:
-    """Short names that stand for longer ones somewhere on the page, each with the long one."""
+    """Return the short names on the page, each with the full name."""
     return [(row.short_label, row.full_label) for row in rows if row.short_label != row.full_label]
 
 
@@ -74,14 +74,14 @@ def _role(row: Row) -> str:
 
 
 def _distinct(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[str]:
-    found = [_told_apart(row, notes, rows) for row, notes in rows]
+    found = [_distinguished(row, notes, rows) for row, notes in rows]
     return [
         f"{label}, from {notes['from']}" if found.count(label) > 1 and "from" in notes else label
         for label, (_, notes) in zip(found, rows, strict=True)
     ]
 
 
-def _told_apart(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row, Mapping[str, str]]]) -> str:
+def _distinguished(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row, Mapping[str, str]]]) -> str:
     family = [(other, others) for other, others in rows if other.label == row.label]
     namesakes = [others for other, others in family if other.workers == row.workers]
     label = row.label
@@ -92,7 +92,7 @@ def _told_apart(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row, Ma
 
 
 def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
-    """Names that fit an axis, all different: cut at the end, and lettered where that makes two of them equal."""
+    """Return names that fit an axis: cut at the end, with a letter where two of them would be equal."""
     cut = [_cut(family, TICK_LENGTH) for family in families]
     alike, letters, found = Counter(cut), Counter[str](), []
     for text, label, family in zip(cut, labels, families, strict=True):

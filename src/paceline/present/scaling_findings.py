@@ -20,11 +20,11 @@ TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
 
 
 def batch_words(modes: Mapping[str, Mapping[str, int]], mode: str) -> str:
-    """The batch that a mode keeps while workers are added."""
-    kept = modes[mode]
+    """Describe the batch that stays constant while workers are added."""
+    batches = modes[mode]
     if mode == WEAK:
-        return f"every worker keeps its batch of {kept['worker_batch_size']}"
-    return f"the global batch of {kept['batch_size']} is kept"
+        return f"every worker keeps its batch of {batches['worker_batch_size']}"
+    return f"the global batch of {batches['batch_size']} is kept"
 
 
 def refused_words(one: Failure) -> str:
@@ -59,7 +59,7 @@ def findings(study: ScaleResult, material: PageContent) -> list[Finding]:
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """The strategy that scales best, and how far, in every mode."""
+    """Return the strategy that scales best in each mode, with its speed-up."""
     parts = []
     for mode in modes_of(rows):
         several = [row for line in rows_by_strategy(rows, mode).values() for row in line]
@@ -82,7 +82,7 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """A sentence per strategy on where it stops paying, without the baseline that never synchronises."""
+    """Return a sentence per strategy on the number of workers up to which adding one pays off, without baselines."""
     found = [one for one in paying(rows) if one.mode == mode and one.guarantee != "NONE"]
     return [_paying(one) for one in found if one.best_workers is not None]
 
@@ -102,7 +102,7 @@ def _paying(one: Paying) -> str:
 
 
 def _unpaid(one: Paying) -> str:
-    """Slower than one worker, or not distinguishable from it."""
+    """Describe a strategy that is slower than one worker or not distinguishable from it."""
     best, bounds = one.best_speedup or 0.0, one.best_speedup_interval95
     interval = f" (95 % interval {times_interval(bounds)})" if bounds else ""
     if best > 1:
@@ -130,7 +130,7 @@ def _gain(gain: Gain) -> str:
 
 
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Time beyond perfect scaling at the largest point of each strategy, with its measured parts."""
+    """Return the time beyond perfect scaling on the most workers of each strategy, with its measured parts."""
     found = []
     for label, line in rows_by_strategy(rows, mode).items():
         scaling = scaling_of(line[-1])
@@ -146,7 +146,7 @@ def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
 
 
 def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list[Finding]:
-    """Findings that compare strategies on the largest number of workers."""
+    """Return the findings that compare strategies on the largest number of workers."""
     several = [row for line in rows_by_strategy(rows, mode).values() for row in line]
     most = max((row.workers for row in several), default=0)
     largest = [row for row in several if row.workers == most]
@@ -158,16 +158,16 @@ def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list
         comparison_findings.learning,
         comparison_findings.replicas,
     )
-    said = [finding for subject in subjects for finding in subject(largest)]
+    on_largest = [finding for subject in subjects for finding in subject(largest)]
     where = f"{most} workers" if is_only else f"{most} workers ({mode})"
     return [
-        Finding(f"On {where}: {_inside(one.text, largest)}", f"{one.title}, {where}", one.kind, one.places)
-        for one in said
+        Finding(f"On {where}: {_as_clause(one.text, largest)}", f"{one.title}, {where}", one.kind, one.places)
+        for one in on_largest
     ]
 
 
-def _inside(text: str, rows: Sequence[Row]) -> str:
-    """Lower-case the first letter of a sentence, unless it begins with the name of a strategy."""
+def _as_clause(text: str, rows: Sequence[Row]) -> str:
+    """Lower-case the first letter of a sentence, unless it starts with the name of a strategy."""
     return text if any(text.startswith(row.label) for row in rows) else f"{text[0].lower()}{text[1:]}"
 
 

@@ -1,8 +1,8 @@
-"""Pages in a terminal.
+"""Terminal renderer of pages.
 
-A table that is too wide first folds long names, then leaves out the least important columns and names them, and at last
-becomes one block per row. Names are folded only before `:` and after spaces; figures are never cut. Text is never read
-as markup, and control characters in it are removed.
+For a table that is too wide, it folds long names, then leaves out the least important columns and lists their names; if
+that is still too wide, it prints a block of lines per row. Names are folded only after `:` and spaces; figures are
+never cut. Text is never read as markup, and control characters in it are removed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from paceline.present.model import KEPT, Column, Facts, Finding, Page, Table, Visibility
+from paceline.present.model import ALWAYS_SHOWN, Column, Facts, Finding, Page, Table, Visibility
 from paceline.text import plain_text, wrapped
 
-NAME_SHARE = 0.25  # of the width that a name may use before columns are left out
-MOST_WORD = 24  # characters of a word that a column of text keeps whole
+NAME_SHARE = 0.25  # of the terminal width: a name may use this much before columns are left out
+MAX_WORD = 24  # characters; longer words in a column of text may be broken
 FACT_WIDTH = 16
 STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
 
@@ -74,14 +74,14 @@ def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
     for number, table in enumerate(tables):
         shown |= {column.heading: column for column in _show_one(console, table)}
         after = tables[number + 1 :]
-        if after and _explained(after[0]) == _explained(table):
+        if after and _legend_key(after[0]) == _legend_key(table):
             continue
         if words := legend(list(shown.values())):
             say(console, words)
         shown = {}
 
 
-def _explained(table: Table[Any]) -> list[tuple[str, str]]:
+def _legend_key(table: Table[Any]) -> list[tuple[str, str]]:
     return [(column.heading, column.help) for column in table.columns_in(Visibility.TERMINAL)]
 
 
@@ -105,7 +105,7 @@ def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
 
 
 def legend(columns: Sequence[Column[Any]]) -> str:
-    """The help of columns in one line, columns of the same help together; empty where none has any."""
+    """Return the help of the columns in one line; columns with the same help share an entry."""
     headings: dict[str, list[str]] = {}
     for column in columns:
         if column.help:
@@ -129,16 +129,16 @@ class _Width:
 
 
 def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
-    """Select the columns that fit and their widths; None where even the important ones do not fit."""
+    """Select the columns that fit and their widths; None if the columns that are always shown do not fit."""
     widths = [_width_of(columns, cells, index, width) for index in range(len(columns))]
-    going = sorted(
-        (index for index in range(1, len(columns)) if columns[index].importance < KEPT),
+    removable = sorted(
+        (index for index in range(1, len(columns)) if columns[index].importance < ALWAYS_SHOWN),
         key=lambda index: columns[index].importance,
     )
     shown = list(range(len(columns)))
-    for leaving in (None, *going):
-        if leaving is not None:
-            shown.remove(leaving)
+    for removed in (None, *removable):
+        if removed is not None:
+            shown.remove(removed)
         if _total([widths[index].wanted for index in shown]) <= width:
             return _Layout(columns, shown, _spread([widths[index] for index in shown], width))
     if _total([widths[index].least for index in shown]) <= width:
@@ -154,21 +154,23 @@ def _width_of(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], in
     if index and columns[index].is_number:
         return _Width(natural, natural, natural)
     pieces = [cell_len(piece.strip()) for text in texts for piece in _pieces(text)]
-    least = max(pieces, default=0) if index == 0 else min(max(pieces, default=0), MOST_WORD)
+    least = max(pieces, default=0) if index == 0 else min(max(pieces, default=0), MAX_WORD)
     least = max(least, max(cell_len(word) for word in heading.split(" ")))
-    if index and any(" / " in text for text in texts):  # a list by rank: several lines of it cost no other column
+    if index and any(
+        " / " in text for text in texts
+    ):  # a list by rank may take several lines, so it needs little width
         least = max(least, cell_len(heading))
         return _Width(least, least, natural)
     return _Width(least, max(least, min(natural, int(NAME_SHARE * width))), natural)
 
 
 def _total(widths: Sequence[int]) -> int:
-    """The width of a table: each column has a space before and after it."""
+    """Return the width of a table: each column has a space before and after it."""
     return sum(widths) + 2 * len(widths) + 1
 
 
 def _spread(widths: Sequence[_Width], width: int) -> list[int]:
-    """Give the width that is left to the columns that could use more, the first of them first."""
+    """Distribute the remaining width, from left to right, among the columns that need more than their wanted width."""
     found = [one.wanted for one in widths]
     for index, one in enumerate(widths):
         found[index] += max(0, min(one.natural - one.wanted, width - _total(found)))
@@ -192,7 +194,7 @@ def _show_grid(console: Console, layout: _Layout, cells: Sequence[Sequence[str]]
 
 
 def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]]) -> None:
-    """One block per row: its name, then a line for each column."""
+    """Print a block per row: its name, then a line for each column."""
     side = max((cell_len(column.heading) for column in columns[1:]), default=0)
     room = max(console.width - side - 4, 10)
     for row in cells:
@@ -205,15 +207,15 @@ def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequen
 
 
 def _pieces(text: str) -> list[str]:
-    """The parts that are never broken: between `:` and between spaces; a number stays with its percent sign.
+    """Split text where it may be broken: after `:` and after spaces, but not between a number and its percent sign.
 
-    A line that ends in `:` goes on: without it, `overlap` on a line of its own would read as another strategy.
+    The `:` stays at the end of its line, so that an option on the next line does not look like another strategy.
     """
     return re.split(r"(?<=:)(?! )|(?<= )(?!%)", text)
 
 
 def _folded(text: str, width: int) -> str:
-    """Text on lines of at most that width; only a part that is longer is broken."""
+    """Break text into lines of at most that width; only a piece that is longer than a line is cut."""
     lines = [""]
     for piece in _pieces(text):
         if lines[-1] and cell_len(lines[-1]) + cell_len(piece.rstrip()) > width:

@@ -1,4 +1,4 @@
-"""Charts of a bench: bandwidth over size for every comm, one chart per operation."""
+"""Charts of a benchmark of comms: bandwidth over message size, one chart per operation."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from paceline.present.numbers import binary_bytes, duration, significant
 from paceline.present.styles import PALETTE, REFERENCES
 from paceline.results.commands import Bench, CollectiveResult
 
-COPY = "copy of memory"
-MANY_TICKS = 12  # sizes on an axis, beyond which every second one is named
+COPY = "memory copy"
+MAX_TICKS = 12  # if an axis has more sizes, only every second one has a label
 
 
 def short_name(comm: str) -> str:
-    """The name of a comm; a comm from a user's file has the name of its class."""
+    """Return the name of a comm; for a comm from a user's file, the name of its class."""
     return comm.rpartition(":")[2]
 
 
 @chart("bench", order=10)
 def bandwidths(outcome: Bench) -> Iterator[Chart]:
-    """One chart per operation."""
+    """Draw one chart per operation."""
     series = series_of(outcome.results)
     for op in dict.fromkeys(row.op for row in outcome.results):
         yield _bandwidth(op, outcome.results, series)
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """The lines of all charts: a comm, and the kind of its result if there are several."""
+    """Return the name of each line: its comm, and the kind of its result if the comm has several."""
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]
     return {
@@ -42,7 +42,7 @@ def key_of(row: CollectiveResult) -> tuple[str, str]:
 
 
 def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tuple[str, str], str]) -> Chart:
-    """busbw over bytes, both on log scales, with the memory copy of the same rounds."""
+    """Draw busbw over bytes, both on log scales, with the bandwidth of a memory copy in the same rounds."""
     rows = [row for row in results if row.op == op]
     figure = new_figure(hovermode="x unified", height=340)
     for index, (key, colour) in enumerate(zip(series, colours_of(series), strict=False)):
@@ -73,15 +73,15 @@ def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tup
         meta=len(series),
     )
     sizes = sorted(limits)
-    named = sizes[:: 2 if len(sizes) > MANY_TICKS else 1]
+    named = sizes[:: 2 if len(sizes) > MAX_TICKS else 1]
     figure.x_axis("bytes", type="log", tickvals=named, ticktext=list(map(binary_bytes, named)))
     figure.y_axis("busbw, GB/s", type="log", dtick="D2", exponentformat="none")
     cells = [[series[key_of(row)], binary_bytes(row.bytes), significant(row.busbw_bytes_per_s / 1e9)] for row in rows]
     table = Values(["Comm", "Bytes", "busbw, GB/s"], cells)
-    caption = "Bus bandwidth over size; more is better."
+    caption = "Bus bandwidth (busbw) over message size; more is better."
     return Chart(f"busbw-{op}", op, caption, [figure], table, is_wide=len(rows) == len(results))
 
 
 def colours_of(series: Mapping[tuple[str, str], str]) -> list[str]:
-    """One per line, then the copy's."""
+    """Return a colour for each line, and last that of the memory copy."""
     return [PALETTE[index % len(PALETTE)] for index in range(len(series))] + [REFERENCES["none"]]

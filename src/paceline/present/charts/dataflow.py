@@ -1,4 +1,4 @@
-"""Charts of the accelerator: utilisation over time, energy by level, time of layers by cause."""
+"""Charts of the accelerator simulation: utilisation over time, energy by memory level, time of layers by cause."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LEVELS = {
     "buffer": "global buffer",
     "dram": "DRAM",
 }
-ENERGY_HEADS = (*LEVELS.values(), "in all")
-ENERGY_CAPTION = "In units of one multiply-accumulate."
+ENERGY_HEADS = (*LEVELS.values(), "total")
+ENERGY_CAPTION = "In units of the energy of one multiply-accumulate (MAC)."
 CAUSES = {"filter_load": "loading filters", "window_load": "loading first inputs"}
-MOST_POINTS = 500  # of a line; longer simulations are averaged over stretches of cycles
+MAX_POINTS = 500  # of a line; longer simulations are averaged over stretches of cycles
 
 
 @chart("conv", order=10)
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
-    """The share of the logical PEs that work, over cycles."""
+    """Draw the share of the logical PEs that work, over cycles."""
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
-    stretch = -(-len(busy) // MOST_POINTS)
+    stretch = -(-len(busy) // MAX_POINTS)
     cycles = list(range(1, len(busy) + 1, stretch))
     shares = [100 * float(busy[first - 1 : first - 1 + stretch].mean()) for first in cycles]
     figure = new_figure(height=320)
@@ -56,14 +56,14 @@ def utilisation(simulation: Simulation) -> Iterator[Chart]:
 
 @chart("conv", order=20)
 def conv_energy(simulation: Simulation) -> Iterator[Chart]:
-    """Energy by level, on the chip that is built in."""
+    """Draw the energy by level on the built-in chip."""
     energy = conv_accesses(simulation).energy(load_chip("eyeriss"))
     whole = {"mac": float(simulation.plan.shape.num_multiplications), **energy}
     yield energy_chart({simulation.plan.timing.model: whole})
 
 
 def energy_chart(energies: Mapping[str, Mapping[str, float]], *, name: str = "energy", title: str = "") -> Chart:
-    """Energy by level, a bar for each name, in all and per level."""
+    """Draw a bar for each name, stacked by level."""
     table = Values(["", *ENERGY_HEADS], [[label, *_energy_cells(energy)] for label, energy in energies.items()])
     title = title or "Energy by level"
     return Chart(name, title, ENERGY_CAPTION, [_stacked(energies, LEVELS)], table, is_wide=True)
@@ -115,13 +115,13 @@ def layer_utilisation(result: NetworkCost) -> Iterator[Chart]:
     figure.x_axis(type="category")
     figure.y_axis("% of the array", range=[0, 105])
     rows = [[row.name, *(f"{values[index]:.1f}" for values in series.values())] for index, row in enumerate(layers)]
-    caption = "The difference between the two is loading, remainders and waiting."
+    caption = "The difference between the two bars is time for loading, remainders and waiting."
     yield Chart("layer-utilisation", "Utilisation by layer", caption, [figure], Values(["Layer", *series], rows))
 
 
 @chart("network", order=20)
 def layer_times(result: NetworkCost) -> Iterator[Chart]:
-    """Time of multiplying, of loads that nothing hides, and of waiting for the buffer or DRAM."""
+    """Draw the time of multiplying, of loads that are not hidden, and of waiting for the buffer or DRAM."""
     parts = {"compute": "multiplying", **CAUSES, "buffer": "waiting for the buffer", "dram": "waiting for DRAM"}
     times = {}
     for row in result.layers:

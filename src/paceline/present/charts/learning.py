@@ -1,9 +1,9 @@
-"""Charts of learning: loss and accuracy over steps, seconds and bytes; accuracy at the end against time and bytes."""
+"""Charts of learning: loss and accuracy over steps, seconds and bytes; final accuracy against time and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from paceline.present.chart import Chart, Choice, PlotlyFigure, Values, label_of, new_figure, shortened
 from paceline.present.charts.registry import Rows, chart
@@ -22,10 +22,8 @@ from paceline.present.rows import ShownRow
 from paceline.present.styles import styles_of
 from paceline.results import Evaluation, Target, changed
 
-T = TypeVar("T")
-
-LOG_FROM = 100.0  # where the largest loss is this many times the smallest, a linear axis shows a flat line
-SIZES = (9, 30)  # pixels of the smallest and the largest mark of the trade-off
+LOG_RATIO = 100.0  # largest over smallest loss, from which the axis is logarithmic, because a linear one looks flat
+MARK_SIZES = (9, 30)  # pixels of the smallest and the largest mark of the trade-off
 OVER = {"step": "iterations", "train_s": "seconds", "sent_bytes": "bytes"}
 
 
@@ -33,9 +31,8 @@ OVER = {"step": "iterations", "train_s": "seconds", "sent_bytes": "bytes"}
 def loss(content: Rows) -> Iterator[Chart]:
     results = content.rows
     views = [_loss_axis(_over(results, x, "loss", ".4g"), results) for x in _abscissas(results)]
-    columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
-    table = line_values(results, {**_present(results, columns), "loss": ("Loss", significant)})
-    caption = "Training loss over all workers; strategies with equal curves share one striped line."
+    table = line_values(results, {**_abscissa_columns(results), "loss": ("Loss", significant)})
+    caption = "Training loss over all workers. Strategies with equal curves share one striped line."
     yield Chart("loss", "Loss", caption, views, table, choices=_choices(results))
 
 
@@ -43,7 +40,7 @@ def loss(content: Rows) -> Iterator[Chart]:
 def accuracy_over(content: Rows) -> Iterator[Chart | str]:
     results = content.rows
     if not has_accuracy(results):
-        yield "No accuracy: this task has none."
+        yield "No accuracy: this task does not define one."
         return
     views = []
     for x in _abscissas(results):
@@ -51,8 +48,7 @@ def accuracy_over(content: Rows) -> Iterator[Chart | str]:
         _add_evaluations(figure, results, x)
         figure.y_axis("accuracy", tickformat=".0%")
         views.append(figure)
-    columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
-    table = line_values(results, {**_present(results, columns), "accuracy": ("Training accuracy", accuracy)})
+    table = line_values(results, {**_abscissa_columns(results), "accuracy": ("Training accuracy", accuracy)})
     has_tests = any(result.evaluations for result in results)
     caption = "Lines: training accuracy of each step." + (" Markers: evaluations on the test set." if has_tests else "")
     yield Chart("accuracy", "Accuracy", caption, views, table, choices=_choices(results))
@@ -66,21 +62,21 @@ def accuracy_per_worker(content: Rows) -> Iterator[Chart]:
     fields = {"train": "train_accuracy", "test": "test_accuracy"}
     figure = bars_per_worker(results, fields, accuracy)
     figure.y_axis("accuracy", tickformat=".0%", range=[0, 1.02])
-    caption = "Two bars per worker, ranks from left to right: train (solid) and test (hatched), at the end."
+    caption = "Two bars per worker, ranks from left to right: train (solid) and test (hatched) accuracy at the end."
     table = worker_values(results, fields, accuracy)
     yield Chart("accuracy-workers", "Accuracy per strategy and worker", caption, [figure], table)
 
 
 @chart("learning", order=40)
 def to_target(content: Rows) -> Iterator[Chart]:
-    """Seconds until the target accuracy; a row without a bar did not reach it."""
+    """Draw the seconds until the target accuracy; a row without a bar did not reach it."""
     results = content.rows
-    asked = [(index, r, r.target) for index, r in enumerate(results) if r.target]
-    if not asked or not has_accuracy(results):
+    targets = [(index, r, r.target) for index, r in enumerate(results) if r.target]
+    if not targets or not has_accuracy(results):
         return
-    shown, styles = [result for _, result, _ in asked], styles_of(results)
+    shown, styles = [result for _, result, _ in targets], styles_of(results)
     figure = new_figure()
-    for row, (index, result, given) in enumerate(asked):
+    for row, (index, result, given) in enumerate(targets):
         seconds = _seconds_to(given)
         text = duration(seconds) if given.reached else f"never, best {accuracy(given.best)}"
         hover = f"<b>{label_of(result)}</b><br>{text}"
@@ -91,11 +87,11 @@ def to_target(content: Rows) -> Iterator[Chart]:
         figure.add("bar", **bar, hovertemplate=f"{hover}<extra></extra>")
         write_after_bar(figure, seconds, row, text, index)
     label_rows(figure, shown, row_height_of(shown))
-    longest = max((_seconds_to(given) for _, _, given in asked if given.reached), default=1.0)
+    longest = max((_seconds_to(given) for _, _, given in targets if given.reached), default=1.0)
     figure.x_axis("seconds of training (less is better)", range=[0, longest * 1.04])
-    rows = [[r.label, *_target_cells(given)] for _, r, given in asked]
+    rows = [[r.label, *_target_cells(given)] for _, r, given in targets]
     table = Values(["Strategy", "Reached", "Steps", "Epoch", "Seconds", "Sent by all", "Best"], rows)
-    title = f"Time to {accuracy(asked[0][2].accuracy)} accuracy"
+    title = f"Time to {accuracy(targets[0][2].accuracy)} accuracy"
     caption = "Seconds of training until the target; hovering shows steps and bytes."
     yield Chart("target", title, caption, [figure], table)
 
@@ -113,7 +109,7 @@ def _target_cells(given: Target) -> list[str]:
 
 @chart("learning", order=50)
 def trade_off(content: Rows) -> Iterator[Chart]:
-    """Accuracy at the end against seconds or bytes; the size of a mark is the other of the two."""
+    """Draw final accuracy against seconds or bytes; the size of a mark shows the other of the two."""
     results = content.rows
     key = "test_accuracy" if any(r.final.test_accuracy is not None for r in results) else "train_accuracy"
     shown = [(index, r) for index, r in enumerate(results) if getattr(r.final, key) is not None]
@@ -125,7 +121,7 @@ def trade_off(content: Rows) -> Iterator[Chart]:
         [r.label, accuracy(getattr(r.final, key)), significant(r.train_s), amount(sent_by_all(r))] for _, r in shown
     ]
     table = Values(["Strategy", what.capitalize(), "Training, s", "Sent by all workers"], rows)
-    caption = "Up and to the left is better. A larger mark sent more bytes (over seconds) or took longer (over bytes)."
+    caption = "Up and to the left is better. Larger marks: more bytes sent (over seconds), or more time (over bytes)."
     choice = Choice("trade-off over", ("seconds", "bytes"))
     yield Chart("trade-off", "Accuracy against time and bytes", caption, views, table, choices=[choice], is_wide=True)
 
@@ -133,7 +129,7 @@ def trade_off(content: Rows) -> Iterator[Chart]:
 @chart("learning", order=60)
 def missing_bytes(content: Rows) -> Iterator[str]:
     if not any(any(row.curve.sent_bytes or ()) for row in content.rows):
-        yield "Bytes over the run were not stored, so nothing is shown over bytes."
+        yield "Bytes over the run were not recorded, so no chart has bytes on its horizontal axis."
 
 
 def has_accuracy(results: Sequence[ShownRow]) -> bool:
@@ -158,8 +154,9 @@ def _choices(results: Sequence[ShownRow]) -> list[Choice]:
     return [Choice("over", tuple(OVER[x] for x in _abscissas(results)))]
 
 
-def _present(results: Sequence[ShownRow], columns: Mapping[str, T]) -> dict[str, T]:
-    return {key: value for key, value in columns.items() if key in _abscissas(results)}
+def _abscissa_columns(results: Sequence[ShownRow]) -> dict[str, tuple[str, Any]]:
+    columns = {"step": ("Iteration", whole), "train_s": ("Seconds", significant), "sent_bytes": ("Sent", amount)}
+    return {key: columns[key] for key in _abscissas(results)}
 
 
 def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigure:
@@ -171,7 +168,7 @@ def _over(results: Sequence[ShownRow], x: str, y: str, form: str) -> PlotlyFigur
         figure.x_axis("seconds of training", rangemode="tozero")
     else:
         unit, size = _unit_of(results)
-        # Strategies that send nothing would be drawn at zero.
+        # A strategy that sends nothing is left out: its line would be vertical at zero.
         senders = [
             r if any(r.curve.sent_bytes or ()) else changed(r, curve=changed(r.curve, sent_bytes=[])) for r in results
         ]
@@ -185,17 +182,17 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
 
 
 def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
-    """Marks for evaluations on the test set, where their position is known."""
+    """Add marks for evaluations on the test set whose position on the axis is known."""
     _, size = _unit_of(results)
     for index, (result, style) in enumerate(zip(results, styles_of(results), strict=True)):
-        found = [(_place(result, e, x, size), e.accuracy) for e in result.evaluations]
-        points = [(place, value) for place, value in found if place is not None]
+        places = [(_place(result, e, x, size), e.accuracy) for e in result.evaluations]
+        points = [(place, value) for place, value in places if place is not None]
         if points:
-            kept = thinned(points, 100)
+            positions = thinned(points, 100)
             figure.add(
                 "scatter",
-                x=[points[i][0] for i in kept],
-                y=[points[i][1] for i in kept],
+                x=[points[i][0] for i in positions],
+                y=[points[i][1] for i in positions],
                 mode="markers",
                 marker={"color": style.colour, "symbol": style.symbol, "size": 9, "line": {"width": 1}},
                 name=f"{label_of(result)}, test",
@@ -243,7 +240,7 @@ def _trade_off_figure(
             marker={
                 "color": styles[index].colour,
                 "symbol": styles[index].symbol,
-                "size": SIZES[0] + (SIZES[1] - SIZES[0]) * (area / largest) ** 0.5,
+                "size": MARK_SIZES[0] + (MARK_SIZES[1] - MARK_SIZES[0]) * (area / largest) ** 0.5,
                 "opacity": 0.85,
             },
             hovertemplate=f"<b>{label_of(result)}</b><br>{hover}{amount(sent_by_all(result))} sent<extra></extra>",
@@ -263,7 +260,7 @@ def _trade_off_figure(
 
 def _loss_axis(figure: PlotlyFigure, results: Sequence[ShownRow]) -> PlotlyFigure:
     values = [value for result in results for value in result.curve.loss if value is not None]
-    is_log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_FROM
+    is_log = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_RATIO
     figure.y_axis("loss, log scale" if is_log else "loss", type="log" if is_log else "linear")
     if is_log:
         figure.y_axis(dtick=1, tickformat="~g")

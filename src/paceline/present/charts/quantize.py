@@ -1,4 +1,4 @@
-"""Charts of a quantization: accuracy by stage, weights and activations, ranges, error per layer, answers, latency."""
+"""Charts of a quantization: accuracy by stage, weights, activations, error per layer, predictions, latency."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from paceline.present.chart import LEGEND_ABOVE, Chart, Choice, PlotlyFigure, Values, new_figure, plain
 from paceline.present.charts.registry import chart
-from paceline.present.charts.sweep import COLOURS
+from paceline.present.charts.sweep import COLOUR_SCALE
 from paceline.present.numbers import DASH, accuracy, listed, ms, significant
 from paceline.present.styles import PALETTE, REFERENCES
 from paceline.results.quantize import ActivationPicture, Latency, Quantization, WeightPicture
@@ -17,11 +17,11 @@ METHOD_COLOURS = {"minmax": PALETTE[3], "percentile": PALETTE[1], "entropy": PAL
 
 @chart("quantize", order=10)
 def stages(study: Quantization) -> Iterator[Chart]:
-    """One bar per stage; where there is no accuracy, of the loss."""
+    """Draw the test accuracy of each stage, or the test loss if there is no accuracy."""
     rows = study.stages
-    judged = all(row.test_accuracy is not None for row in rows)
-    values = [100 * (row.test_accuracy or 0.0) if judged else row.test_loss for row in rows]
-    texts = [accuracy(row.test_accuracy) if judged else significant(row.test_loss) for row in rows]
+    has_accuracy = all(row.test_accuracy is not None for row in rows)
+    values = [100 * (row.test_accuracy or 0.0) if has_accuracy else row.test_loss for row in rows]
+    texts = [accuracy(row.test_accuracy) if has_accuracy else significant(row.test_loss) for row in rows]
     figure = new_figure(height=90 + ROW_HEIGHT * len(rows))
     colours = [REFERENCES["one-worker"] if row.stage == "float" else PALETTE[0] for row in rows]
     figure.add(
@@ -38,7 +38,7 @@ def stages(study: Quantization) -> Iterator[Chart]:
     figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
     figure.y_axis(tickvals=list(range(len(rows))), ticktext=[plain(row.name) for row in rows], showgrid=False)
     figure.y_axis(range=[len(rows) - 0.4, -0.6], ticks="")
-    figure.x_axis("test accuracy, %" if judged else "test loss", rangemode="tozero")
+    figure.x_axis("test accuracy, %" if has_accuracy else "test loss", rangemode="tozero")
     cells = [
         [
             row.name,
@@ -50,8 +50,8 @@ def stages(study: Quantization) -> Iterator[Chart]:
         ]
         for row in rows
     ]
-    heads = ["Stage", "Calibration", "Test accuracy", "Points against float", "Answers as float", "Test loss"]
-    caption = "From the float model to integer-only inference, all on the same test set."
+    heads = ["Stage", "Calibration", "Test accuracy", "Change, points", "Same prediction as float", "Test loss"]
+    caption = "From the float model to inference with integers only; all stages use the same test set."
     yield Chart("quantize-stages", "Accuracy by stage", caption, [figure], Values(heads, cells), is_wide=True)
 
 
@@ -101,13 +101,20 @@ def activations(study: Quantization) -> Iterator[Chart]:
         + [significant(tensor.scale), str(tensor.zero_point)]
         for tensor in tensors
     ]
-    heads = ["Tensor", "Made by", "Seen", *(f"Range by {method}" for method in methods), "Scale", "Zero point"]
+    heads = [
+        "Tensor",
+        "Operation",
+        "Observed range",
+        *(f"Range by {method}" for method in methods),
+        "Scale",
+        "Zero point",
+    ]
     choice = Choice("tensor", tuple(tensor.tensor for tensor in tensors), is_list=True)
     caption = (
-        "Histogram of activations on the calibration images, on a log scale, and the range of each calibration "
-        f"method. The chosen one is {tensors[0].chosen}."
+        "Histogram of activations on the calibration images, on a log scale. Vertical lines: the range of each "
+        f"calibration method; solid: {tensors[0].chosen}, which was chosen."
     )
-    first = min(1, len(views) - 1)  # the first tensor is the input, which says nothing about the model
+    first = min(1, len(views) - 1)  # the first tensor is the input of the model
     table = Values(heads, cells)
     title = "Activations and ranges"
     yield Chart("quantize-activations", title, caption, views, table, choices=[choice], initial=first)
@@ -144,7 +151,7 @@ def _activation_figure(tensor: ActivationPicture) -> PlotlyFigure:
 
 @chart("quantize", order=40)
 def noise(study: Quantization) -> Iterator[Chart]:
-    """Signal-to-noise ratio of the output of each operation and of the weights of each layer."""
+    """Draw the signal-to-noise ratio of the output of each operation and of the weights of each layer."""
     tensors = [row for row in study.activations if row.snr_db is not None]
     if not tensors:
         return
@@ -152,7 +159,7 @@ def noise(study: Quantization) -> Iterator[Chart]:
     of_weights = {row.layer: row.snr_db for row in study.weights}
     figure = new_figure(showlegend=True, legend=LEGEND_ABOVE, height=340)
     series = (
-        ("activations, all that came before included", [row.snr_db for row in tensors], PALETTE[0], "circle"),
+        ("activations, with the error of all earlier layers", [row.snr_db for row in tensors], PALETTE[0], "circle"),
         ("weights alone", [of_weights.get(name) for name in names], PALETTE[1], "square"),
     )
     for what, values, colour, symbol in series:
@@ -171,13 +178,13 @@ def noise(study: Quantization) -> Iterator[Chart]:
     figure.y_axis("signal over noise, dB (more is better)")
     cells = [[row.tensor, significant(row.snr_db), significant(of_weights.get(row.tensor))] for row in tensors]
     table = Values(["Tensor", "Activations, dB", "Weights, dB"], cells)
-    caption = "Difference between the values of the integer and of the float network, layer by layer."
+    caption = "Signal-to-noise ratio of the integer network's values, taking the float network's as the signal."
     yield Chart("quantize-noise", "Error per layer", caption, [figure], table, is_wide=True)
 
 
 @chart("quantize", order=50)
 def confusion(study: Quantization) -> Iterator[Chart]:
-    """Predictions of the float model (rows) against the integer model (columns), with a pale diagonal."""
+    """Draw a matrix of predictions, float model by integer model; the diagonal has no colour."""
     counts = study.confusion
     if not counts:
         return
@@ -191,21 +198,21 @@ def confusion(study: Quantization) -> Iterator[Chart]:
         z=shown,
         text=[[str(count) if count else "" for count in row] for row in counts],
         texttemplate="%{text}",
-        hovertemplate="float %{y}, integers %{x}: %{text}<extra></extra>",
-        colorscale=[list(step) for step in COLOURS],
+        hovertemplate="float %{y}, integer %{x}: %{text}<extra></extra>",
+        colorscale=[list(step) for step in COLOUR_SCALE],
         showscale=False,
         xgap=1,
         ygap=1,
     )
     ticks = {"tickvals": list(range(size)), "ticktext": [str(number) for number in range(size)], "showgrid": False}
-    figure.x_axis("class that the integers answer", **ticks)
-    figure.y_axis("class that the float model answers", autorange="reversed", **ticks)
+    figure.x_axis("class predicted by the integer model", **ticks)
+    figure.y_axis("class predicted by the float model", autorange="reversed", **ticks)
     cells = [[str(row), *(str(count) for count in counts[row])] for row in range(size)]
     changed = sum(counts[row][column] for row in range(size) for column in range(size) if row != column)
     total = sum(map(sum, counts))
-    caption = f"{changed:,} of {total:,} answers changed. Off the diagonal, darker is more."
-    table = Values(["Float answers", *(f"Integers {number}" for number in range(size))], cells)
-    yield Chart("quantize-confusion", "Answers against the float model's", caption, [figure], table)
+    caption = f"{changed:,} of {total:,} predictions changed. Off the diagonal, darker squares have larger counts."
+    table = Values(["Float prediction", *(f"Integer {number}" for number in range(size))], cells)
+    yield Chart("quantize-confusion", "Predictions of the integer and the float model", caption, [figure], table)
 
 
 @chart("quantize", order=60)
@@ -234,7 +241,7 @@ def latency(study: Quantization) -> Iterator[Chart]:
         views.append(figure)
     cells = [[row.runner, str(row.batch), ms(row.p50_s), ms(row.p95_s)] for rows in tables.values() for row in rows]
     choice = Choice("batch", tuple(f"batch of {size}" for size in tables))
-    caption = f"{listed(runners)} in turn, on {study.deployed.threads} threads."
+    caption = f"{listed(runners)}, measured in turn on {study.deployed.threads} threads."
     table = Values(["Runner", "Batch", "p50, ms", "p95, ms"], cells)
     yield Chart("quantize-latency", "Time of a batch", caption, views, table, choices=[choice])
 
@@ -249,12 +256,12 @@ def _range(bounds: Sequence[float]) -> str:
 
 
 def change_points(change: float | None) -> str:
-    """A change in points of accuracy."""
+    """Format a change of accuracy in percentage points."""
     return DASH if change is None else f"{change:+.2f}"
 
 
 def latency_tables(study: Quantization) -> dict[int, list[Latency]]:
-    """Times of batches, by the size of the batch."""
+    """Return the measured latencies, grouped by batch size."""
     found: dict[int, list[Latency]] = {}
     for row in study.deployed.latency if study.deployed is not None else ():
         found.setdefault(row.batch, []).append(row)

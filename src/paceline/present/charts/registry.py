@@ -1,4 +1,4 @@
-"""Registry of charts, and the chart sections of every page of rows.
+"""Registry of charts: finds the chart functions and makes the sections of a page from them.
 
 A chart is a function with `@chart("section", order=...)` in a file of this package; no other file names it. It yields
 charts, or a sentence that explains a missing chart.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from paceline.present import charts
+from paceline.present import charts as package
 from paceline.present.chart import Chart
 from paceline.present.model import PageSection
 from paceline.present.rows import ShownRow
@@ -32,20 +32,20 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to draw. Charts of a single strategy begin with the row at `first`."""
+    """Rows to draw. Charts of a single strategy show the row at index `first` initially."""
 
     rows: Sequence[ShownRow]
     first: int
 
 
 def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Every section with its charts."""
+    """Make the chart sections of a page of rows."""
     content = Rows(rows, shown_first(rows))
     return [make_section(id, title, content) for id, title in TITLES.items()]
 
 
 def shown_first(rows: Sequence[Row]) -> int:
-    """Index of the fastest row, or of the first row with a straggler where the fastest has none."""
+    """Return the index of the fastest row, or of the first row with a straggler if the fastest has none."""
     slow = [index for index, row in enumerate(rows) if row.stragglers]
     label = fastest_of(rows).label
     fastest = next(index for index, row in enumerate(rows) if row.label == label)
@@ -71,23 +71,23 @@ def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
 
 def make_section(id: str, title: str, content: object) -> PageSection:
     """Make a section with all its charts; the type of `content` depends on the section."""
-    found = PageSection(id, title)
-    made: list[Chart] = []
+    section = PageSection(id, title)
+    charts: list[Chart] = []
     for _, make in sorted(_all_makers().get(id, []), key=lambda entry: entry[0]):
         for one in make(content):
             if isinstance(one, Chart):
-                made.append(one)
+                charts.append(one)
             else:
-                found.missing.append(one)
-    found.charts.extend(without_gaps(made))
-    return found
+                section.missing.append(one)
+    section.charts.extend(without_gaps(charts))
+    return section
 
 
-def without_gaps(made: Sequence[Chart]) -> list[Chart]:
+def without_gaps(given: Sequence[Chart]) -> list[Chart]:
     """Widen a narrow chart that has no neighbour, because narrow charts are laid out in pairs."""
     found: list[Chart] = []
     num_narrow = 0
-    for one in made:
+    for one in given:
         if one.is_wide and num_narrow % 2:
             found[-1] = dataclasses.replace(found[-1], is_wide=True)
         num_narrow = 0 if one.is_wide else num_narrow + 1
@@ -99,6 +99,6 @@ def without_gaps(made: Sequence[Chart]) -> list[Chart]:
 
 @cache
 def _all_makers() -> dict[str, list[tuple[int, Maker[Any]]]]:
-    for entry in pkgutil.iter_modules(charts.__path__):
-        importlib.import_module(f"{charts.__name__}.{entry.name}")
+    for entry in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{entry.name}")
     return _makers

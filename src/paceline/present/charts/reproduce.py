@@ -1,4 +1,4 @@
-"""The chart of a reproduced experiment: published figures beside those measured here."""
+"""Chart of a reproduced experiment: published figures and those measured here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Pair = tuple[str, str, float, MeasuredFigure]  # row, source, published, measure
 
 
 def heading(quantity: PublishedColumn) -> str:
-    """The heading of a quantity with its unit."""
+    """Return the heading of a quantity with its unit."""
     unit = {"bytes": "kB", "x": ""}.get(quantity.unit, quantity.unit)
     return f"{quantity.name}, {unit}" if unit and unit != "%" else quantity.name
 
 
 def figure_text(value: FigureValue, unit: str) -> str:
-    """A number in its unit, a list of them by rank, or the words that were published."""
+    """Format a number in its unit, a list of numbers by rank, or a text as it was published."""
     if isinstance(value, str):
         return value.removesuffix(f" {unit}") if unit == "s" else value
     if isinstance(value, Sequence):
@@ -40,7 +40,7 @@ def figure_text(value: FigureValue, unit: str) -> str:
 
 @chart("published", order=10)
 def published_bars(study: Reproduction) -> Iterator[Chart]:
-    """Published and measured bars next to each other, for every quantity that both have as a number."""
+    """Draw published and measured bars next to each other, for every quantity with numbers of both."""
     shown = [name for name in study.quantities if _pairs(study, name)]
     if not shown:
         return
@@ -54,14 +54,14 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
     table = Values(["Quantity", "Row, as published", "Published in", "Published", "Measured here"], rows)
     choices = [Choice("published quantity", tuple(titles))] if len(shown) > 1 else []
     caption = (
-        "Hatched grey: published by others, on their machines. Solid: measured here; pale where it is extrapolated "
-        "from a subset of iterations."
+        "Hatched grey: published, measured on the authors' machines. Solid: measured here; pale: extrapolated from a "
+        "subset of iterations."
     )
     yield Chart("published-bars", "Published and measured", caption, views, table, is_wide=True, choices=choices)
 
 
 def _pairs(study: Reproduction, name: str) -> list[Pair]:
-    """Rows with a number both published and measured here."""
+    """Return the rows whose figure is a number in the publication and here."""
     ours = {row.key: row.figures for row in study.ours}
     found = []
     for table in study.published:
@@ -98,7 +98,7 @@ def _figure(study: Reproduction, name: str) -> PlotlyFigure:
             orientation="h",
             marker=marker,
             name=what,
-            text=[_marked(study, name, pair, what) for pair in pairs],
+            text=[_bar_text(study, name, pair, what) for pair in pairs],
             textposition="outside",
             cliponaxis=False,
             hovertemplate=f"{what}: %{{text}}<extra></extra>",
@@ -110,7 +110,7 @@ def _figure(study: Reproduction, name: str) -> PlotlyFigure:
     return figure
 
 
-def _marked(study: Reproduction, name: str, pair: Pair, what: str) -> str:
+def _bar_text(study: Reproduction, name: str, pair: Pair, what: str) -> str:
     if what == "published":
         return figure_text(pair[2], _unit(study, name))
     return _text(study, name, pair[3])

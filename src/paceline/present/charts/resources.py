@@ -1,4 +1,4 @@
-"""Resources of each worker over time: cores, memory, disk, network and GPU."""
+"""Charts of the resources of each worker over time: CPU, memory, disk, network and GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.styles import worker_style
 from paceline.results import WorkerResources
 
-MAX_POINTS = 160  # of a line: one per quantity, worker and strategy adds up
-# Key of the column: its name, and whether it is in bytes.
+MAX_POINTS = 160  # of a line; there is a line for each quantity, worker and strategy
+# Field: its name, and whether it is in bytes.
 QUANTITIES = {
     "cpu_percent": ("CPU", False),
     "rss_bytes": ("memory", True),
@@ -23,7 +23,7 @@ QUANTITIES = {
     "gpu_percent": ("GPU", False),
     "gpu_memory_bytes": ("GPU memory", True),
 }
-PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # levels; the others are counts that only grow
+PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # levels; the others are cumulative
 
 
 @chart("resources", order=10)
@@ -43,7 +43,7 @@ def resources(content: Rows) -> Iterator[Chart | str]:
     rows = [
         [r.label, str(row.rank), *(_summary(row, key) for key in present)] for _, r, workers in shown for row in workers
     ]
-    caption = "A line per worker. 100 % of CPU is one core. Disk and network: all bytes since the run's start."
+    caption = "A line per worker. 100 % of CPU is one core. Disk and network: cumulative bytes since the run started."
     title, table = "Resources over time, per worker", Values(heads, rows)
     yield Chart(
         "resources-time",
@@ -75,7 +75,7 @@ def _figure(rows: Sequence[WorkerResources], key: str) -> PlotlyFigure:
             name=f"worker {row.rank}",
             hovertemplate=f"%{{y:.3g}} {unit}",
         )
-    figure.x_axis("seconds since the run's start", hoverformat=".2f", ticksuffix=" s")
+    figure.x_axis("seconds since the run started", hoverformat=".2f", ticksuffix=" s")
     figure.y_axis(f"{name}, {unit}", rangemode="tozero")
     if not any(_values(row, key) for row in rows):
         note = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
@@ -93,7 +93,7 @@ def _values(row: WorkerResources, key: str) -> list[float]:
 
 def _head(key: str) -> str:
     name, _ = QUANTITIES[key]
-    return f"{name}, {'mean and most' if key in PEAKS else 'in all'}"
+    return f"{name}, {'mean and maximum' if key in PEAKS else 'total'}"
 
 
 def _summary(row: WorkerResources, key: str) -> str:

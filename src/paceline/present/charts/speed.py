@@ -23,7 +23,7 @@ from paceline.present.styles import styles_of
 from paceline.results import Overhead
 from paceline.results.value import Json
 
-ROOM = 1.04  # of an axis beyond its largest value
+ROOM = 1.04  # end of an axis, as a multiple of its largest value
 
 
 @chart("speed", order=10)
@@ -93,7 +93,7 @@ def train_time(content: Rows) -> Iterator[Chart]:
 
 @chart("resources", order=20)
 def measuring_cost(content: Rows) -> Iterator[Chart | str]:
-    """Profiling overhead, where a study ran steps with and without profiling."""
+    """Draw the profiling overhead, if a study ran steps with and without profiling."""
     results = content.rows
     tried = [(index, r, r.measuring) for index, r in enumerate(results) if r.measuring]
     if not tried:

@@ -1,4 +1,4 @@
-"""The split of a step: compute, overlap, communication, waiting, data and the rest, stacked."""
+"""Chart of where the time of a step goes: compute, overlap, communication, waiting, data and the rest, stacked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paceline.results import Split, SplitMean
 PHASES = ("data", "forward", "backward", "optimizer")
 WORKER_ROW = 24  # pixels
 GAP = 0.6  # rows between strategies
-NO_SPANS = "these runs hold no spans (they were stored by an earlier version, or with --no-measure)"
+NO_SPANS = "spans were not recorded in these runs (an earlier version, or --no-measure)"
 
 Shown = tuple[int, ShownRow, Split]
 
@@ -42,15 +42,15 @@ def split(content: Rows) -> Iterator[Chart | str]:
 
 
 def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
-    """Charts of the splits of rows, each with the index of its strategy in the page's key."""
+    """Draw the splits of rows; each row comes with the index of its strategy in the page's key."""
     shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
         return
     views = [figure(shown, unit) for figure in (_strategies, _workers) for unit in ("ms", "percent")]
     choices = [Choice("of", ("each strategy", "each worker")), Choice("in", ("ms", "% of the step"))]
     caption = (
-        "Mean of timed steps. Striped: communication hidden under computing. Communication: not hidden. "
-        "Waiting: for a slower worker."
+        "Mean of timed steps. Overlap (striped): communication hidden under computing. Communication: the part that is "
+        "not hidden. Waiting: for a slower worker."
     )
     title = "Where the time of a step goes"
     yield Chart("split", title, caption, views, _values(shown), is_wide=True, choices=choices)
@@ -79,7 +79,7 @@ def _workers(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
 
 
 def _figure(unit: str) -> PlotlyFigure:
-    """A figure with a legend of the parts, which stays when strategies are hidden."""
+    """Return a figure with a legend of the parts, which stays when strategies are hidden."""
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE)
     for part in PARTS:
         figure.add("bar", x=[None], y=[None], name=part, marker=_marker(part), legendgroup=part, hoverinfo="skip")
@@ -90,9 +90,9 @@ def _figure(unit: str) -> PlotlyFigure:
 
 
 def _stack(
-    figure: PlotlyFigure, rows: Sequence[SplitMean], first: float, unit: str, who: str, index: int, width: float
+    figure: PlotlyFigure, rows: Sequence[SplitMean], first: float, unit: str, subject: str, index: int, width: float
 ) -> None:
-    """A bar for each row, one below the other; `who` is followed by the rank where there is one."""
+    """Add a bar for each row, one below the other; hover texts start with `subject` and the rank, if there is one."""
     for part in PARTS:
         seconds = [getattr(row, f"{part}_s") or 0.0 for row in rows]
         steps = [row.step_s or 1.0 for row in rows]
@@ -113,7 +113,7 @@ def _stack(
                 [getattr(row, "rank", ""), ms(value), f"{share:.1f}", ms(step)]
                 for row, value, share, step in zip(rows, seconds, shares, steps, strict=True)
             ],
-            hovertemplate=f"{who}%{{customdata[0]}}<br>{part} %{{customdata[1]}} ms, %{{customdata[2]}} % of "
+            hovertemplate=f"{subject}%{{customdata[0]}}<br>{part} %{{customdata[1]}} ms, %{{customdata[2]}} % of "
             "%{customdata[3]} ms<extra></extra>",
         )
 
@@ -138,7 +138,14 @@ def _finish(figure: PlotlyFigure, places: Sequence[float], names: Sequence[str],
 
 
 def _values(shown: Sequence[Shown]) -> Values:
-    heads = ["Strategy", "Worker", "Step, ms", *(f"{part.capitalize()}, ms" for part in PARTS), "Hidden", "Bandwidth"]
+    heads = [
+        "Strategy",
+        "Worker",
+        "Step, ms",
+        *(f"{part.capitalize()}, ms" for part in PARTS),
+        "Hidden, %",
+        "Bandwidth",
+    ]
     heads += [f"Own {phase}, ms" for phase in PHASES]
     rows = []
     for _, result, measured in shown:
@@ -152,7 +159,7 @@ def _values(shown: Sequence[Shown]) -> Values:
                     rank,
                     ms(parts.step_s),
                     *(ms(getattr(parts, f"{part}_s")) for part in PARTS),
-                    DASH if hidden is None else f"{hidden * 100:.0f} %",
+                    DASH if hidden is None else f"{hidden * 100:.0f}",
                     DASH if bandwidth is None else f"{amount(bandwidth)}/s",
                     *(ms(parts.phases_s.get(phase)) for phase in PHASES),
                 ]

@@ -1,4 +1,4 @@
-"""Charts of a sweep: time, accuracy and memory over the key that was varied; squares of a grid for two keys."""
+"""Charts of a sweep: time, accuracy and memory over one varied key, or a grid of squares over two keys."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from paceline.results import Point
 from paceline.study.sweep_axes import short_key, value_text
 
 LOG_RATIO = 8  # largest over smallest value, from which an axis is logarithmic
-COLOURS = ((0.0, "#F7E8A4"), (0.5, "#5AB4AC"), (1.0, "#01665E"))
+COLOUR_SCALE = ((0.0, "#F7E8A4"), (0.5, "#5AB4AC"), (1.0, "#01665E"))
 NO_REMEDY = "as the recipe says"
 
 
 @dataclass(frozen=True)
 class SweepQuantity:
-    """A figure of a row."""
+    """A quantity of a row, as a number on an axis and as text."""
 
     name: str
     axis: str
@@ -53,7 +53,7 @@ def point_of(row: ShownRow) -> Point:
 
 @chart("sweep", order=10)
 def over_keys(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Time and learning over one or two keys; sweeps of more keys have tables only."""
+    """Draw time and learning over one or two keys; sweeps of more keys have tables only."""
     keys = list(point_of(results[0]))
     if len(keys) == 1:
         yield _over_key(results, keys[0], _present(results, QUANTITIES), "sweep-time", "Time")
@@ -77,7 +77,7 @@ def _over_key(results: Sequence[ShownRow], key: str, quantities: Sequence[SweepQ
     rows = [[r.label, *(quantity.text(quantity.of(r)) for quantity in quantities)] for r in results]
     table = Values(["Point", *(quantity.name.capitalize() for quantity in quantities)], rows)
     choices = [Choice(f"{title.lower()} as", tuple(quantity.name for quantity in quantities))]
-    caption = f"Every point is a run{remedies}. Means over workers, medians of repeats."
+    caption = f"Each point is a run{remedies}. Means over workers, medians of repeats."
     return Chart(id, f"{title} over {name}", caption, views, table, choices=choices if len(views) > 1 else ())
 
 
@@ -123,7 +123,7 @@ def _grid(results: Sequence[ShownRow], keys: Sequence[str], quantities: Sequence
     names = [short_key(key, point_of(results[0])) for key in keys]
     rows = [[r.label, *(quantity.text(quantity.of(r)) for quantity in quantities)] for r in results]
     table = Values(["Point", *(quantity.name.capitalize() for quantity in quantities)], rows)
-    caption = "Every square is a run; an empty one was refused or failed. Darker is more."
+    caption = "Each square is a run; runs that were refused or failed are empty. Darker squares have larger values."
     title = f"{names[0]} and {names[1]}"
     return Chart("sweep-grid", title, caption, views, table, is_wide=True, choices=choices)
 
@@ -141,7 +141,7 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
         text=[[DASH if cell is None else quantity.text(quantity.of(cell)) for cell in row] for row in cells],
         texttemplate="%{text}",
         hovertemplate="%{text}<extra></extra>",
-        colorscale=[list(step) for step in COLOURS],
+        colorscale=[list(step) for step in COLOUR_SCALE],
         showscale=False,
         xgap=2,
         ygap=2,
@@ -156,7 +156,7 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
 
 @chart("sweep", order=20)
 def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Peak memory of a worker, measured and predicted."""
+    """Draw the peak memory of a worker, measured and predicted."""
     shown = [
         (row, row.memory.predicted["worker_bytes"], row.memory.peak_rss_bytes)
         for row in results
@@ -178,13 +178,13 @@ def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
         )
     figure.x_axis(tickvals=list(range(len(shown))), ticktext=[shortened(row) for row, _, _ in shown])
     figure.x_axis(showgrid=False, ticks="", autotickangles=[0, -40, -90], ticklabeloverflow="allow")
-    figure.y_axis("MB of a worker, at most", rangemode="tozero")
+    figure.y_axis("peak memory of a worker, MB", rangemode="tozero")
     rows = [
         [row.label, whole(predicted / 1e6), whole(peak / 1e6), f"{(predicted / peak - 1) * 100:+.0f} %"]
         for row, predicted, peak in shown
     ]
-    table = Values(["Point", "Predicted, MB", "Measured, MB", "Prediction's error"], rows)
-    caption = "Predicted from a few samples before a point starts; measured by the kernel."
+    table = Values(["Point", "Predicted, MB", "Measured, MB", "Error of the prediction"], rows)
+    caption = "Predicted from a few samples before the run starts; measured by the kernel as peak resident memory."
     yield Chart("sweep-memory", "Memory of a worker", caption, [figure], table)
 
 
@@ -193,13 +193,13 @@ def _remedies(results: Sequence[ShownRow]) -> list[str]:
 
 
 def _texts(results: Sequence[ShownRow], key: str) -> list[str]:
-    """A key's values in words: numbers by size, other things in the order in which rows have them."""
+    """Return the values of a key as text: numbers sorted by size, others in the order of the rows."""
     values = [point_of(result)[key] for result in results]
     return list(dict.fromkeys(value_text(value) for value in sorted(_numbers(results, key)) or values))
 
 
 def _numbers(results: Sequence[ShownRow], key: str) -> list[float]:
-    """A key's values where all of them are numbers."""
+    """Return the values of a key if all of them are numbers, else an empty list."""
     values = [point_of(result)[key] for result in results]
     found = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     return found if len(found) == len(values) else []

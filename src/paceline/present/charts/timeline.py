@@ -1,4 +1,4 @@
-"""Timeline of three steps: a lane per worker with its phases, operations of the comm, and blocked time."""
+"""Timeline chart of three steps: a lane per worker with its phases, operations of the comm and blocked time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.present.styles import COMMUNICATION, OPERATIONS, PHASES, REST, WAI
 from paceline.results import Json, Timeline, TimelineSpan
 
 NUM_STEPS = 3
-MAX_SPANS = 1200  # of one chart; more are drawn as one where nearly nothing lies between them
+MAX_SPANS = 1200  # of one chart; if there are more, neighbours with the same name are merged
 CLOSE = 1 / 1200  # of the window: less than a pixel on a wide screen
 # Vertical position and height of phases, blocked time and operations in a lane.
 PLACES = {"phase": (-0.16, 0.44), "blocked": (-0.16, 0.16), "op": (0.27, 0.26)}
@@ -24,7 +24,7 @@ LANE = 62  # pixels
 
 @dataclass(frozen=True)
 class Bar:
-    """One span, or several neighbours of one name that are drawn as one."""
+    """One span, or several neighbours of the same name that are drawn as one."""
 
     name: str
     kind: str
@@ -41,14 +41,14 @@ def timeline(content: Rows) -> Iterator[Chart | str]:
     ]
     if not shown:
         if any(row.split for row in content.rows):
-            yield "No timeline: these runs hold no spans of single steps."
+            yield "No timeline: spans of single steps were not recorded in these runs."
         return
     views = [_figure(given) for _, _, given in shown]
     choice = Choice("strategy", tuple(r.label for _, r, _ in shown), is_list=True)
     first = next((position for position, (index, _, _) in enumerate(shown) if index == content.first), 0)
     caption = (
-        "A lane per worker. Upper bars: what the training loop does; thin and yellow: the worker is blocked in "
-        "the comm. Lower bars: operations of the comm, from the call until they are complete. Drag to zoom in."
+        "A lane per worker. Upper bars: phases of the training loop; thin and yellow: the worker is blocked in the "
+        "comm. Lower bars: operations of the comm, from the call to their completion. Drag to zoom in."
     )
     title = "Three steps, worker by worker"
     yield Chart(
@@ -111,11 +111,11 @@ def _detail(span: Bar) -> str:
         text += f" in {plain(span.name)}"
     if span.bytes:
         text += f", {amount(span.bytes)}"
-    return text + (f" ({span.count} together)" if span.count > 1 else "")
+    return text + (f" ({span.count} spans)" if span.count > 1 else "")
 
 
 def _order(key: tuple[str, str]) -> tuple[int, int, str]:
-    """Order of drawing: phases in the order of a step, blocked time, operations."""
+    """Return the order of drawing: phases in the order of a step, blocked time, operations."""
     kind, name = key
     place = list(PHASES).index(name) if name in PHASES else len(PHASES)
     return ["phase", "blocked", "op"].index(kind), place, name
@@ -146,7 +146,7 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 
 
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
-    """Draw a line at each step of the first worker; not possible with several batches per step."""
+    """Draw a line where each step of the first worker starts; several batches per step have no such place."""
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:
         return
@@ -160,7 +160,7 @@ def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], star
 
 
 def _values(shown: Sequence[tuple[ShownRow, Timeline]]) -> Values:
-    """Count and total time of spans per worker and name."""
+    """Return the number and the total time of spans per worker and name."""
     rows = []
     for result, given in shown:
         for lane in given.lanes:
@@ -172,4 +172,4 @@ def _values(shown: Sequence[tuple[ShownRow, Timeline]]) -> Values:
                 seconds, size = sum(one.end_s - one.begin_s for one in spans), sum(one.bytes for one in spans)
                 cells = [name, whole(len(spans)), ms(seconds), amount(size or None)]
                 rows.append([result.label, str(lane.rank), *cells])
-    return Values(["Strategy", "Worker", "What", "Times", "ms in all", "Bytes"], rows)
+    return Values(["Strategy", "Worker", "Span", "Count", "Total, ms", "Bytes"], rows)

@@ -1,4 +1,4 @@
-"""Charts of traffic: bytes per link and per worker, predicted, counted by the comm and by the kernel."""
+"""Charts of traffic: bytes per link and per worker, as predicted, counted by the comm and counted by the kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from paceline.present.rows import ShownRow
 from paceline.present.styles import Style, styles_of
 from paceline.results import Link, WorkerNetwork
 
-MAX_LINKS = 40  # of one chart; the table has all
+MAX_LINKS = 40  # of one chart; its table lists all
 ARROW = "\N{RIGHTWARDS ARROW}"
 COUNTS = {"predicted": "predicted_sent_bytes", "counted by the comm": "comm_sent_bytes"}
-COUNTS |= {"seen by the kernel": "kernel_sent_bytes"}
+COUNTS |= {"counted by the kernel": "kernel_sent_bytes"}
 
 
 @chart("traffic", order=10)
@@ -33,12 +33,12 @@ def links(content: Rows) -> Iterator[Chart | str]:
     choice = Choice("strategy", tuple(r.label for _, r, _ in shown), is_list=True)
     first = next((position for position, (index, _, _) in enumerate(shown) if index == content.first), 0)
     caption = (
-        "Bars: bytes that a worker sent to another over the run, counted by the comm. Lines across: the prediction."
+        "Bars: bytes that a worker sent to another over the run, counted by the comm. Horizontal marks: the prediction."
     )
     if any(link.medium == "memory" for _, _, found in shown for link in found):
         caption += " Hatched: over shared memory."
     if any(len(found) > MAX_LINKS for _, _, found in shown):
-        caption += f" The {MAX_LINKS} links with most bytes; the table has all."
+        caption += f" Only the {MAX_LINKS} links with most bytes; the table lists all."
     rows = [
         [
             r.label,
@@ -52,18 +52,20 @@ def links(content: Rows) -> Iterator[Chart | str]:
         for link in found
     ]
     table = Values(["Strategy", "Link", "Bytes", "Predicted", "Difference", "Medium"], rows)
-    yield Chart("links", "Bytes per link against theory", caption, views, table, choices=[choice], initial=first)
+    yield Chart(
+        "links", "Bytes per link, measured and predicted", caption, views, table, choices=[choice], initial=first
+    )
 
 
 @chart("traffic", order=20)
 def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
-    """Bytes predicted, counted by the comm and by the kernel; without the kernel's, bytes sent and received."""
+    """Draw bytes predicted, counted by the comm and by the kernel; without the kernel's, bytes sent and received."""
     results = content.rows
     if not _has_several(results):
         return
     if not any(_network(result) for result in results):
         yield _sent_and_received(results)
-        yield "These runs have no network bytes counted by the kernel; only those of the comm are shown."
+        yield "The kernel's byte counts were not recorded in these runs; only those of the comm are shown."
         return
     largest = max(getattr(row, key) or 0 for r in results for row in _network(r) for key in COUNTS.values())
     unit, size = byte_unit(largest)
@@ -75,7 +77,7 @@ def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
     )
     has_nodes = any(row.node_sent_bytes is not None for r in results for row in _network(r))
     if has_nodes:
-        caption += " The table has what each worker's node sent, headers and the node's other workers included."
+        caption += " The table adds what each worker's node sent, including headers and the node's other workers."
     rows = [
         [
             r.label,
@@ -93,7 +95,7 @@ def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
     heads = ["Strategy", "Worker", "Predicted", "Comm", "Kernel", "Kernel to predicted", "Kernel received"]
     heads += ["Comm received", "Over shared memory", *(["Node's interface"] if has_nodes else [])]
     table = Values(heads, rows)
-    yield Chart("bytes-workers", "Bytes sent: theory, comm and kernel", caption, [figure], table)
+    yield Chart("bytes-workers", "Bytes sent: predicted, counted by comm and kernel", caption, [figure], table)
 
 
 def difference(measured: float | None, predicted: float | None) -> str:

@@ -1,5 +1,5 @@
 "use strict";
-// Plays a simulated convolution: what every PE holds, receives, calculates and sends in each cycle.
+// Plays a simulated convolution: the values that every PE holds, receives, calculates and sends in each cycle.
 (() => {
   const root = document.documentElement;
   const story = JSON.parse(document.getElementById("story").textContent);
@@ -84,14 +84,14 @@
     return `${event.left} ${event.kind === MULTIPLY ? "\u00d7" : "+"} ${event.right} = ${event.result}${kept}`;
   };
 
-  // Which channel a row is of, and under serial which row of the kernel, where there are several.
+  // The channel of a row and, if PEs hold whole kernels, its row of the kernel; empty if there is only one.
   const laneName = (lane, lanes) => {
     const rows = lanes / story.channels;
     const channel = story.channels > 1 ? ` channel ${Math.floor(lane / rows)}` : "";
     return `${channel}${rows > 1 ? ` row ${lane % rows}` : ""}${lanes > 1 ? ": " : ""}`;
   };
 
-  // While a PE adds, the rows of its last product stay.
+  // While a PE adds, it still shows the rows of its last product.
   const lastProduct = (place, cycle, since) => {
     for (let at = cycle; at > since; at -= 1) {
       const found = byCycle[at].find((event) => event.place === place && event.kind === MULTIPLY);
@@ -156,7 +156,7 @@
     }
   };
 
-  // Partial sums on their way, from the PE that sends to the one that adds.
+  // Animate partial sums from the PE that sends to the PE that adds.
   const fly = (cycle) => {
     for (const old of array.querySelectorAll(".token")) old.remove();
     for (const event of byCycle[cycle].filter((one) => one.kind === SEND)) {
@@ -164,7 +164,7 @@
       const to = cells.get(event.other.join()).box;
       const token = make("div", "token", array);
       token.textContent = event.result;
-      // On the upper edge of a PE, where it covers no value.
+      // The upper edge of a PE, where the token covers no value.
       const edge = (box) => [box.offsetLeft + box.offsetWidth - token.offsetWidth - 8, box.offsetTop - token.offsetHeight / 2];
       const [[x, y], [endX, endY]] = [edge(from), edge(to)];
       token.style.left = `${endX}px`;
@@ -196,7 +196,7 @@
     const done = byCycle[now].filter((event) => event.done && event.last === now);
     const complete = done.map((event) => `output [${event.output.slice(images * filters > 1 ? 0 : 2).join(", ")}] = ${event.result}`).join("; ");
     const busy = now ? story.busy[now - 1] : 0;
-    element("said").textContent = now ? `Cycle ${now}: ${busy} ${busy === 1 ? "PE works" : "PEs work"}.${complete ? ` Complete: ${complete}.` : ""}` : "Before the first cycle: PEs hold their rows.";
+    element("said").textContent = now ? `Cycle ${now}: ${busy} ${busy === 1 ? "PE works" : "PEs work"}.${complete ? ` Complete: ${complete}.` : ""}` : "Before the first cycle: each PE holds its rows.";
   };
 
   const stop = () => {

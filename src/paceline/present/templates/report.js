@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts, keeps them in the page's theme, and lets a reader hide strategies, switch views and use the keyboard.
+// Draws the charts in the theme of the page; handles hiding strategies, switching views, the keyboard and printing.
 (async () => {
   const root = document.documentElement;
   const specs = JSON.parse(document.getElementById("chart-specs").textContent);
@@ -12,7 +12,7 @@
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
   const hidden = new Set();
 
-  // The library is packed to keep the page small; the page's policy knows its digest and lets nothing else run.
+  // Plotly is compressed to keep the page small; the page's content policy allows its digest.
   const unpack = async () => {
     const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -21,7 +21,7 @@
     document.head.append(script);
   };
 
-  // Colours resolved by the browser, so that the style sheet stays the only place that names them.
+  // The browser resolves colours, so that only the style sheet defines them.
   const resolved = (name) => {
     const probe = document.body.appendChild(document.createElement("i"));
     probe.style.color = `var(${name})`;
@@ -57,7 +57,7 @@
 
   const traceOf = (trace) => {
     const copy = {...trace, visible: !hidden.has(trace.meta)};
-    if (isNarrow.matches && copy.mode === "markers+text") copy.mode = "markers"; // names would lie on one another
+    if (isNarrow.matches && copy.mode === "markers+text") copy.mode = "markers"; // names would overlap
     if (copy.error_x) copy.error_x = {...copy.error_x, color: theme.ink};
     const marker = copy.marker;
     if (marker && marker.pattern && !marker.pattern.bgcolor) {
@@ -70,7 +70,7 @@
     return copy;
   };
 
-  // On a narrow screen a legend inside the chart would cover it: there it is text above the chart.
+  // On a narrow screen, a legend would cover the chart, so it becomes a list above the chart.
   const ownLegend = (id, view) => {
     const chart = document.getElementById(id);
     const before = chart.previousElementSibling;
@@ -101,7 +101,7 @@
     specs.forEach((spec) => draw(spec, changes));
   };
 
-  // Away from the page's own key of strategies, a chart of lines names them itself.
+  // On paper and in pictures, the page's key of strategies is missing, so a chart of lines needs its own legend.
   const isNamed = (view) => view.data.some((trace) => trace.type === "scatter" && trace.legendgroup !== undefined);
   const legendOf = (view) => {
     const own = view.layout.legend || {orientation: "h", x: 0, y: -0.22, yanchor: "top"};
@@ -112,7 +112,7 @@
     specs.forEach((spec) => draw(spec, {width: printWidth, ...legendOf(spec.views[shown.get(spec.id)])}));
   };
 
-  // A choice that several charts offer is made in all of them.
+  // A choice applies to all charts that offer it.
   const choose = (name, option) => {
     for (const figure of figures) {
       const spec = specs.find((one) => one.id === figure.dataset.chart);
@@ -138,7 +138,7 @@
     }
   };
 
-  // Arrow keys move along the values as a pointer would, and what they show is also said.
+  // Arrow keys move along the values like a pointer; a screen reader announces them.
   const stops = (chart) => {
     const isUnified = chart._fullLayout.hovermode === "x unified";
     const traces = chart._fullData.map((trace, curveNumber) => ({trace, curveNumber}))
@@ -161,7 +161,7 @@
     chart.dataset.stop = at;
     Plotly.Fx.hover(chart, all[at]);
     clearTimeout(speaking);
-    speaking = setTimeout(() => { // plotly shows at most one label in 50 ms
+    speaking = setTimeout(() => { // plotly updates labels at most every 50 ms
       const texts = [...chart.querySelectorAll(".hoverlayer text")].map((text) => text.textContent);
       document.getElementById("said").textContent = texts.join(", ");
     }, 100);
@@ -233,7 +233,7 @@
   listen();
   for (const spec of specs) {
     draw(spec);
-    await new Promise((resolve) => setTimeout(resolve)); // the page answers between two charts
+    await new Promise((resolve) => setTimeout(resolve)); // keeps the page responsive between two charts
   }
   window.paceline = {picture};
   root.dataset.drawn = "yes";
