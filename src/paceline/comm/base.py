@@ -29,7 +29,7 @@ class CommError(RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class CommConfig:
-    """What a worker needs to connect: its rank, its node and the rendezvous store of its world."""
+    """Arguments for connecting a worker to its peers: its rank, its node and the rendezvous store."""
 
     rank: int
     world_size: int

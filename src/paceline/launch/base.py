@@ -87,7 +87,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Place:
-    """Where workers run, for tables and stored runs."""
+    """The hosts of a run's workers, for tables and stored runs."""
 
     launcher: str
     num_hosts: int = 1  # all emulated nodes are on one host

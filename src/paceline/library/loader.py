@@ -138,7 +138,7 @@ class _Batches(BatchSampler):
 
 
 class _EveryNth(IterableDataset[Any]):
-    """Every N-th sample of a stream; an incomplete last round is dropped, so that all workers have equally many."""
+    """One worker's share of a stream: every N-th sample. An incomplete last round of N samples is dropped."""
 
     def __init__(self, stream: IterableDataset[Any], rank: int, world_size: int) -> None:
         self.stream, self.rank, self.world_size = stream, rank, world_size
