@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from paceline.codecs.rounding import to_numbers
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import Grid, grid_for
 from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, MaxPool, Op, Relu
-from paceline.quantize.quantized import Quantized, quantized
+from paceline.quantize.quantized import Grid, Quantized, grid_for, quantize_graph
 
 
 def dequantize(grid: Grid, integers: Tensor) -> Tensor:
@@ -101,7 +100,7 @@ class RandomNetwork:
         self._append(self._linear_op(size, 5, clip=Clip()), self._size_after(size))
         self._append(self._linear_op(5, 3, clip=self._clip()), self._size_after(5))
         graph = Graph("input", tuple(self.ops), self.name)
-        self.model: Quantized = quantized(graph, self.grids, per_channel=per_channel)
+        self.model: Quantized = quantize_graph(graph, self.grids, per_channel=per_channel)
 
     def images(self, count: int) -> Tensor:
         grid = self.grids["input"]

@@ -22,8 +22,8 @@ from paceline.models import build_model
 from paceline.present.charts.registry import make_section
 from paceline.quantize.fake_quant import Rounding, Simulated
 from paceline.quantize.fx_trace import trace
-from paceline.quantize.grid import stored_grid
 from paceline.quantize.ops import Conv
+from paceline.quantize.quantized import stored_grid
 from paceline.recipe import Recipe, load_recipe
 from paceline.runs import find
 from trained_samples import trained_run, trained_state

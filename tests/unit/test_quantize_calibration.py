@@ -15,7 +15,7 @@ from paceline.errors import UsageError
 from paceline.quantize.calibration import METHODS, NUM_BINS, Calibration, Histogram, grids_for, histogram_of, observe
 from paceline.quantize.fake_quant import Rounding, Simulated, rounded_bias
 from paceline.quantize.fx_trace import trace
-from paceline.quantize.grid import LARGEST_BIAS, Grid, grid_for, weight_scales
+from paceline.quantize.quantized import LARGEST_BIAS, Grid, grid_for, weight_scales
 from quantize_samples import Residual, dequantize, with_statistics
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)

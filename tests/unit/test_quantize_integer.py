@@ -13,12 +13,11 @@ from integer_reference import run_reference, times
 from paceline.errors import RunError, UsageError
 from paceline.quantize import integer_ops
 from paceline.quantize.fake_quant import Rounding, Simulated
-from paceline.quantize.fixed_point import Rescale, fixed_point
 from paceline.quantize.graph import Graph
 from paceline.quantize.integer import integer_network
-from paceline.quantize.integer_ops import Convolve, Multiply, multiply
+from paceline.quantize.integer_ops import Convolve, Multiply, Rescale, fixed_point, multiply
 from paceline.quantize.ops import FloatOp
-from paceline.quantize.quantized import quantized, restored, tensors_of
+from paceline.quantize.quantized import quantize_graph, restore, tensors_of
 from properties import examples
 from quantize_samples import RandomNetwork, Walker, dequantize
 
@@ -42,14 +41,14 @@ def test_a_multiplier_has_thirty_bits_and_is_the_nearest(ratio: Fraction) -> Non
 
 def test_what_was_stored_is_the_same_network_again() -> None:
     network = RandomNetwork(3, symmetric=False, per_channel=True, length=4)
-    again = restored(network.model.graph, network.grids, tensors_of(network.model))
+    again = restore(network.model.graph, network.grids, tensors_of(network.model))
     images = network.images(4)
     assert torch.equal(integer_network(again).run(images), integer_network(network.model).run(images))
     fewer = {name: grid for name, grid in network.grids.items() if name != "input"}
     with pytest.raises(UsageError, match="another model: 'input' has no range"):
-        restored(network.model.graph, fewer, tensors_of(network.model))
+        restore(network.model.graph, fewer, tensors_of(network.model))
     with pytest.raises(UsageError, match="another model: they do not fit layer"):
-        restored(network.model.graph, network.grids, {})
+        restore(network.model.graph, network.grids, {})
 
 
 def test_a_processor_without_exact_products_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +171,6 @@ def test_what_has_no_integer_form_is_refused_by_name() -> None:
     network = RandomNetwork(1, symmetric=False, per_channel=True, length=1)
     graph = network.model.graph
     odd = FloatOp(name="odd", inputs=(graph.output,), what="softmax", call=torch.softmax)
-    model = quantized(Graph("input", (*graph.ops, odd), "odd"), network.grids, per_channel=True)
+    model = quantize_graph(Graph("input", (*graph.ops, odd), "odd"), network.grids, per_channel=True)
     with pytest.raises(UsageError, match=r"no integer form: softmax \(odd\)"):
         integer_network(model)

@@ -20,7 +20,7 @@ from paceline.quantize.calibration import Calibration, grids_for, observe
 from paceline.quantize.fx_trace import trace
 from paceline.quantize.integer import integer_network
 from paceline.quantize.onnx_model import OnnxModel, write_onnx
-from paceline.quantize.quantized import quantized
+from paceline.quantize.quantized import quantize_graph
 from quantize_samples import Residual, with_statistics
 from trained_samples import trained_run
 
@@ -33,7 +33,7 @@ def test_both_files_of_a_users_network_answer_as_they_should(tmp_path: Path) -> 
     with torch.no_grad():
         torch.testing.assert_close(plain.scores(images), model(images), rtol=1e-3, atol=1e-4)
     grids = grids_for(observe(graph, lambda: iter([images])), Calibration(method="minmax"))
-    integers = quantized(graph, grids, per_channel=True)
+    integers = quantize_graph(graph, grids, per_channel=True)
     small = OnnxModel(write_onnx(tmp_path / "small.onnx", graph, (3, 16, 16), integers))
     ours, theirs = integer_network(integers).scores(images), small.scores(images)
     spread = float(theirs.std())
@@ -46,7 +46,7 @@ def test_the_file_holds_uint8_activations_int8_weights_and_int32_biases(tmp_path
     graph = trace(model, images)
     grids = grids_for(observe(graph, lambda: iter([images])), Calibration(method="minmax"))
     file = onnx.load(
-        str(write_onnx(tmp_path / "m.onnx", graph, (3, 16, 16), quantized(graph, grids, per_channel=True)))
+        str(write_onnx(tmp_path / "m.onnx", graph, (3, 16, 16), quantize_graph(graph, grids, per_channel=True)))
     )
     types = {tensor.name: tensor.data_type for tensor in file.graph.initializer}
     shapes = {tensor.name: list(tensor.dims) for tensor in file.graph.initializer}

@@ -21,10 +21,9 @@ from paceline.errors import PacelineError, UsageError, unknown
 from paceline.models import build_model, model_names
 from paceline.plugins import is_reference, load_reference
 from paceline.quantize.fx_trace import trace
-from paceline.quantize.grid import stored_grid
 from paceline.quantize.integer import integer_network
 from paceline.quantize.ops import Conv, Linear
-from paceline.quantize.quantized import INTEGERS_FILE, Quantized, restored
+from paceline.quantize.quantized import INTEGERS_FILE, Quantized, restore, stored_grid
 from paceline.recipe import Recipe
 from paceline.results import Json
 from paceline.results.quantize import Quantization
@@ -73,7 +72,7 @@ def _restored(stored: Stored, model: torch.nn.Module, images: Tensor) -> Quantiz
         row.tensor: stored_grid(row.scale, row.zero_point, symmetric=study.request.symmetric)
         for row in study.activations
     }
-    return restored(graph, grids, tensors)
+    return restore(graph, grids, tensors)
 
 
 def _measure_input(op: Conv | Linear, values: Tensor, chip: Chip) -> InputZeros:

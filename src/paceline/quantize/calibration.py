@@ -11,10 +11,13 @@ from torch import Tensor
 
 from paceline.errors import UsageError, unknown
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import Grid, grid_for
+from paceline.quantize.quantized import Grid, grid_for
 
 NUM_BINS = 2048
+NUM_CANDIDATES = 128  # ranges that a method compares
+NUM_LEVELS = 256
 Batches = Callable[[], Iterable[Tensor]]  # returns the same batches on every call
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +98,6 @@ def observe(graph: Graph, batches: Batches) -> dict[str, Histogram]:
     return {name: Histogram(*limits[name], counts[name]) for name in limits}
 
 
-Range = tuple[float, float]
-NUM_CANDIDATES = 128
-NUM_LEVELS = 256
-
-
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """A calibration method and its options."""
@@ -142,29 +140,29 @@ def _entropy(histogram: Histogram, calibration: Calibration) -> Range:
     """Return the range with the smallest Kullback-Leibler divergence of the rounded from the original distribution."""
     del calibration
     counts, centres = histogram.without_zero(), histogram.centres
-    best, found = float("inf"), (histogram.low, histogram.high)
+    least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
         inside = (centres >= low) & (centres <= high)
         if int(inside.sum()) < NUM_LEVELS // 2:
             continue
         divergence = _divergence(counts, inside)
-        if divergence < best:
-            best, found = divergence, (low, high)
-    return found
+        if divergence < least:
+            least, best = divergence, (low, high)
+    return best
 
 
 def _divergence(counts: Tensor, inside: Tensor) -> float:
-    """Kullback-Leibler divergence of the distribution on `NUM_LEVELS` levels from the clipped distribution."""
+    """Return the Kullback-Leibler divergence of the distribution on `NUM_LEVELS` levels from the clipped one."""
     first, last = int(inside.nonzero()[0]), int(inside.nonzero()[-1])
-    kept = counts[first : last + 1]
-    clipped = kept.clone()
+    within = counts[first : last + 1]
+    clipped = within.clone()
     clipped[0] += counts[:first].sum()
     clipped[-1] += counts[last + 1 :].sum()
-    num_levels = min(NUM_LEVELS, len(kept))
-    level = torch.arange(len(kept)) * num_levels // len(kept)
-    mass = torch.zeros(num_levels, dtype=torch.float64).index_add_(0, level, kept)
-    filled = torch.zeros(num_levels, dtype=torch.float64).index_add_(0, level, (kept > 0).double())
-    rounded = torch.where(kept > 0, (mass / filled.clamp(min=1))[level], 0.0)
+    num_levels = min(NUM_LEVELS, len(within))
+    level = torch.arange(len(within)) * num_levels // len(within)
+    mass = torch.zeros(num_levels, dtype=torch.float64).index_add_(0, level, within)
+    filled = torch.zeros(num_levels, dtype=torch.float64).index_add_(0, level, (within > 0).double())
+    rounded = torch.where(within > 0, (mass / filled.clamp(min=1))[level], 0.0)
     if not clipped.sum() or not rounded.sum():
         return float("inf")
     original, approximate = clipped / clipped.sum(), rounded / rounded.sum()
@@ -177,16 +175,16 @@ def _divergence(counts: Tensor, inside: Tensor) -> float:
 def _mse(histogram: Histogram, calibration: Calibration) -> Range:
     """Return the range with the smallest squared error: rounding inside it, clipping outside."""
     counts, centres = histogram.without_zero(), histogram.centres
-    best, found = float("inf"), (histogram.low, histogram.high)
+    least, best = float("inf"), (histogram.low, histogram.high)
     for low, high in _candidates(histogram):
         grid = grid_for(low, high, symmetric=calibration.symmetric)
         bottom, top = grid.range
         beyond = (centres - top).clamp(min=0) + (bottom - centres).clamp(min=0)
         rounding = torch.where(beyond > 0, 0.0, grid.scale**2 / 12)
         error = float((counts * (beyond.square() + rounding)).sum())
-        if error < best:
-            best, found = error, (low, high)
-    return found
+        if error < least:
+            least, best = error, (low, high)
+    return best
 
 
 def _candidates(histogram: Histogram) -> list[Range]:

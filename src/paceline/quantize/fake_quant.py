@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.codecs.rounding import to_integers, to_numbers
-from paceline.quantize.graph import Graph, Seen
-from paceline.quantize.grid import Grid, along_channels, bias_steps, weight_scales
+from paceline.quantize.graph import Graph, OnTensor
 from paceline.quantize.ops import LinearOp, Op, Relu
+from paceline.quantize.quantized import Grid, along_channels, bias_steps, weight_scales
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class Rounding:
     biases: bool = False  # to int32, with scale = input scale x weight scale
 
 
-def is_wide(graph: Graph, op: Op) -> bool:
-    """Whether an operation computes the scores, which stay in int32 because no operation reads them."""
+def computes_scores(graph: Graph, op: Op) -> bool:
+    """Return whether an operation computes the scores, which stay in int32 because no operation reads them."""
     if op.name != graph.output or not isinstance(op, LinearOp) or op.clip is not None:
         return False
     return not any(op.name in other.inputs for other in graph.ops)
@@ -43,14 +43,14 @@ class Simulated(nn.Module):
             self.register_parameter(f"{op.name}_weight", nn.Parameter(op.weight.clone()))
             self.register_parameter(f"{op.name}_bias", nn.Parameter(op.bias.clone()))
 
-    def forward(self, images: Tensor, seen: Seen | None = None) -> Tensor:
-        return self.graph.walk(self._on_grid(self.graph.input, images), self._make, seen)
+    def forward(self, images: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
+        return self.graph.walk(self._on_grid(self.graph.input, images), self._compute, on_tensor)
 
-    def _make(self, op: Op, inputs: list[Any]) -> Any:
+    def _compute(self, op: Op, inputs: list[Any]) -> Any:
         value = self._layer(op, inputs[0]) if isinstance(op, LinearOp) else op.apply(*inputs)
         # The output of an operation that keeps its input's grid is on it already, except that the ceiling of a ReLU6
         # may lie between two steps.
-        if is_wide(self.graph, op) or (op.keeps_grid and not isinstance(op, Relu)):
+        if computes_scores(self.graph, op) or (op.keeps_grid and not isinstance(op, Relu)):
             return value
         return self._on_grid(self.graph.grid_owner(op.name), value)
 
@@ -102,7 +102,7 @@ def _straight_through(values: Tensor, rounded: Tensor) -> Tensor:
 
 
 def decibels(signal: float, noise: float) -> float | None:
-    """Signal-to-noise ratio in decibels; None if either is zero."""
+    """Return the signal-to-noise ratio in decibels; None if either is zero."""
     return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None
 
 

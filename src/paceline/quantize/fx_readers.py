@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from paceline.errors import UsageError
 from paceline.quantize.ops import Add, AveragePool, BatchNorm, Clip, Conv, Flatten, Linear, MaxPool, Op, Pair, Relu
 
-Found = list[Op] | str | None
+Converted = list[Op] | str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +27,22 @@ class Reading:
     """A node of the trace, with access to its inputs, arguments and shapes."""
 
     node: fx.Node
-    same: dict[str, str]
-    module: Any = None
+    aliases: dict[str, str]  # nodes that pass a tensor on unchanged, with the name of that tensor
+    module: Any = None  # that the node calls
 
     def name_of(self, node: Any) -> str:
+        """Return the name of the tensor that a node computes or passes on."""
         name: str = node.name
-        return self.same.get(name, name)
+        return self.aliases.get(name, name)
 
     @property
     def source(self) -> str:
-        """Name of the input tensor."""
-        return self.name_of(self.given)
+        """The name of the input tensor."""
+        return self.name_of(self.input_node)
 
     @property
-    def given(self) -> Any:
-        """Node that computes the input tensor, given as `f(x)` or as `f(input=x)`."""
+    def input_node(self) -> Any:
+        """The node that computes the input tensor, passed as `f(x)` or as `f(input=x)`."""
         return self.node.args[0] if self.node.args else self.node.kwargs.get("input")
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
@@ -57,8 +58,9 @@ class Reading:
         meta: Any = (node or self.node).meta.get("tensor_meta")
         return tuple(meta.shape) if isinstance(getattr(meta, "shape", None), torch.Size) else None
 
-    def one(self, make: Callable[..., Op], **facts: Any) -> list[Op]:
-        return [make(name=self.node.name, inputs=(self.source,), **facts)]
+    def op(self, kind: Callable[..., Op], **settings: Any) -> list[Op]:
+        """Return the operation of a node with one input, in a list."""
+        return [kind(name=self.node.name, inputs=(self.source,), **settings)]
 
 
 def _pair(value: Any) -> Pair:
@@ -74,12 +76,12 @@ def _bias(module: Any, num_outputs: int) -> Tensor:
     return _floats(module.bias) if module.bias is not None else torch.zeros(num_outputs)
 
 
-def _conv(reading: Reading) -> Found:
+def _conv(reading: Reading) -> Converted:
     module = reading.module
     padding = _conv_padding(module)
     if module.padding_mode != "zeros" or padding is None:
         return None
-    return reading.one(
+    return reading.op(
         Conv,
         weight=_floats(module.weight),
         bias=_bias(module, module.out_channels),
@@ -101,52 +103,49 @@ def _conv_padding(module: nn.Conv2d) -> Pair | None:
     return None if any(total % 2 for total in totals) else (totals[0] // 2, totals[1] // 2)
 
 
-def _linear(reading: Reading) -> Found:
+def _linear(reading: Reading) -> Converted:
     module = reading.module
     shape = reading.shape()
     if shape is None or len(shape) != 2:
         return None
     weight, bias = _floats(module.weight), _bias(module, module.out_features)
-    return reading.one(Linear, weight=weight, bias=bias, module=str(reading.node.target))
+    return reading.op(Linear, weight=weight, bias=bias, module=str(reading.node.target))
 
 
-def _batchnorm(reading: Reading) -> Found:
+def _batchnorm(reading: Reading) -> Converted:
     module, shape = reading.module, reading.shape()
     if module.running_mean is None or module.running_var is None:
         raise UsageError(
             f"BatchNorm {reading.node.target} has no running statistics and cannot be folded; train with another "
             "--batchnorm than off"
         )
-    if shape is None or len(shape) not in (2, 4):
-        return None
-    if len(shape) == 2 and not _follows_linear(reading):
+    if shape is None or len(shape) not in (2, 4) or (len(shape) == 2 and not _follows_linear(reading)):
         return None
     size = len(module.running_mean)
-    weight = _floats(module.weight) if module.weight is not None else torch.ones(size)
-    bias = _floats(module.bias) if module.bias is not None else torch.zeros(size)
+    weight, bias = _floats(module.weight) if module.weight is not None else torch.ones(size), _bias(module, size)
     factor = weight / (_floats(module.running_var) + module.eps).sqrt()
-    return reading.one(BatchNorm, factor=factor, offset=bias - _floats(module.running_mean) * factor)
+    return reading.op(BatchNorm, factor=factor, offset=bias - _floats(module.running_mean) * factor)
 
 
 def _follows_linear(reading: Reading) -> bool:
-    """Whether the input comes from a linear layer that has no other reader."""
+    """Return whether the input comes from a linear layer that has no other reader."""
     before, owner = reading.node.args[0], reading.node.graph.owning_module
     if not isinstance(before, fx.Node) or before.op != "call_module" or owner is None:
         return False
     return len(before.users) == 1 and type(owner.get_submodule(str(before.target))) is nn.Linear
 
 
-def _relu(reading: Reading) -> Found:
-    return reading.one(Relu, clip=Clip())
+def _relu(reading: Reading) -> Converted:
+    return reading.op(Relu, clip=Clip())
 
 
-def _relu6(reading: Reading) -> Found:
-    return reading.one(Relu, clip=Clip(6.0))
+def _relu6(reading: Reading) -> Converted:
+    return reading.op(Relu, clip=Clip(6.0))
 
 
-def _hardtanh(reading: Reading) -> Found:
+def _hardtanh(reading: Reading) -> Converted:
     low, high = float(reading.argument(1, "min_val", -1.0)), float(reading.argument(2, "max_val", 1.0))
-    return reading.one(Relu, clip=Clip(high)) if low == 0 < high else None
+    return reading.op(Relu, clip=Clip(high)) if low == 0 < high else None
 
 
 def _windows(reading: Reading) -> tuple[Pair, Pair, Pair] | None:
@@ -162,7 +161,7 @@ def _items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, tuple | list) else (value,)
 
 
-def _max_pool(reading: Reading) -> Found:
+def _max_pool(reading: Reading) -> Converted:
     windows = _windows(reading)
     if windows is None:
         return None
@@ -171,10 +170,10 @@ def _max_pool(reading: Reading) -> Found:
     if reading.argument(6, "return_indices", False):
         return None
     kernel, stride, padding = windows
-    return reading.one(MaxPool, kernel=kernel, stride=stride, padding=padding)
+    return reading.op(MaxPool, kernel=kernel, stride=stride, padding=padding)
 
 
-def _average_pool(reading: Reading) -> Found:
+def _average_pool(reading: Reading) -> Converted:
     windows = _windows(reading)
     if windows is None:
         return None
@@ -184,21 +183,21 @@ def _average_pool(reading: Reading) -> Found:
         return None
     if reading.argument(6, "divisor_override", None) is not None:
         return None
-    return reading.one(AveragePool, kernel=kernel, stride=stride, padding=padding)
+    return reading.op(AveragePool, kernel=kernel, stride=stride, padding=padding)
 
 
-def _adaptive_pool(reading: Reading) -> Found:
+def _adaptive_pool(reading: Reading) -> Converted:
     """Convert adaptive pooling to plain pooling if all windows have the same size."""
-    before, after = reading.shape(reading.given), reading.shape()
+    before, after = reading.shape(reading.input_node), reading.shape()
     if before is None or after is None or len(after) != 4 or before[2] % after[2] or before[3] % after[3]:
         return None
     kernel = (before[2] // after[2], before[3] // after[3])
-    return reading.one(AveragePool, kernel=kernel, stride=kernel)
+    return reading.op(AveragePool, kernel=kernel, stride=kernel)
 
 
-def _mean(reading: Reading) -> Found:
+def _mean(reading: Reading) -> Converted:
     """Convert a mean over height and width to average pooling."""
-    before = reading.shape(reading.given)
+    before = reading.shape(reading.input_node)
     dims = reading.argument(1, "dim")
     if before is None or len(before) != 4 or not isinstance(dims, tuple | list):
         return None
@@ -207,22 +206,22 @@ def _mean(reading: Reading) -> Found:
     kernel = (before[2], before[3])
     name = reading.node.name
     if reading.argument(2, "keepdim", False):
-        return reading.one(AveragePool, kernel=kernel, stride=kernel)
+        return reading.op(AveragePool, kernel=kernel, stride=kernel)
     pool = AveragePool(name=f"{name}_pool", inputs=(reading.source,), kernel=kernel, stride=kernel)
     return [pool, Flatten(name=name, inputs=(pool.name,))]
 
 
-def _reshape(reading: Reading) -> Found:
+def _reshape(reading: Reading) -> Converted:
     """Convert any reshaping by its output shape: unchanged, flattened, or no integer form."""
-    before, after = reading.shape(reading.given), reading.shape()
+    before, after = reading.shape(reading.input_node), reading.shape()
     if before is None or after is None:
         return None
     if after == before:
         return reading.source
-    return reading.one(Flatten) if after == (before[0], math.prod(before[1:])) else None
+    return reading.op(Flatten) if after == (before[0], math.prod(before[1:])) else None
 
 
-def _add(reading: Reading) -> Found:
+def _add(reading: Reading) -> Converted:
     args = [*reading.node.args, *reading.node.kwargs.values()]
     if len(args) != 2 or not all(isinstance(arg, fx.Node) for arg in args):
         return None
@@ -232,16 +231,16 @@ def _add(reading: Reading) -> Found:
     return [Add(name=reading.node.name, inputs=(reading.name_of(args[0]), reading.name_of(args[1])))]
 
 
-def _nothing(reading: Reading) -> Found:
+def _pass_on(reading: Reading) -> Converted:
     """Pass the input on: identity, and dropout in evaluation mode."""
     return reading.source
 
 
-def _dropout(reading: Reading) -> Found:
+def _dropout(reading: Reading) -> Converted:
     return None if reading.argument(2, "training", True) else reading.source
 
 
-MODULES: dict[type[nn.Module], Callable[[Reading], Found]] = {
+MODULES: dict[type[nn.Module], Callable[[Reading], Converted]] = {
     nn.Conv2d: _conv,
     nn.Linear: _linear,
     nn.BatchNorm1d: _batchnorm,
@@ -253,11 +252,11 @@ MODULES: dict[type[nn.Module], Callable[[Reading], Found]] = {
     nn.AvgPool2d: _average_pool,
     nn.AdaptiveAvgPool2d: _adaptive_pool,
     nn.Flatten: _reshape,
-    nn.Identity: _nothing,
-    nn.Dropout: _nothing,
-    nn.Dropout2d: _nothing,
+    nn.Identity: _pass_on,
+    nn.Dropout: _pass_on,
+    nn.Dropout2d: _pass_on,
 }
-FUNCTIONS: dict[Any, Callable[[Reading], Found]] = {
+FUNCTIONS: dict[Any, Callable[[Reading], Converted]] = {
     F.relu: _relu,
     torch.relu: _relu,
     F.relu6: _relu6,
@@ -274,7 +273,7 @@ FUNCTIONS: dict[Any, Callable[[Reading], Found]] = {
     F.dropout: _dropout,
     F.dropout2d: _dropout,
 }
-METHODS: dict[str, Callable[[Reading], Found]] = {
+METHODS: dict[str, Callable[[Reading], Converted]] = {
     "relu": _relu,
     "relu_": _relu,
     "mean": _mean,
@@ -283,5 +282,5 @@ METHODS: dict[str, Callable[[Reading], Found]] = {
     "reshape": _reshape,
     "add": _add,
     "add_": _add,
-    "contiguous": _nothing,
+    "contiguous": _pass_on,
 }

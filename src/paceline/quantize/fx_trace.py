@@ -11,11 +11,9 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
 from paceline.errors import UsageError
-from paceline.quantize.fx_readers import FUNCTIONS, METHODS, MODULES, Reading
-from paceline.quantize.graph import Graph, simplified
+from paceline.quantize.fx_readers import FUNCTIONS, METHODS, MODULES, Converted, Reading
+from paceline.quantize.graph import Graph, simplify
 from paceline.quantize.ops import FloatOp, Op
-
-Value = Any
 
 
 def trace(model: nn.Module, example: Tensor) -> Graph:
@@ -26,7 +24,7 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
     model = copy.deepcopy(model).eval()
     traced = _traced(model, example)
     ops: list[Op] = []
-    same: dict[str, str] = {}  # nodes that pass a tensor on unchanged, with the name of that tensor
+    aliases: dict[str, str] = {}
     input_name, output_name = "", ""
     for node in traced.graph.nodes:
         if node.op == "placeholder":
@@ -34,14 +32,14 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
         elif node.op == "output":
             if not isinstance(node.args[0], fx.Node):
                 raise UsageError("the model returns several tensors; quantize a model that returns a single tensor")
-            output_name = same.get(node.args[0].name, node.args[0].name)
+            output_name = aliases.get(node.args[0].name, node.args[0].name)
         else:
-            found = _read(node, traced, same)
-            if isinstance(found, str):
-                same[node.name] = found
+            converted = _convert(node, traced, aliases)
+            if isinstance(converted, str):
+                aliases[node.name] = converted
             else:
-                ops += found
-    graph = simplified(Graph(input_name, tuple(ops), output_name))
+                ops += converted
+    graph = simplify(Graph(input_name, tuple(ops), output_name))
     _check(graph, model, example)
     return graph
 
@@ -49,9 +47,9 @@ def trace(model: nn.Module, example: Tensor) -> Graph:
 @torch.no_grad()
 def _check(graph: Graph, model: nn.Module, example: Tensor) -> None:
     """Raise if the trace computes other scores than the model, which changing tensors in place can cause."""
-    expected, found = model(example.clone()), graph.run(example.clone())
+    expected, scores = model(example.clone()), graph.run(example.clone())
     # Folding only changes the order of multiplications: the difference is far below a thousandth.
-    if found.shape != expected.shape or not torch.allclose(found, expected, 1e-3, 1e-3 * float(expected.abs().max())):
+    if scores.shape != expected.shape or not torch.allclose(scores, expected, 1e-3, 1e-3 * float(expected.abs().max())):
         raise UsageError(
             "the traced model computes other scores than the model; avoid changing tensors in place in its forward"
         )
@@ -73,27 +71,26 @@ def _traced(model: nn.Module, example: Tensor) -> fx.GraphModule:
     return traced
 
 
-def _read(node: fx.Node, traced: fx.GraphModule, same: dict[str, str]) -> list[Op] | str:
+def _convert(node: fx.Node, traced: fx.GraphModule, aliases: dict[str, str]) -> list[Op] | str:
     """Return the operations of a node, or the name of the tensor that it passes on."""
-    reader: Callable[[Reading], list[Op] | str | None] | None = None
-    reading = Reading(node, same)
+    reader: Callable[[Reading], Converted] | None = None
+    module = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+    reading = Reading(node, aliases, module)
     if node.op == "call_module":
-        module = traced.get_submodule(str(node.target))
-        reading = Reading(node, same, module)
-        reader = MODULES.get(type(module))
+        reader = MODULES.get(type(module))  # type: ignore[arg-type]
     elif node.op == "call_function":
         reader = FUNCTIONS.get(node.target)
     elif node.op == "call_method":
         reader = METHODS.get(str(node.target))
-    found = reader(reading) if reader is not None else None
-    return [_in_float(node, reading, traced)] if found is None else found
+    converted = reader(reading) if reader is not None else None
+    return [_in_float(node, reading, traced)] if converted is None else converted
 
 
 def _in_float(node: fx.Node, reading: Reading, traced: fx.GraphModule) -> FloatOp:
     """Wrap a node that has no integer form; its call runs the node on the input tensors."""
     nodes = list(node.all_input_nodes)
 
-    def call(*values: Value) -> Value:
+    def call(*values: Any) -> Any:
         tensors = dict(zip(nodes, values, strict=True))
         args = fx.map_arg(node.args, lambda n: tensors[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: tensors[n])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.quantize.ops import Add, BatchNorm, Conv, FloatOp, LinearOp, Op, Relu
 
-Seen = Callable[[str, Tensor], None]
+OnTensor = Callable[[str, Tensor], None]  # called with the name and the value of a tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,20 +23,20 @@ class Graph:
     ops: tuple[Op, ...]
     output: str
 
-    def run(self, images: Tensor, seen: Seen | None = None) -> Tensor:
-        """Run in floating point; `seen` is called with the name and value of every tensor, the input first."""
-        return self.walk(images, lambda op, inputs: op.apply(*inputs), seen)
+    def run(self, images: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
+        """Run in floating point; `on_tensor` is called with the name and value of every tensor, the input first."""
+        return self.walk(images, lambda op, inputs: op.apply(*inputs), on_tensor)
 
-    def walk(self, first: Tensor, make: Callable[[Op, list[Any]], Any], seen: Seen | None = None) -> Tensor:
-        """Compute every operation with `make`; a tensor is released after its last use."""
+    def walk(self, first: Tensor, compute: Callable[[Op, list[Any]], Any], on_tensor: OnTensor | None = None) -> Tensor:
+        """Compute every operation with `compute`; a tensor is released after its last use."""
         values = {self.input: first}
         uses = _users(self)
-        if seen is not None:
-            seen(self.input, first)
+        if on_tensor is not None:
+            on_tensor(self.input, first)
         for op in self.ops:
-            values[op.name] = make(op, [values[name] for name in op.inputs])
-            if seen is not None and isinstance(values[op.name], Tensor):
-                seen(op.name, values[op.name])
+            values[op.name] = compute(op, [values[name] for name in op.inputs])
+            if on_tensor is not None and isinstance(values[op.name], Tensor):
+                on_tensor(op.name, values[op.name])
             for name in op.inputs:
                 uses[name] -= 1
                 if not uses[name]:
@@ -79,7 +79,7 @@ class Graph:
         return dataclasses.replace(self, ops=tuple(ops))
 
 
-def simplified(graph: Graph) -> Graph:
+def simplify(graph: Graph) -> Graph:
     """Remove unused operations, fold BatchNorm into the preceding layer, and fuse ReLU with the op that feeds it."""
     return _fuse_relu(_fold(_without_unused(graph)))
 
@@ -144,20 +144,18 @@ def _only_maker(name: str, ops: dict[str, Op], users: Counter[str]) -> LinearOp 
 
 
 def _users(graph: Graph) -> Counter[str]:
-    """Number of readers of each tensor; the output counts as read once more."""
+    """Return the number of readers of each tensor; the output counts as read once more."""
     return Counter([name for op in graph.ops for name in op.inputs] + [graph.output])
 
 
 def _without_unused(graph: Graph) -> Graph:
     needed = {graph.output}
-    kept: list[Op] = []
     for op in reversed(graph.ops):
         if op.name in needed:
             needed.update(op.inputs)
-            kept.append(op)
-    return Graph(graph.input, tuple(reversed(kept)), graph.output)
+    return dataclasses.replace(graph, ops=tuple(op for op in graph.ops if op.name in needed))
 
 
-def named(ops: Sequence[FloatOp]) -> str:
+def op_names(ops: Sequence[FloatOp]) -> str:
     """List operations by type and name for a message."""
     return ", ".join(f"{op.what} ({op.name})" for op in ops)

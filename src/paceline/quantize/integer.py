@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.quantize.fake_quant import is_wide
-from paceline.quantize.fixed_point import Rescale
-from paceline.quantize.graph import Seen, named
-from paceline.quantize.grid import Grid
+from paceline.quantize.fake_quant import computes_scores
+from paceline.quantize.graph import OnTensor, op_names
 from paceline.quantize.integer_ops import (
     HEADROOM,
     AddUp,
@@ -23,12 +21,13 @@ from paceline.quantize.integer_ops import (
     Flattened,
     Maximum,
     Multiply,
-    Narrow,
+    Requantize,
+    Rescale,
     Step,
     int_mm_is_exact,
 )
 from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, LinearOp, MaxPool, Op, Relu
-from paceline.quantize.quantized import Quantized
+from paceline.quantize.quantized import Grid, Quantized
 
 BATCH = 16  # images per run: the sums of more would not fit into the processor's caches
 
@@ -44,15 +43,15 @@ class IntegerNetwork:
     output_scale: float
     output_zero_point: int
 
-    def run(self, integers: Tensor, seen: Seen | None = None) -> Tensor:
+    def run(self, integers: Tensor, on_tensor: OnTensor | None = None) -> Tensor:
         """Run on int8 images, channels first; return int8, or int32 if the last operation is a layer.
 
-        `seen` is called with the name of every step and its first input tensor, channels last.
+        `on_tensor` is called with the name of every step and its first input tensor, channels last.
         """
         values = {self.input: integers.movedim(1, -1).contiguous() if integers.dim() == 4 else integers}
         for step in self.steps:
-            if seen is not None:
-                seen(step.name, values[step.inputs[0]])
+            if on_tensor is not None:
+                on_tensor(step.name, values[step.inputs[0]])
             values[step.name] = step.run(*(values[name] for name in step.inputs))
         output = values[self.output]
         return output.movedim(-1, 1) if output.dim() == 4 else output
@@ -70,8 +69,8 @@ def integer_network(model: Quantized) -> IntegerNetwork:
     int_mm_is_exact()  # cache the result before anything is timed
     steps = tuple(_BUILDERS[type(op)](model, op) for op in graph.ops)
     last = next((op for op in graph.ops if op.name == graph.output), None)
-    if isinstance(last, LinearOp) and is_wide(graph, last):
-        scale, zero_point = float(_wide_scale(model, last)), 0
+    if isinstance(last, LinearOp) and computes_scores(graph, last):
+        scale, zero_point = float(_score_scale(model, last)), 0
     else:
         grid = model.grid(graph.output)
         scale, zero_point = grid.scale, grid.zero_point
@@ -79,18 +78,19 @@ def integer_network(model: Quantized) -> IntegerNetwork:
 
 
 def check_has_integer_form(model: Quantized) -> None:
+    """Raise UsageError if an operation has no integer form."""
     floats = model.graph.left_in_float
     if floats:
-        raise UsageError(f"these operations have no integer form: {named(floats)}")
+        raise UsageError(f"these operations have no integer form: {op_names(floats)}")
 
 
 def _sum_scales(model: Quantized, op: LinearOp) -> list[Fraction]:
-    """Scale of the accumulator of each output channel: input scale x weight scale."""
+    """Return the scale of each output channel's accumulator: input scale x weight scale."""
     input_scale = Fraction(model.grid(op.inputs[0]).scale)
     return [input_scale * Fraction(scale) for scale in model.weights[op.name].scales.tolist()]
 
 
-def _wide_scale(model: Quantized, op: LinearOp) -> Fraction:
+def _score_scale(model: Quantized, op: LinearOp) -> Fraction:
     """Return the coarsest channel scale, in which no score exceeds the sum that it is rescaled from.
 
     Channels whose weights and bias are all zero are ignored: their scale is arbitrary.
@@ -102,20 +102,20 @@ def _wide_scale(model: Quantized, op: LinearOp) -> Fraction:
 
 
 def _finish_layer(model: Quantized, op: LinearOp) -> Callable[[Tensor], Tensor]:
-    if is_wide(model.graph, op):
-        widest = _wide_scale(model, op)
+    if computes_scores(model.graph, op):
+        widest = _score_scale(model, op)
         return Rescale([min(scale / widest, Fraction(1)) for scale in _sum_scales(model, op)])
-    return _narrow(model.grid(op.name), _sum_scales(model, op), op.clip)
+    return _requantize(model.grid(op.name), _sum_scales(model, op), op.clip)
 
 
-def _narrow(grid: Grid, scales: list[Fraction], clip: Clip | None = None) -> Narrow:
+def _requantize(grid: Grid, scales: list[Fraction], clip: Clip | None = None) -> Requantize:
     low, high = _limits(grid, clip)
     rescale = Rescale([scale / Fraction(grid.scale) for scale in scales])
-    return Narrow(rescale=rescale, zero_point=grid.zero_point, low=low, high=high)
+    return Requantize(rescale=rescale, zero_point=grid.zero_point, low=low, high=high)
 
 
 def _limits(grid: Grid, clip: Clip | None) -> tuple[int, int]:
-    """The smallest and the largest integer after clipping."""
+    """Return the smallest and the largest integer after clipping."""
     if clip is None:
         return grid.low, grid.high
     high = grid.high if clip.most is None else int(grid.quantize(torch.tensor(clip.most)))
@@ -166,7 +166,7 @@ def _add(model: Quantized, op: Add) -> Step:
         inputs=op.inputs,
         zero_points=(first.zero_point, second.zero_point),
         rescales=(Rescale([Fraction(first.scale) / common]), Rescale([Fraction(second.scale) / common])),
-        finish=_narrow(model.grid(op.name), [common / 2**HEADROOM], op.clip),
+        finish=_requantize(model.grid(op.name), [common / 2**HEADROOM], op.clip),
     )
 
 
@@ -179,7 +179,7 @@ def _average(model: Quantized, op: AveragePool) -> Step:
         stride=op.stride,
         padding=op.padding,
         zero_point=grid.zero_point,
-        finish=_narrow(model.grid(op.name), [Fraction(grid.scale) / (op.kernel[0] * op.kernel[1])]),
+        finish=_requantize(model.grid(op.name), [Fraction(grid.scale) / (op.kernel[0] * op.kernel[1])]),
     )
 
 

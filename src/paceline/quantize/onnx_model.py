@@ -17,7 +17,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from paceline.quantize.fake_quant import is_wide
+from paceline.quantize.fake_quant import computes_scores
 from paceline.quantize.graph import Graph
 from paceline.quantize.ops import Add, AveragePool, Clip, Conv, Flatten, Linear, LinearOp, MaxPool, Op, Relu
 from paceline.quantize.quantized import Quantized
@@ -31,16 +31,16 @@ def write_onnx(path: Path, graph: Graph, shape: tuple[int, ...], model: Quantize
     """Write a graph in float32 or, with `model`, quantized; `shape` is that of one input without the batch."""
     writer = _Writer(graph, model)
     with torch.no_grad():
-        made_shape = graph.run(torch.zeros(1, *shape)).shape[1:]
+        output_shape = graph.run(torch.zeros(1, *shape)).shape[1:]
     nodes, weights = writer.nodes_and_weights()
-    made = helper.make_graph(
+    content = helper.make_graph(
         nodes,
         "paceline",
         [helper.make_tensor_value_info(graph.input, TensorProto.FLOAT, ["N", *shape])],
-        [helper.make_tensor_value_info(writer.output, TensorProto.FLOAT, ["N", *made_shape])],
+        [helper.make_tensor_value_info(writer.output, TensorProto.FLOAT, ["N", *output_shape])],
         weights,
     )
-    file = helper.make_model(made, producer_name="paceline", opset_imports=[helper.make_opsetid("", OPSET)])
+    file = helper.make_model(content, producer_name="paceline", opset_imports=[helper.make_opsetid("", OPSET)])
     file.ir_version = IR_VERSION
     onnx.checker.check_model(file)
     onnx.save_model(file, str(path))
@@ -60,9 +60,9 @@ class _Writer:
     def nodes_and_weights(self) -> tuple[list[Any], list[Any]]:
         self._values[self._graph.input] = self._through_integers(self._graph.input, self._graph.input)
         for op in self._graph.ops:
-            made = _MAKERS[type(op)](self, op)
-            wide = is_wide(self._graph, op)
-            self._values[op.name] = made if wide else self._through_integers(op.name, made)
+            value = _MAKERS[type(op)](self, op)
+            is_float = computes_scores(self._graph, op)
+            self._values[op.name] = value if is_float else self._through_integers(op.name, value)
         self.output = self._values[self._graph.output]
         return self._nodes, self._weights
 
@@ -88,45 +88,44 @@ class _Writer:
         weight = self._dequantized(f"{op.name}_weight", integers.weight.numpy(), scales)
         return weight, self._dequantized(f"{op.name}_bias", integers.bias.numpy(), scales * input_scale)
 
-    def finish(self, made: str, op: LinearOp | Add) -> str:
-        return made if op.clip is None else self.clipped(op.name, made, op.clip)
+    def finish(self, value: str, op: LinearOp | Add) -> str:
+        return value if op.clip is None else self.clipped(op.name, value, op.clip)
 
-    def clipped(self, name: str, made: str, clip: Clip) -> str:
+    def clipped(self, name: str, value: str, clip: Clip) -> str:
         if clip.most is None:
-            return self.node("Relu", [made], f"{name}_relu")
+            return self.node("Relu", [value], f"{name}_relu")
         low = self.constant(f"{name}_least", np.array(0, dtype=np.float32))
         high = self.constant(f"{name}_most", np.array(clip.most, dtype=np.float32))
-        return self.node("Clip", [made, low, high], f"{name}_clipped")
+        return self.node("Clip", [value, low, high], f"{name}_clipped")
 
     def _dequantized(self, name: str, integers: Any, scales: Any) -> str:
         zeros = self.constant(f"{name}_zero", np.zeros(len(scales), dtype=integers.dtype))
         inputs = [self.constant(f"{name}_integers", integers), self.constant(f"{name}_scale", scales), zeros]
         return self.node("DequantizeLinear", inputs, name, axis=0)
 
-    def _through_integers(self, name: str, made: str) -> str:
+    def _through_integers(self, name: str, value: str) -> str:
         """Quantize a tensor to uint8 and dequantize it, which lets the runtime keep it in integers."""
         if self._model is None:
-            return made
+            return value
         grid = self._model.grid(name)
         scale = self.constant(f"{name}_scale", np.array(grid.scale, dtype=np.float32))
         zero = self.constant(f"{name}_zero", np.array(grid.zero_point + UINT8_OFFSET, dtype=np.uint8))
-        integers = self.node("QuantizeLinear", [made, scale, zero], f"{name}_quantized")
+        integers = self.node("QuantizeLinear", [value, scale, zero], f"{name}_quantized")
         return self.node("DequantizeLinear", [integers, scale, zero], f"{name}_dequantized")
 
 
 def _conv(writer: _Writer, op: Conv) -> str:
     weight, bias = writer.layer(op)
-    (above, beside), kernel = op.padding, [int(size) for size in op.weight.shape[2:]]
-    facts = {"strides": list(op.stride), "dilations": list(op.dilation), "group": op.groups, "kernel_shape": kernel}
-    pads = [above, beside, above, beside]
-    made = writer.node("Conv", [*writer.inputs_of(op), weight, bias], f"{op.name}_sum", pads=pads, **facts)
-    return writer.finish(made, op)
+    settings = {"kernel_shape": list(op.weight.shape[2:]), "strides": list(op.stride), "pads": [*op.padding] * 2}
+    settings |= {"dilations": list(op.dilation)}
+    inputs = [*writer.inputs_of(op), weight, bias]
+    return writer.finish(writer.node("Conv", inputs, f"{op.name}_sum", group=op.groups, **settings), op)
 
 
 def _linear(writer: _Writer, op: Linear) -> str:
     weight, bias = writer.layer(op)
-    made = writer.node("Gemm", [*writer.inputs_of(op), weight, bias], f"{op.name}_sum", transB=1)
-    return writer.finish(made, op)
+    total = writer.node("Gemm", [*writer.inputs_of(op), weight, bias], f"{op.name}_sum", transB=1)
+    return writer.finish(total, op)
 
 
 def _add(writer: _Writer, op: Add) -> str:
@@ -135,9 +134,8 @@ def _add(writer: _Writer, op: Add) -> str:
 
 def _pool(kind: str, **more: Any) -> Callable[[_Writer, MaxPool | AveragePool], str]:
     def make(writer: _Writer, op: MaxPool | AveragePool) -> str:
-        (above, beside), kernel = op.padding, list(op.kernel)
-        facts = {"kernel_shape": kernel, "strides": list(op.stride), "pads": [above, beside, above, beside], **more}
-        return writer.node(kind, writer.inputs_of(op), f"{op.name}_pooled", **facts)
+        settings = {"kernel_shape": list(op.kernel), "strides": list(op.stride), "pads": [*op.padding] * 2, **more}
+        return writer.node(kind, writer.inputs_of(op), f"{op.name}_pooled", **settings)
 
     return make
 
@@ -165,7 +163,7 @@ PACKAGES = ("onnx", "onnxruntime")
 
 
 def missing_packages() -> list[str]:
-    """Packages that must be installed to write and run files."""
+    """Return the packages that are needed to write and run files and are not installed."""
     return [package for package in PACKAGES if importlib.util.find_spec(package) is None]
 
 
@@ -186,8 +184,8 @@ class OnnxModel:
         self._input = self._session.get_inputs()[0].name
 
     def scores(self, images: Tensor) -> Tensor:
-        (found,) = self._session.run(None, {self._input: images.contiguous().numpy()})
-        return torch.from_numpy(found)
+        (scores,) = self._session.run(None, {self._input: images.contiguous().numpy()})
+        return torch.from_numpy(scores)
 
 
 def version() -> str:

@@ -15,7 +15,7 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.quantize.fake_quant import Rounding, Simulated
 from paceline.quantize.fx_trace import trace
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import Grid
+from paceline.quantize.quantized import Grid
 from paceline.recipe import Recipe
 from paceline.results.quantize import Finetuned
 from paceline.results.value import Json

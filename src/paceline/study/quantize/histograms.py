@@ -10,7 +10,7 @@ from torch import Tensor
 from paceline.quantize.calibration import Histogram, histogram_of
 from paceline.quantize.fake_quant import Rounding, Simulated, activation_noise, rounded_weight, weight_noise
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import weight_scales
+from paceline.quantize.quantized import weight_scales
 from paceline.results.quantize import ActivationPicture, WeightPicture
 from paceline.study.quantize.stages import Calibrated
 

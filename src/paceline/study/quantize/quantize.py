@@ -20,7 +20,7 @@ from paceline.measure.environment import environment
 from paceline.quantize.calibration import observe
 from paceline.quantize.fake_quant import Rounding, Simulated
 from paceline.quantize.fx_trace import trace
-from paceline.quantize.graph import Graph, named
+from paceline.quantize.graph import Graph, op_names
 from paceline.quantize.onnx_model import missing_packages
 from paceline.quantize.quantized import INTEGERS_FILE, Quantized, tensors_of
 from paceline.recipe import Recipe
@@ -76,8 +76,9 @@ def trace_model(loaded: LoadedModel, request: QuantizeOptions) -> Graph:
         )
     if graph.left_in_float and not request.keep_float:
         raise UsageError(
-            f"model {loaded.recipe.model.name!r} has operations without an integer form: {named(graph.left_in_float)}; "
-            "use --keep-float to leave them in float (the model is then not evaluated in integers only)"
+            f"model {loaded.recipe.model.name!r} has operations without an integer form: "
+            f"{op_names(graph.left_in_float)}; use --keep-float to leave them in float "
+            "(the model is then not evaluated in integers only)"
         )
     return graph
 
@@ -109,7 +110,7 @@ def quantize(
     """Run every stage; return the study and its folder. The folder is deleted if a stage fails."""
     graph = trace_model(loaded, request)
     if request.onnx and graph.left_in_float:
-        left = named(graph.left_in_float)
+        left = op_names(graph.left_in_float)
         raise UsageError(f"no ONNX file can be written with {left} left in float; remove --onnx and -o")
     if tuning is not None:
         parameters = Simulated(graph, Rounding()).parameters()
@@ -223,7 +224,7 @@ class _QuantizationRun:
             missing = " and ".join(missing_packages())
             return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not requested"
         if self._graph.left_in_float:
-            return None, f"operations without an integer form are not written: {named(self._graph.left_in_float)}"
+            return None, f"operations without an integer form are not written: {op_names(self._graph.left_in_float)}"
         images, _ = float_batch(self._loaded.data.test, torch.arange(min(32, len(self._loaded.data.test))))
         return deploy(self._evaluator, self._loaded.model, self._graph, model, images, self._folder.path), ""
 

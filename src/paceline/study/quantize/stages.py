@@ -14,9 +14,8 @@ from paceline.data.base import Batch, Dataset
 from paceline.quantize.calibration import Calibration, Histogram, grids_for
 from paceline.quantize.fake_quant import Rounding, Simulated
 from paceline.quantize.graph import Graph
-from paceline.quantize.grid import Grid
 from paceline.quantize.integer import integer_network
-from paceline.quantize.quantized import Quantized, quantized
+from paceline.quantize.quantized import Grid, Quantized, quantize_graph
 from paceline.results.quantize import ACTIVATIONS, BIASES, FLOAT, INTEGER, PER_CHANNEL, PER_TENSOR, TUNED, Stage
 from paceline.train.step import Objective
 
@@ -192,7 +191,7 @@ def closest_calibration(calibrated: list[Calibrated]) -> Calibrated:
 def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """Evaluate int32 biases, then the integer-only network."""
     method = chosen.calibration.method
-    model = quantized(graph, chosen.grids, per_channel=per_channel)
+    model = quantize_graph(graph, chosen.grids, per_channel=per_channel)
     simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
     evaluator.stage(BIASES, "biases int32", simulated, calibration=method)
     if not graph.left_in_float:
@@ -203,7 +202,7 @@ def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, pe
 def tuned_stage(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
     """Evaluate the fine-tuned weights, in integers only if every operation has an integer form."""
     method = chosen.calibration.method
-    model = quantized(graph, chosen.grids, per_channel=per_channel)
+    model = quantize_graph(graph, chosen.grids, per_channel=per_channel)
     if graph.left_in_float:
         simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
         evaluator.stage(TUNED, "fine-tuned, biases int32", simulated, calibration=method)
