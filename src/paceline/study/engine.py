@@ -78,7 +78,10 @@ def _check_same_request(study: Study, stored: StudyResult, folder: Path) -> None
     request = request_of(_Header(study).result(Progress(), INTERRUPTED), _request_keys(study))
     for key, value in request_of(stored, _request_keys(study)).items():
         if value != request[key]:
-            raise UsageError(f"{str(folder)!r} cannot be resumed: its {key} differs from the current request")
+            raise UsageError(
+                f"{str(folder)!r} cannot be resumed: its {key} differs from the current request; "
+                "repeat that request, or leave out --resume"
+            )
 
 
 def _request_keys(study: Study) -> tuple[str, ...]:
@@ -216,7 +219,7 @@ class _Execution:
         return self._launch(cell.entry.num_processes, cell.recipe.cluster)
 
     def _can_continue_after(self, error: PacelineError) -> bool:
-        """Whether the study can continue. Processes that cells share must have survived the failure."""
+        """Return whether the study can continue. Processes that cells share must have survived the failure."""
         if not self._study.continues_after_failure:
             return False
         return self._launcher is None or (isinstance(error, WorkerError) and self._launcher.can_go_on)

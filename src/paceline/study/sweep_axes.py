@@ -1,4 +1,4 @@
-"""Axes and remedies of a sweep: parse `--vary KEY=V1,V2,...` and `--remedies`, and apply their values to a recipe."""
+"""Axes and remedies of a sweep: parse `--vary KEY=V1,V2,...` and `--remedy`, and apply them to a recipe."""
 
 from __future__ import annotations
 

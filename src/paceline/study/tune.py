@@ -114,7 +114,9 @@ class Tune(Study):
         rung, reference = self.rungs[len(tables)], self.candidates.reference.label
         failure = progress.failures.get(_cell_key(rung, reference))
         if failure is not None:
-            raise RunError(f"the reference strategy {reference} failed: {failure.reason}")
+            raise RunError(
+                f"the reference strategy {reference} failed, so nothing can be compared with it: {failure.reason}"
+            )
         return self._cells(rung, self._remaining(tables))
 
     def result(self, header: StudyResult, progress: Progress) -> TuneResult:

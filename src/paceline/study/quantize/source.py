@@ -152,7 +152,7 @@ def _recipe_in(folder: Path) -> Recipe:
     try:
         return Recipe.from_toml((folder / "recipe.toml").read_text(encoding="utf-8"), str(folder / "recipe.toml"))
     except OSError as error:
-        raise UsageError(f"run {folder.name!r} has no recipe: {error.strerror}") from None
+        raise UsageError(f"run {folder.name!r} has no recipe: {error.strerror}; name another run") from None
 
 
 def _metadata(path: Path) -> dict[str, str]:

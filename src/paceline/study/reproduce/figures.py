@@ -273,7 +273,7 @@ def published_tables(experiment: Experiment, ours: Sequence[OurRow]) -> list[Pub
 
 
 def _is_match(row: ExperimentRow, ours: OurRow) -> bool:
-    """Whether two rows have the same strategy and point; a published row without a point means the first point."""
+    """Return whether two rows have the same strategy and point; without a published point, the first one matches."""
     if row.ours != ours.label:
         return False
     if row.point:

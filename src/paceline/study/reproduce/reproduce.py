@@ -63,7 +63,7 @@ class Reproduce(Study):
         on_cluster: bool = True,
         repeats: int | None = None,
     ) -> Reproduce:
-        """Choose data and nodes by what is available, and validate the plan."""
+        """Load an experiment, and plan it with the data and nodes that this machine has."""
         request = {"full": full, "data_dir": data_dir, "device": device, "on_cluster": on_cluster}
         plan = plan_experiment(
             load_experiment(name), full=full, data_dir=data_dir, device=device, on_cluster=on_cluster
@@ -249,7 +249,7 @@ def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> 
 
 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
-    """Return whether all ranks have equal replicas after every step, and how far rank 0 ends from the oracle."""
+    """Return after which steps all ranks have equal replicas, and the largest final error of a rank."""
     steps = list(zip(*([step.digest for step in worker.steps] for worker in workers), strict=True))
     unequal = [number for number, digests in enumerate(steps) if len(set(digests)) > 1]
     has_changed = len({digests[0] for digests in steps}) == len(steps)
