@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.comm import placement
+from paceline.comm import worker_placement
 from paceline.comm.torch import make_store
 from paceline.train.context import Context
 
@@ -22,9 +22,9 @@ def on_backend(
     context: Context, backend: str, port: int, job: str, timeout_s: float = 20.0, hosts: str = "", **arguments: Any
 ) -> Any:
     """Run a function of this module in a process group of `backend`; `hosts` names an invented host for each rank."""
-    identity = placement.host_identity
+    identity = worker_placement.host_identity
     if hosts:
-        placement.host_identity = lambda: hosts[context.rank]
+        worker_placement.host_identity = lambda: hosts[context.rank]
     store = make_store("127.0.0.1", port, is_master=context.rank == 0, timeout_s=20)
     limit = timedelta(seconds=timeout_s)
     place = {"rank": context.rank, "world_size": context.world_size}
@@ -32,7 +32,7 @@ def on_backend(
     try:
         return globals()[job](**arguments)
     finally:
-        placement.host_identity = identity
+        worker_placement.host_identity = identity
         context.comm.barrier()
         dist.destroy_process_group()
         context.comm.barrier()  # the store lives in worker 0

@@ -12,8 +12,8 @@ import torch
 
 import backend_jobs
 from helpers import REPOSITORY, free_port, on_pool, python_processes
-from paceline.comm.placement import host_identity
 from paceline.comm.shm import ShmComm
+from paceline.comm.worker_placement import host_identity
 from paceline.launch.local import LocalPool
 
 pytestmark = pytest.mark.skipif(bool(ShmComm.unavailable()), reason=f"comm shm: {ShmComm.unavailable()}")
@@ -233,6 +233,6 @@ def test_the_example_learns_as_on_gloo() -> None:
 
 
 def test_a_host_has_one_name() -> None:
-    script = "from paceline.comm.placement import host_identity; print(host_identity())"
+    script = "from paceline.comm.worker_placement import host_identity; print(host_identity())"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=150)
     assert ended.stdout.strip() == host_identity().strip()

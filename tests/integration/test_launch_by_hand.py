@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from helpers import TESTS, free_port, ignore_event, python_processes
-from paceline.comm.placement import choose_comm
 from paceline.comm.torch import make_store
+from paceline.comm.worker_placement import choose_comm
 from paceline.errors import UsageError
 from paceline.launch.base import LaunchRequest, Task
 from paceline.launch.torchrun import Torchrun, TorchrunEnv, TorchrunPool

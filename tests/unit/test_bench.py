@@ -13,8 +13,8 @@ from helpers import TESTS, on_pool, on_threads
 from made_up import made_up_bench_rows
 from paceline.cli import make_app, study_session
 from paceline.comm import comms
-from paceline.comm.placement import choose_comm
 from paceline.comm.threads import ThreadsComm
+from paceline.comm.worker_placement import choose_comm
 from paceline.errors import RunError, UsageError
 from paceline.launch.local import LocalPool
 from paceline.present.numbers import binary_bytes

@@ -13,9 +13,9 @@ from comm_table import ALONE, OPERATIONS, mine, run_row
 from helpers import free_port, ignore_event, on_pool
 from paceline.comm import Comm, CommConfig, CommError
 from paceline.comm.hierarchical import HierarchicalComm
-from paceline.comm.placement import choose_comm
 from paceline.comm.shm import ShmComm
 from paceline.comm.torch import make_store
+from paceline.comm.worker_placement import choose_comm
 from paceline.errors import WorkerError
 from paceline.launch.base import Task
 from paceline.launch.local import LocalPool

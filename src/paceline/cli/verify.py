@@ -28,7 +28,7 @@ def verify(
 
     from paceline.cli.options import check_json_target, console_for, write_json
     from paceline.cli.study_session import launched, launcher_for
-    from paceline.comm.placement import AUTO, choose_comm
+    from paceline.comm.worker_placement import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.parsing import words_in
     from paceline.present.studies.verify import broken_words, verify_page

@@ -2,7 +2,7 @@
 
 from paceline.comm.base import Comm, CommConfig, CommError
 from paceline.comm.collectives import CompletedWork, Reduction, SharedVector, Work
-from paceline.comm.traffic import Counter, Operation, Wire
+from paceline.comm.traffic_counts import Counter, Operation, Wire
 from paceline.plugins import Registry
 
 comms: Registry[Comm] = Registry("comm", "paceline.comm", Comm, other_names=("auto",))

@@ -42,8 +42,8 @@ def _create(options: Any, backend_options: Any) -> Any:
 
 def _connect(store: Any, rank: int, world_size: int, timeout_s: float, ranks: Sequence[int]) -> Comm | None:
     from paceline.comm.hierarchical import HierarchicalComm
-    from paceline.comm.placement import host_identity
     from paceline.comm.shm import MAX_WORKERS, ShmComm
+    from paceline.comm.worker_placement import host_identity
 
     if world_size == 1:
         return None

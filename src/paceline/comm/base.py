@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paceline.comm.collectives import CompletedWork, MessageCollectives, Reduction, SharedVector, Work
 from paceline.comm.listener import CommListener, LaunchedGroup, ObservedWork, OpenOperation, OperationNumbers, settle
-from paceline.comm.traffic import Counter, Operation, Wire
+from paceline.comm.traffic_counts import Counter, Operation, Wire
 from paceline.errors import RunError
 
 _NOT_RECORDED = nullcontext()

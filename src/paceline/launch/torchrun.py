@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from paceline.comm.placement import host_identity
 from paceline.comm.torch import make_store, prefix_store
+from paceline.comm.worker_placement import host_identity
 from paceline.errors import RunError, UsageError
 from paceline.launch.base import Fit, Launcher, LaunchRequest, Place, Task, WorkerPool
 from paceline.launch.rendezvous import TaskSlot, address_towards, collect, joined_task, leave, publish

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from paceline.comm import Comm
-from paceline.comm.placement import AUTO
+from paceline.comm.worker_placement import AUTO
 from paceline.errors import RunError, UsageError
 from paceline.library.attach import Attachment
 from paceline.library.world import World, find_world

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.comm import Comm, CommConfig, comms
-from paceline.comm.placement import AUTO, choose_comm
 from paceline.comm.threads import ThreadsComm
 from paceline.comm.torch import existing_world, prefix_store, wait_for
+from paceline.comm.worker_placement import AUTO, choose_comm
 from paceline.errors import RunError, UsageError
 from paceline.launch.rendezvous import address_towards, leave
 from paceline.launch.torchrun import TorchrunEnv

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.comm import comms
-from paceline.comm.placement import AUTO, choose_comm
+from paceline.comm.worker_placement import AUTO, choose_comm
 from paceline.errors import UsageError, unknown
 from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment

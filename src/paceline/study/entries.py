@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline.codecs import TensorSpec
 from paceline.comm import comms
-from paceline.comm.placement import AUTO, choose_comm
+from paceline.comm.worker_placement import AUTO, choose_comm
 from paceline.errors import UsageError
 from paceline.parsing import first_repeated
 from paceline.plugins import Options

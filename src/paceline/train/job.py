@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from paceline.comm import Counter
-from paceline.comm.traffic import by_medium, bytes_by_link, medium_of
+from paceline.comm.traffic_counts import by_medium, bytes_by_link, medium_of
 from paceline.data import load_data
 from paceline.models import build_model
 from paceline.recipe import DataConfig, OptimizerConfig, Recipe

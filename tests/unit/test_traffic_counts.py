@@ -10,7 +10,7 @@ from helpers import on_pool
 from kernel import bytes_by_connection, can_count_sockets
 from paceline.comm import Counter, Operation, comms
 from paceline.comm.threads import ThreadsComm
-from paceline.comm.traffic import CommLink, bytes_by_link
+from paceline.comm.traffic_counts import CommLink, bytes_by_link
 from paceline.launch.local import LocalPool
 
 COLLECTIVES = ["all_reduce", "reduce_scatter", "broadcast", "gather", "scatter", "all_gather"]
