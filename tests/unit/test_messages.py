@@ -40,7 +40,7 @@ from paceline.launch.messages import (
 )
 from paceline.launch.rendezvous import CHUNK_BYTES, collect, publish
 from paceline.recipe import Recipe, builtin_recipes
-from paceline.results import Evaluation, Link, changed, received, to_json
+from paceline.results import Evaluation, Link, changed, convert_reports, to_json
 from paceline.results.worker_report import WorkerReport
 from paceline.train.job import serve_job, train_job
 
@@ -104,18 +104,18 @@ def test_a_report_arrives_from_another_host(ends: tuple[MessagePackChannel, int]
     evaluation = Evaluation(step=2, epoch=1, train_s=0.5, loss=0.25, accuracy=None)
     link = Link(source=0, target=1, bytes=8, predicted_bytes=8, medium="network")
     plain = {**made_up_worker(0, [0.5, 0.25]), "evaluations": [to_json(evaluation)], "links": [to_json(link)]}
-    [sent] = received([plain], WorkerReport)
+    [sent] = convert_reports([plain], WorkerReport)
     put(peer, messages.encode(Done(changed(sent, loss=array("d", [2.0, 1.0])))))
     reply = channel.receive()
     assert isinstance(reply, Done)
-    assert received([reply.result], WorkerReport) == [sent]
-    assert received([sent], WorkerReport)[0] is sent, "a report of a forked worker is typed already"
+    assert convert_reports([reply.result], WorkerReport) == [sent]
+    assert convert_reports([sent], WorkerReport)[0] is sent, "a report of a forked worker is typed already"
 
 
 @pytest.mark.parametrize("wrong", [{"loss": "low"}, {"rank": None}, {"evaluations": [{"step": 1}]}])
 def test_a_report_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RunError, match=r"^the report of worker 1 cannot be read \(.*\); install the same version"):
-        received([made_up_worker(0, [1.0]), made_up_worker(1, [1.0]) | wrong], WorkerReport)
+        convert_reports([made_up_worker(0, [1.0]), made_up_worker(1, [1.0]) | wrong], WorkerReport)
 
 
 @pytest.mark.parametrize("order", [Enter("/tmp", ["/tmp/a"]), KeepStore("10.0.0.1", 0, 5.0)])

@@ -226,11 +226,11 @@ def test_an_observer_keeps_samples_and_the_state_at_the_last_step() -> None:
         run_time=lambda moment: moment - 1000.0,
     )
     observer = ResourceObserver(hz=0.001)  # none by itself
-    assert observer.findings()["samples"] == []
+    assert observer.report_fields()["samples"] == []
     observer.run_begins(facts)
     observer.steps_end()
     observer.run_ends()
-    found = observer.findings()
+    found = observer.report_fields()
     assert found["samples"] == written
     assert found["at_last_step"] == written[1]
     assert abs(written[-1]["time_s"] - (time.perf_counter() - 1000.0)) < 60

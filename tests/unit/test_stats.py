@@ -16,11 +16,11 @@ from paceline.measure.stats import (
     block_ratio,
     interval95,
     interval95_of_times,
-    of_all,
     paired_ratio,
     percentile,
+    summarise_if_complete,
     summary,
-    timed,
+    timed_values,
     unpaired_ratio,
 )
 
@@ -28,9 +28,9 @@ FLOATS = st.floats(1e-6, 1e6)
 
 
 def test_a_summary_needs_every_value() -> None:
-    assert of_all(statistics.median, [3.0, 1.0, 2.0]) == 2.0
-    assert of_all(statistics.median, [3.0, None, 2.0]) is None
-    assert of_all(statistics.fmean, []) is None
+    assert summarise_if_complete(statistics.median, [3.0, 1.0, 2.0]) == 2.0
+    assert summarise_if_complete(statistics.median, [3.0, None, 2.0]) is None
+    assert summarise_if_complete(statistics.fmean, []) is None
 
 
 def test_percentiles_by_hand() -> None:
@@ -59,7 +59,7 @@ def test_percentile_as_the_standard_library_has_it(values: list[float], percent:
     [(1, None, [1, 2, 3, 4]), (0, None, [0, 1, 2, 3, 4]), (1, 3, [1, 2]), (2, 2, [0, 1]), (9, None, [0, 1, 2, 3, 4])],
 )
 def test_which_values_count(warmup: int, limit: int | None, expected: list[int]) -> None:
-    assert timed(range(5), warmup=warmup, limit=limit) == expected
+    assert timed_values(range(5), warmup=warmup, limit=limit) == expected
 
 
 def test_one_measurement_has_no_interval() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from paceline.export.tables import TABLES, ExportSource, Value, rows
+from paceline.export.tables import TABLES, CellValue, ExportSource, rows
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that begins with one of these
 
@@ -23,6 +23,6 @@ def write(sources: Sequence[ExportSource], folder: Path) -> None:
             writers[table].writerow([_without_formula(value) for value in row])
 
 
-def _without_formula(value: Value) -> Value:
+def _without_formula(value: CellValue) -> CellValue:
     """Prefix text that a spreadsheet would evaluate as a formula with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

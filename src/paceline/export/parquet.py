@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paceline.export.tables import TABLES, ExportSource, ExportTable, Value, rows
+from paceline.export.tables import TABLES, CellValue, ExportSource, ExportTable, rows
 
 GROUP_ROWS = 20_000  # rows of one table kept in memory
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
@@ -29,7 +29,7 @@ class _File:
     def __init__(self, table: ExportTable, folder: Path) -> None:
         self._schema = pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])
         self._writer = pq.ParquetWriter(folder / f"{table.name}.parquet", self._schema)
-        self._rows: list[list[Value]] = []
+        self._rows: list[list[CellValue]] = []
 
     def __enter__(self) -> _File:
         return self
@@ -39,7 +39,7 @@ class _File:
             self._flush()
         self._writer.close()
 
-    def add(self, row: list[Value]) -> None:
+    def add(self, row: list[CellValue]) -> None:
         self._rows.append(row)
         if len(self._rows) >= GROUP_ROWS:
             self._flush()

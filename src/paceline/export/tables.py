@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from paceline.worker_files import worker_files, worker_lines
 
-Value = int | float | str | None
+CellValue = int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ExportTable:
     def columns(self) -> dict[str, type]:
         return {"run": str, "label": str, "rank": int, **self.own_columns}
 
-    def row(self, source: ExportSource, rank: int, line: Mapping[str, Any]) -> list[Value]:
+    def row(self, source: ExportSource, rank: int, line: Mapping[str, Any]) -> list[CellValue]:
         values = (None if line.get(name) is None else kind(line[name]) for name, kind in self.own_columns.items())
         return [source.name, source.label, rank, *values]
 
@@ -90,7 +90,7 @@ TABLES = (
 _BY_KIND = {table.kind: table for table in TABLES}
 
 
-def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Value]]]:
+def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[CellValue]]]:
     """Yield every line that belongs to a table, for all workers of all runs."""
     for source in sources:
         for rank, file in worker_files(source.folder).items():

@@ -26,8 +26,8 @@ MOST_MS = 60_000  # a minute in every step
 MOST_FACTOR = 1000
 MOST_CREDIT_S = 0.0002
 NAP_S = 0.0002
-UNWANTED = 1 << 62  # step of operations that only the injector listens to
-SHOWN = "slow:rank=2,ms=200,phase=backward"
+UNRECORDED_STEP = 1 << 62  # step number of operations that only the injector listens to
+EXAMPLE = "slow:rank=2,ms=200,phase=backward"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Injection:
         if kind != "slow":
             return Injection(kind=kind, rank=rank, step=_whole(text, "step", given))
         if ("ms" in given) == ("factor" in given):
-            raise UsageError(f"--inject {text!r} needs either ms=... or factor=..., as in {SHOWN}")
+            raise UsageError(f"--inject {text!r} needs either ms=... or factor=..., as in {EXAMPLE}")
         phase = given.get("phase", "")
         if phase and phase not in WORK_PHASES:
             raise unknown(f"phase in --inject {text!r}:", phase, WORK_PHASES)
@@ -107,7 +107,7 @@ class Injector(Observer):
         self._is_new_step = dict.fromkeys(WORK_PHASES, True)
         for injection in self._injections:
             if injection.kind != "slow" and injection.step == step:
-                _end(injection.kind)
+                _stop_worker(injection.kind)
 
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
         if phase not in WORK_PHASES:
@@ -122,7 +122,7 @@ class Injector(Observer):
                 self._debt_s[phase] += (injection.factor - 1) * max(own_s, 0.0)
                 self._debt_s[phase] += injection.sleep_s if self._is_new_step[phase] else 0.0
         self._is_new_step[phase] = False
-        self._pay(phase)
+        self._sleep_off_debt(phase)
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None:  # noqa: ARG002
         self._blocked.clear()
@@ -131,7 +131,7 @@ class Injector(Observer):
         for comm, listener in self._listeners:
             comm.listener = listener.before
 
-    def _pay(self, phase: str) -> None:
+    def _sleep_off_debt(self, phase: str) -> None:
         """Sleep for the phase's debt. A sleep that is slightly too long shortens the next one of the phase.
 
         The credit is limited to MOST_CREDIT_S: on a busy machine every step must stay slow, not every other one.
@@ -143,7 +143,7 @@ class Injector(Observer):
 
 
 class _Listener:
-    """Comm listener that wraps the one before, and also listens in steps that the other skips."""
+    """Comm listener that wraps the recorder's, if there is one, and also listens in steps that the recorder skips."""
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:
         self.before = before
@@ -151,26 +151,26 @@ class _Listener:
 
     @property
     def step(self) -> int:
-        return int(self.before.step) if self._is_wanted else UNWANTED
+        return int(self.before.step) if self._is_recording else UNRECORDED_STEP
 
     @property
-    def _is_wanted(self) -> bool:
+    def _is_recording(self) -> bool:
         return self.before is not None and self.before.step >= 0
 
     def op(self, op: str, nbytes: int, peer: int | None, tag: int, begin: float, end: float, number: int, medium: str,
            step: int) -> None:  # fmt: skip
-        if step != UNWANTED:
+        if step != UNRECORDED_STEP:
             self.before.op(op, nbytes, peer, tag, begin, end, number, medium, step)
 
     def blocked(
         self, op: str, peer: int | None, tag: int, begin: float, end: float, number: int, *, is_busy: bool = False
     ) -> None:
         self._on_blocked((begin, end))
-        if self._is_wanted:
+        if self._is_recording:
             self.before.blocked(op, peer, tag, begin, end, number, is_busy=is_busy)
 
 
-def _end(kind: str) -> None:
+def _stop_worker(kind: str) -> None:
     if kind == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     while True:  # the others have a time limit
@@ -182,7 +182,7 @@ def _values(text: str, kind: str, rest: str) -> dict[str, str]:
     for word in rest.split(","):
         key, equals, value = word.strip().partition("=")
         if not equals or not value:
-            raise UsageError(f"--inject {text!r} is not KIND:key=value,...; an example is {SHOWN}")
+            raise UsageError(f"--inject {text!r} is not KIND:key=value,...; an example is {EXAMPLE}")
         if key not in ALLOWED[kind]:
             raise unknown(f"key in --inject {text!r}:", key, ALLOWED[kind])
         if key in given:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from paceline.results.value import Json
 
-Row = Json  # a line of workers/RANK.jsonl, or facts about a step
-
 COMMUNICATION = "communication"  # the loop waits for the strategy to synchronise, after backward or after the step
 WORK_PHASES = ("data", "forward", "backward", "optimizer")  # phases of a worker's own work in a step
 PHASES = (*WORK_PHASES, "evaluation", COMMUNICATION)
@@ -25,7 +23,7 @@ class RunFacts:
     total_steps: int
     steps_per_epoch: int
     folder: str  # the run's temporary folder; empty if there is none or this worker cannot access it
-    write: Callable[[Row], None]  # appends a line to workers/RANK.jsonl; thread-safe, never blocks
+    write: Callable[[Json], None]  # appends a line to workers/RANK.jsonl; thread-safe, never blocks
     run_time: Callable[[float], float]  # this worker's perf_counter as seconds since the run's start, on rank 0's clock
 
 
@@ -43,7 +41,7 @@ class Observer:
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None: ...
 
-    def step_ends(self, step: int, facts: Row) -> None:
+    def step_ends(self, step: int, facts: Json) -> None:
         """Called when a step has finished.
 
         `facts` has the keys begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples and
@@ -61,7 +59,7 @@ class Observer:
     def run_ends(self) -> None:
         """Called at the end, also after a failure."""
 
-    def findings(self) -> Row:
+    def report_fields(self) -> Json:
         """Return the fields of the WorkerReport that this observer provides; called after a successful run."""
         return {}
 
@@ -118,7 +116,7 @@ class Observers:
         for member in self._of_phases:
             member.phase_ends(phase, begin, end)
 
-    def step_ends(self, step: int, facts: Row) -> None:
+    def step_ends(self, step: int, facts: Json) -> None:
         for member in self.members:
             member.step_ends(step, facts)
 
@@ -131,11 +129,8 @@ class Observers:
             for member in self._all:
                 stack.callback(member.run_ends)
 
-    def findings(self) -> Row:
-        found: Row = {}
-        for member in self._all:
-            found |= member.findings()
-        return found
+    def report_fields(self) -> Json:
+        return {name: value for member in self._all for name, value in member.report_fields().items()}
 
     def _switch(self, *, is_on: bool) -> None:
         for member in self._all:
@@ -157,4 +152,4 @@ def _watches_phases(member: Observer) -> bool:
     return cls.phase_ends is not Observer.phase_ends or cls.before_phase_ends is not Observer.before_phase_ends
 
 
-NOBODY = Observers()
+NO_OBSERVERS = Observers()

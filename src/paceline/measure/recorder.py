@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from paceline.measure.exchange import Clock
-from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.observer import Observer, RunFacts
 from paceline.measure.spool import (
     BLOCKED,
     CHUNK_NUMBERS,
@@ -26,6 +26,7 @@ from paceline.measure.spool import (
     Spool,
 )
 from paceline.measure.steps import records_spans
+from paceline.results import Json
 
 SCHEMA = 1
 QUEUE_EVERY_S = 0.5  # a killed worker loses at most this period
@@ -110,7 +111,7 @@ class Recorder(Observer):
             peer = NO_PEER if peer is None else peer
             self._numbers.extend((BLOCKED, self.step, number, OP_CODES[op], peer, tag, is_busy, begin, end))
 
-    def step_ends(self, step: int, facts: Row) -> None:
+    def step_ends(self, step: int, facts: Json) -> None:
         begin, iteration_s = facts["begin"], facts["iteration_s"]
         others = ("data_s", "loss", "num_right", "num_answers", "num_samples", "sent_bytes")
         self._numbers.extend((STEP, step, begin, iteration_s, *(facts[name] for name in others)))
@@ -153,11 +154,11 @@ class ProgressObserver(Observer):
 
     def __init__(
         self,
-        emit: Callable[[Row], None],
+        emit: Callable[[Json], None],
         *,
         log_every: int = 0,
         blocked_time: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
-        more: Callable[[], Row] = dict,
+        more: Callable[[], Json] = dict,
     ) -> None:
         """`more` returns fields to add to each event.
 
@@ -168,13 +169,13 @@ class ProgressObserver(Observer):
         self._in_comm_percent: float | None = None
         self._recent: deque[_Step] = deque(maxlen=MOST_STEPS)
         self._emitted_at = float("-inf")
-        self._last: Row | None = None  # fields of the last step
+        self._last: Json | None = None  # fields of the last step
 
     def run_begins(self, facts: RunFacts) -> None:
         self._facts = facts
         self._recent.append(_Step(time.perf_counter(), 0, 0, 0, *self._blocked_time()))
 
-    def step_ends(self, step: int, facts: Row) -> None:
+    def step_ends(self, step: int, facts: Json) -> None:
         now = time.perf_counter()
         num_samples, num_right, num_answers = facts["num_samples"], facts["num_right"], facts["num_answers"]
         self._recent.append(_Step(now, num_samples, num_right, num_answers, *self._blocked_time()))
@@ -199,7 +200,7 @@ class ProgressObserver(Observer):
         self._emitted_at = now
         self._emit({"kind": kind, **(self._last or {}), **self._recently(now), **self._more()})
 
-    def _recently(self, now: float) -> Row:
+    def _recently(self, now: float) -> Json:
         while len(self._recent) > 2 and self._recent[1].end < now - WINDOW_S:
             self._recent.popleft()
         first, *steps = self._recent

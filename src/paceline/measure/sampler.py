@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.observer import Observer, RunFacts
 from paceline.measure.resource_meters import ResourceProbe
-from paceline.results import NetworkUse, Resources, WorkerNetwork, WorkerResources
+from paceline.results import Json, NetworkUse, Resources, WorkerNetwork, WorkerResources
 from paceline.results.worker_report import WorkerReport
 
 MOST_COST = 0.003  # of a core: a worker with thousands of open files is sampled less often
@@ -33,7 +33,7 @@ class Sampler:
 
     def __init__(
         self,
-        emit: Callable[[Row], None],
+        emit: Callable[[Json], None],
         *,
         hz: float = 5.0,
         clock: Callable[[], float] = time.perf_counter,
@@ -47,7 +47,7 @@ class Sampler:
         self._reading = threading.Lock()
         self._probe: ResourceProbe | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self.latest: Row | None = None
+        self.latest: Json | None = None
         self.cost_s = 0.0  # CPU time of all samples
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Sampler:
         self.sample()
         self._probe.close()
 
-    def sample(self) -> Row:
+    def sample(self) -> Json:
         """Emit and return a sample now. Thread-safe."""
         assert self._probe is not None, "the sampler was not started"
         with self._reading:
@@ -81,7 +81,7 @@ class Sampler:
             self.cost_s += time.thread_time() - before
         return row
 
-    def sample_drained(self) -> Row:
+    def sample_drained(self) -> Json:
         """Emit and return a sample once the kernel has sent all bytes, or after DRAIN_S."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
@@ -105,10 +105,10 @@ class ThinnedRows:
     def __init__(self, most: int) -> None:
         assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
         self._most, self._stride, self._added = most, 1, 0
-        self._rows: list[Row] = []
-        self._last: Row | None = None
+        self._rows: list[Json] = []
+        self._last: Json | None = None
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Json) -> None:
         if self._added % self._stride == 0:
             if len(self._rows) == self._most - 1:
                 del self._rows[1::2]
@@ -119,7 +119,7 @@ class ThinnedRows:
         self._last = row
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Json]:
         if self._last is None or self._rows[-1] is self._last:
             return list(self._rows)
         return [*self._rows, self._last]
@@ -132,14 +132,14 @@ class ResourceObserver(Observer):
         self._hz, self._device = hz, device
         self._sampler: Sampler | None = None
         self._thinned = ThinnedRows(SAMPLE_POINTS)
-        self._at_last_step: Row | None = None
+        self._at_last_step: Json | None = None
 
     @property
-    def latest(self) -> Row | None:
+    def latest(self) -> Json | None:
         return self._sampler.latest if self._sampler else None
 
     def run_begins(self, facts: RunFacts) -> None:
-        def emit(row: Row) -> None:
+        def emit(row: Json) -> None:
             self._thinned.add(row)
             facts.write(row)
 
@@ -165,18 +165,18 @@ class ResourceObserver(Observer):
         if self._sampler is not None:
             self._sampler.stop()
 
-    def findings(self) -> Row:
+    def report_fields(self) -> Json:
         cost_s = self._sampler.cost_s if self._sampler else 0.0
         return {"samples": self._thinned.rows, "at_last_step": self._at_last_step, "sampling_s": cost_s}
 
 
-def summarise_resources(samples: Mapping[int, Sequence[Row]]) -> Resources | None:
+def summarise_resources(samples: Mapping[int, Sequence[Json]]) -> Resources | None:
     """Return the samples of every rank over time; None without samples."""
     per_worker = [_columns_of(rank, rows) for rank, rows in sorted(samples.items()) if rows]
     return Resources(per_worker=per_worker) if per_worker else None
 
 
-def _columns_of(rank: int, rows: Sequence[Row]) -> WorkerResources:
+def _columns_of(rank: int, rows: Sequence[Json]) -> WorkerResources:
     columns: dict[str, list[Any] | None] = {}
     for name in COLUMNS:
         values = [row.get(name) for row in rows]

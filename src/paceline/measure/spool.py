@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.measure.observer import PHASES, Row
+from paceline.measure.observer import PHASES
+from paceline.results import Json
 
 MOST_QUEUED = 64  # chunks and lines
 CHUNK_NUMBERS = 8192  # numbers per chunk
@@ -110,7 +111,7 @@ _FORMATS = (_step_line, _span_line, _op_line, _blocked_line)
 class Spool:
     """Queue of one worker's rows and lines. It never blocks; it drops and counts rows and lines if it is full."""
 
-    def __init__(self, path: Path, head: Row, shift_s: float) -> None:
+    def __init__(self, path: Path, head: Json, shift_s: float) -> None:
         """`shift_s` converts the worker's clock to the run's; `recover` uses it if the worker is killed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -131,7 +132,7 @@ class Spool:
         if not self._offer(numbers):
             self._drop(count_rows(numbers))
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Json) -> None:
         """Queue one line. Thread-safe."""
         if not self._offer(_line(row)):
             self._drop(1)
@@ -212,9 +213,9 @@ def _write_all(file: Any, data: Any) -> None:
         rest = rest[file.write(rest) :]
 
 
-def _line(row: Row) -> bytes:
+def _line(row: Json) -> bytes:
     return json.dumps(_finite(row), separators=(",", ":")).encode() + b"\n"
 
 
-def _finite(row: Row) -> Row:
+def _finite(row: Json) -> Json:
     return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}

@@ -23,8 +23,10 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), **{f"p{share}": percentile(ordered, share) for share in PERCENTILES}}
 
 
-def of_all(summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
-    """Apply a summary such as `statistics.median`; None if there are no values or one is None."""
+def summarise_if_complete(
+    summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]
+) -> float | None:
+    """Apply a summary such as `statistics.median` to values; return None without values or if one is None."""
     known = [value for value in values if value is not None]
     return summarise(known) if known and len(known) == len(values) else None
 
@@ -38,7 +40,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def timed(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
+def timed_values(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
     """Return the first `limit` values without the warm-up; with it if nothing else would be left."""
     counted = list(values[:limit] if limit else values)
     return counted[warmup:] or counted

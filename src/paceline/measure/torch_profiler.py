@@ -20,9 +20,10 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from paceline.errors import RunError, UsageError
-from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.observer import Observer, RunFacts
 from paceline.measure.steps import StepRange
 from paceline.measure.trace_format import Arrows, Event, Slice, Track, nested, thread_names
+from paceline.results import Json
 
 FOLDER = "trace"  # in a run's folder
 PREFIX = "paceline."  # of phase names in a trace
@@ -70,7 +71,7 @@ class Profiler(Observer):
         if self._is_running:
             self._close()
 
-    def step_ends(self, step: int, facts: Row) -> None:  # noqa: ARG002
+    def step_ends(self, step: int, facts: Json) -> None:  # noqa: ARG002
         if self._is_running:
             self._close()
             if step + 1 >= self.steps.end:

@@ -12,7 +12,7 @@ from paceline.present.model import Finding
 from paceline.present.numbers import counted, factor, milliseconds, share, times, times_interval
 from paceline.present.pages import PageContent
 from paceline.results import Failure, Gain, Row
-from paceline.results.study import Paying, ScaleResult
+from paceline.results.study import ScaleResult, ScalingLimit
 from paceline.study.entries import ONE_WORKER
 from paceline.study.scale_analysis import SAME, WEAK, best_point, modes_of, paying, rows_by_strategy
 
@@ -87,7 +87,7 @@ def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
     return [_paying(one) for one in found if one.best_workers is not None]
 
 
-def _paying(one: Paying) -> str:
+def _paying(one: ScalingLimit) -> str:
     if one.pays_until is None:
         return _in_one_repeat(one)
     if one.pays_until == 1:
@@ -101,7 +101,7 @@ def _paying(one: Paying) -> str:
     return f"{one.label} stops paying after {one.pays_until} workers: {gain.workers} give {_gain(gain)}{noise}."
 
 
-def _unpaid(one: Paying) -> str:
+def _unpaid(one: ScalingLimit) -> str:
     """Describe a strategy that is slower than one worker or not distinguishable from it."""
     best, bounds = one.best_speedup or 0.0, one.best_speedup_interval95
     interval = f" (95 % interval {times_interval(bounds)})" if bounds else ""
@@ -113,7 +113,7 @@ def _unpaid(one: Paying) -> str:
     return f"{one.label} does not pay: at best {times(best)} times the throughput of one worker{interval}."
 
 
-def _in_one_repeat(one: Paying) -> str:
+def _in_one_repeat(one: ScalingLimit) -> str:
     best = one.best_workers or 1
     if best == 1:
         return f"{one.label} was not faster than one worker in this one repeat (at best {times(one.best_speedup)})."

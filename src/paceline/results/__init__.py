@@ -4,12 +4,12 @@ from paceline.results.json_files import (
     RUN_FILE,
     STUDY_FILE,
     Unreadable,
+    as_stored,
     convert,
+    convert_reports,
     encode,
     read_file,
     read_object,
-    received,
-    settled,
 )
 from paceline.results.quantize import Quantization  # the loader knows the studies that are imported here
 from paceline.results.run import (
@@ -105,8 +105,8 @@ __all__ = [
     "null",
     "read_file",
     "read_object",
-    "received",
-    "settled",
+    "convert_reports",
+    "as_stored",
     "study_types",
     "to_json",
 ]

@@ -171,7 +171,7 @@ class Divergence(Value, frozen=True, kw_only=True):
     error: float  # infinite if replicas that must be equal are not; null in JSON
 
 
-class Certified(Value, frozen=True, kw_only=True):
+class CertificateRow(Value, frozen=True, kw_only=True):
     """One line of the certificate: a strategy, a number of workers, a model."""
 
     strategy: str
@@ -192,7 +192,7 @@ class Certified(Value, frozen=True, kw_only=True):
 
 class Certificate(Value, frozen=True, kw_only=True):
     schema: int
-    results: list[Certified]
+    results: list[CertificateRow]
 
 
 class ReplicaStep(Value, frozen=True, kw_only=True):

@@ -66,8 +66,8 @@ def read_object(file: Path) -> Json:
     return plain
 
 
-def settled(result: RunResult) -> RunResult:
-    """Encode and decode a result, so that it is shown now exactly as it will be after loading."""
+def as_stored(result: RunResult) -> RunResult:
+    """Encode and decode a result, so that it is displayed now exactly as after loading."""
     return msgspec.json.decode(msgspec.json.encode(result), type=RunResult)
 
 
@@ -76,8 +76,8 @@ def convert(plain: Any, kind: type[V]) -> V:
     return msgspec.convert(plain, kind)
 
 
-def received(answers: Iterable[Any], kind: type[V]) -> list[V]:
-    """Convert workers' reports, in order of rank. Reports from another host arrive as plain values."""
+def convert_reports(answers: Iterable[Any], kind: type[V]) -> list[V]:
+    """Convert workers' reports, in order of rank, to typed ones: reports from another host arrive as plain values."""
     reports = []
     for rank, answer in enumerate(answers):
         try:

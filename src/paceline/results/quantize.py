@@ -22,7 +22,7 @@ class QuantizeRequest(Value, frozen=True, kw_only=True):
     finetune_steps: int
 
 
-class LeftInFloat(Value, frozen=True, kw_only=True):
+class FloatOperation(Value, frozen=True, kw_only=True):
     """An operation without an integer form."""
 
     name: str
@@ -70,7 +70,7 @@ class ActivationPicture(Value, frozen=True, kw_only=True):
     snr_db: float | None
 
 
-class Finetuned(Value, frozen=True, kw_only=True):
+class Finetuning(Value, frozen=True, kw_only=True):
     strategy: str
     workers: int
     lr: float
@@ -97,7 +97,7 @@ class RunnerSpeedup(Value, frozen=True, kw_only=True):
     interval95: Interval
 
 
-class Deployed(Value, frozen=True, kw_only=True):
+class Deployment(Value, frozen=True, kw_only=True):
     """The ONNX files: sizes, predictions and latencies."""
 
     onnxruntime: str
@@ -124,15 +124,15 @@ class Quantization(StudyResult, frozen=True, kw_only=True):
     request: QuantizeRequest
     num_test_samples: int
     num_parameters: int
-    left_in_float: list[LeftInFloat]
+    left_in_float: list[FloatOperation]
     stages: list[Stage]
     chosen_calibration: str
     distances: dict[str, float | None]  # by method: mean squared change of the scores of training images
     num_calibration_samples: int
-    finetuned: Finetuned | None = None
+    finetuned: Finetuning | None = None
     weights: list[WeightPicture]
     activations: list[ActivationPicture]
-    deployed: Deployed | None = null()
+    deployed: Deployment | None = null()
     deployed_reason: str  # why there are no ONNX files; empty if there are
     confusion: list[list[int]]  # rows: class predicted by the float model; columns: by the integer model
     sizes: Sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from paceline.results.value import Interval, Json, Point, Scalar, Value, null
+from paceline.results.value import Interval, Json, Point, Scalar, Value, empty_list, null
 
 
 class TimeSummary(Value, frozen=True, kw_only=True):
@@ -249,7 +249,7 @@ class RunResult(Value, frozen=True, kw_only=True):
     curve: Curve
     servers: int = msgspec.field(default_factory=int)  # absent from early studies
     staleness_updates: Staleness | None = null()
-    evaluations: list[Evaluation] = msgspec.field(default_factory=lambda: list[Evaluation]())
+    evaluations: list[Evaluation] = empty_list()
     target: Target | None = null()
     resources: Resources | None = null()
     network: NetworkUse | None = null()
@@ -263,7 +263,7 @@ class Row(RunResult, frozen=True, kw_only=True):
     """One row of a study: medians over the repeats of one strategy at one point, and comparisons with other rows."""
 
     iteration_mean_s_repeats: list[float]
-    slowest_mean_s_repeats: list[float] = msgspec.field(default_factory=lambda: list[float]())
+    slowest_mean_s_repeats: list[float] = empty_list()
     iteration_mean_s_interval95: Interval | None = null()
     repeats: int
     versus_fastest: Versus | None = None

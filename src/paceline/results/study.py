@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import msgspec
-
 from paceline.results.run import Gain, Row, RunResult
-from paceline.results.value import Interval, Json, Point, Scalar, Value, null
+from paceline.results.value import Interval, Json, Point, Scalar, Value, empty_list, null
 
 SCHEMA = 1
 DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
@@ -25,8 +23,8 @@ class Environment(Value, frozen=True, kw_only=True):
     num_cores: int | None = null()
     memory_bytes: int | None = null()
     load_average: list[float] | None = null()
-    gpus: list[str] = msgspec.field(default_factory=lambda: list[str]())
-    command: list[str] = msgspec.field(default_factory=lambda: list[str]())
+    gpus: list[str] = empty_list()
+    command: list[str] = empty_list()
 
 
 class RunRecord(Value, frozen=True, kw_only=True):
@@ -75,7 +73,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     wall_s: float | None = None
     code: dict[str, str] | None = None  # SHA-256 of the user's own files, by path
     cautions: list[str] | None = None  # limitations of the figures, such as a failed overhead probe
-    results: list[Row] = msgspec.field(default_factory=lambda: list[Row]())
+    results: list[Row] = empty_list()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -89,8 +87,8 @@ class CompareResult(StudyResult, frozen=True, kw_only=True):
     study_name: ClassVar[str] = "compare"
 
 
-class Paying(Value, frozen=True, kw_only=True):
-    """Number of workers up to which one strategy gains throughput, in one mode."""
+class ScalingLimit(Value, frozen=True, kw_only=True):
+    """Number of workers up to which the throughput of one strategy grows, in one mode."""
 
     mode: str
     label: str
@@ -105,16 +103,16 @@ class Paying(Value, frozen=True, kw_only=True):
 
 
 class ScaleResult(StudyResult, frozen=True, kw_only=True):
-    """`modes` holds what each mode keeps constant: the global batch or the batch per worker."""
+    """Scaling with the number of workers. `modes` holds the constant batch size of each mode: global or per worker."""
 
     study_name: ClassVar[str] = "scale"
 
     workers: list[int]
     modes: dict[str, dict[str, int]]
     num_points: int
-    refused: list[Failure] = msgspec.field(default_factory=lambda: list[Failure]())
-    failed: list[Failure] = msgspec.field(default_factory=lambda: list[Failure]())
-    paying: list[Paying] = msgspec.field(default_factory=lambda: list[Paying]())
+    refused: list[Failure] = empty_list()
+    failed: list[Failure] = empty_list()
+    paying: list[ScalingLimit] = empty_list()
 
 
 class AxisValues(Value, frozen=True, kw_only=True):
@@ -130,7 +128,7 @@ class SweepResult(StudyResult, frozen=True, kw_only=True):
     vary: list[AxisValues]
     remedies: list[str]
     num_points: int
-    failures: list[Failure] = msgspec.field(default_factory=lambda: list[Failure]())
+    failures: list[Failure] = empty_list()
 
 
 class Candidate(Value, frozen=True, kw_only=True):
@@ -191,7 +189,7 @@ class TuneResult(StudyResult, frozen=True, kw_only=True):
     margins: dict[str, float]
     left_out: dict[str, str]
     request: Json | None = None  # the requested search space
-    rungs: list[RungResult] = msgspec.field(default_factory=lambda: list[RungResult]())
+    rungs: list[RungResult] = empty_list()
     best: Best | None = null()
 
 
@@ -268,6 +266,6 @@ class Reproduction(StudyResult, frozen=True, kw_only=True):
     notes: list[str]
     quantities: dict[str, PublishedColumn]
     request: Json | None = None  # arguments of the study: length, data, device, cluster
-    proof: list[Proof] = msgspec.field(default_factory=lambda: list[Proof]())
-    ours: list[OurRow] = msgspec.field(default_factory=lambda: list[OurRow]())
-    published: list[PublishedTable] = msgspec.field(default_factory=lambda: list[PublishedTable]())
+    proof: list[Proof] = empty_list()
+    ours: list[OurRow] = empty_list()
+    published: list[PublishedTable] = empty_list()

@@ -17,8 +17,8 @@ Point = dict[str, Scalar | list[Scalar]]  # recipe keys and values that identify
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A typed result.
 
-    A field that defaults to `None` is left out of the JSON while it is None; one declared with `null()` is written as
-    null. Fields can also be read by key, as in the JSON: `result["label"]`.
+    A field that defaults to `None` is omitted from the JSON while it is None; a field declared with `null()` is written
+    as null. Fields can also be read by key, as in the JSON: `result["label"]`.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -29,12 +29,12 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return default if value is None else value
 
     def keys(self) -> Iterable[str]:
-        """The keys of the JSON, without fields that are left out because they are None."""
+        """Return the keys of the JSON, without fields that are omitted because they are None."""
         return [key for key in _field_names(type(self)) if key in self]
 
     def __contains__(self, key: object) -> bool:
         names = _field_names(type(self))
-        return key in names and (self[str(key)] is not None or key not in _left_out(type(self)))
+        return key in names and (self[str(key)] is not None or key not in _omitted_if_none(type(self)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
@@ -47,8 +47,8 @@ def _field_names(kind: type[Value]) -> dict[str, str]:
 
 
 @functools.cache
-def _left_out(kind: type[Value]) -> frozenset[str]:
-    """The keys that are left out of the JSON while their value is None."""
+def _omitted_if_none(kind: type[Value]) -> frozenset[str]:
+    """Return the keys that are omitted from the JSON while their value is None."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(kind) if item.default is None)
 
 
@@ -57,11 +57,12 @@ V = TypeVar("V", bound=Value)
 
 def null() -> Any:
     """Declare a field that defaults to None and is written as null."""
-    return msgspec.field(default_factory=_none)
+    return msgspec.field(default_factory=lambda: None)
 
 
-def _none() -> None:
-    return None
+def empty_list() -> Any:
+    """Declare a field that defaults to an empty list and is written as []; a default of `list` would be omitted."""
+    return msgspec.field(default_factory=list)
 
 
 def changed(value: V, **changes: Any) -> V:

@@ -11,7 +11,7 @@ from paceline.results.value import Json
 class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
     """One worker's history, counters and scores. Sequences have one value per step of this worker.
 
-    Reports from another host arrive as plain values; `received` converts them.
+    Reports from another host arrive as plain values; `convert_reports` converts them.
     """
 
     steps_per_epoch: int

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.measure.stats import interval95, of_all, paired_ratio
+from paceline.measure.stats import interval95, paired_ratio, summarise_if_complete
 from paceline.results import RunResult, changed
 from paceline.results.study import Candidate, RungResult
 from paceline.study.run_results import interval_of
@@ -134,7 +134,7 @@ def _is_tie(row: Candidate, fastest: Candidate) -> bool:
 
 
 def _judged_by(exact: Sequence[RunResult], guessing: Guessing) -> str:
-    mean = of_all(statistics.fmean, [result.final.test_accuracy for result in exact])
+    mean = summarise_if_complete(statistics.fmean, [result.final.test_accuracy for result in exact])
     return "accuracy" if mean is not None and guessing.is_beaten_by(mean) else "loss"
 
 
@@ -160,8 +160,8 @@ def _row(
         iteration_s_repeats=times,
         versus_reference=statistics.median(times) / statistics.median(map(slowest_worker_s, exact)),
         versus_reference_interval95=interval_of(paired_ratio(times, [slowest_worker_s(result) for result in exact])),
-        test_accuracy=of_all(statistics.fmean, [result.final.test_accuracy for result in results]),
-        test_loss=of_all(statistics.fmean, [result.final.test_loss for result in results]),
+        test_accuracy=summarise_if_complete(statistics.fmean, [result.final.test_accuracy for result in results]),
+        test_loss=summarise_if_complete(statistics.fmean, [result.final.test_loss for result in results]),
         sent_bytes=max(worker.sent_bytes for worker in first.per_worker),
         lost=gap,
         lost_interval95=interval95(gaps) if all(map(math.isfinite, gaps)) else None,

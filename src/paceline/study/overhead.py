@@ -11,7 +11,7 @@ from paceline.launch.base import WorkerPool
 from paceline.measure.observer import is_measured
 from paceline.measure.stats import interval95_of_median
 from paceline.recipe import Changes, Recipe
-from paceline.results import Overhead, received
+from paceline.results import Overhead, convert_reports
 from paceline.results.worker_report import WorkerReport
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
@@ -48,7 +48,7 @@ def measure_overhead(
             folder.discard()
     if not launcher.is_main:
         return None
-    overhead = compare_blocks([worker.iteration_s for worker in received(workers, WorkerReport)], block)
+    overhead = compare_blocks([worker.iteration_s for worker in convert_reports(workers, WorkerReport)], block)
     return None if overhead is None else (entry.label, overhead)
 
 

@@ -12,7 +12,17 @@ from paceline.launch.base import Task, WorkerPool
 from paceline.measure.environment import environment
 from paceline.measure.spool import recover
 from paceline.recipe import Recipe
-from paceline.results import DONE, FAILED, INTERRUPTED, SCHEMA, RunRecord, RunResult, changed, received, settled
+from paceline.results import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    SCHEMA,
+    RunRecord,
+    RunResult,
+    as_stored,
+    changed,
+    convert_reports,
+)
 from paceline.results.worker_report import WorkerReport
 from paceline.runs import Folder, write_run
 from paceline.runs.store import disk_errors
@@ -46,9 +56,9 @@ def execute(
     if not launcher.is_main:
         return None
     total_s = time.perf_counter() - started
-    workers = received(answers, WorkerReport)
+    workers = convert_reports(answers, WorkerReport)
     analysis = analyse_run(recipe, workers, folder.path if folder is not None else None)
-    result = settled(run_result(recipe, entry, workers, total_s, analysis))
+    result = as_stored(run_result(recipe, entry, workers, total_s, analysis))
     if folder is not None:
         try:
             write_run(folder, recipe, facts, changed(record, result=result), workers)

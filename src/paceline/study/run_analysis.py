@@ -11,7 +11,7 @@ from paceline.comm import comms
 from paceline.errors import UsageError
 from paceline.measure.analysis import Analysis, analyse_folder
 from paceline.measure.split import Factors
-from paceline.measure.stats import of_all
+from paceline.measure.stats import summarise_if_complete
 from paceline.measure.steps import StepRange
 from paceline.measure.trace_file import TraceSummary, write_merged
 from paceline.recipe import Recipe
@@ -188,8 +188,8 @@ def combine_targets(targets: Sequence[Target | None]) -> Target | None:
         return changed(combined, best=max(best, default=None))
     return changed(  # lower medians, so that each is the value of a repeat
         combined,
-        step=of_all(statistics.median_low, [target.step for target in reached]),
-        epoch=of_all(statistics.median_low, [target.epoch for target in reached]),
-        sent_bytes=of_all(statistics.median_low, [target.sent_bytes for target in reached]),
+        step=summarise_if_complete(statistics.median_low, [target.step for target in reached]),
+        epoch=summarise_if_complete(statistics.median_low, [target.epoch for target in reached]),
+        sent_bytes=summarise_if_complete(statistics.median_low, [target.sent_bytes for target in reached]),
         train_s=statistics.median(target.train_s for target in reached if target.train_s is not None),
     )

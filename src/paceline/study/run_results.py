@@ -6,7 +6,14 @@ import statistics
 from collections.abc import Sequence
 
 from paceline.measure.sampler import summarise_network, summarise_resources
-from paceline.measure.stats import Ratio, interval95_of_times, of_all, paired_ratio, summary, timed
+from paceline.measure.stats import (
+    Ratio,
+    interval95_of_times,
+    paired_ratio,
+    summarise_if_complete,
+    summary,
+    timed_values,
+)
 from paceline.recipe import Recipe
 from paceline.results import Final, Interval, Row, RunResult, Staleness, TimeSummary, Versus, WorkerResult, changed
 from paceline.results.worker_report import WorkerReport
@@ -30,7 +37,7 @@ def run_result(
     analysis = analysis or RunAnalysis()
 
     def without_warmup(values: Sequence[float]) -> list[float]:
-        return timed(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
+        return timed_values(values, warmup=train.warmup_iterations, limit=train.timed_iterations)
 
     times = [without_warmup(worker.iteration_s) for worker in workers]
     busy_s = max(sum(values) for values in times)  # until the slowest worker is done, also if asynchronous
@@ -87,7 +94,7 @@ def combine(repeats: Sequence[RunResult]) -> Row:
         "train_s": statistics.median(repeat.train_s for repeat in repeats),
         "total_s": statistics.median(repeat.total_s for repeat in repeats),
         "iteration_s": _median_summary([repeat.iteration_s for repeat in repeats]),
-        "replica_drift": of_all(max, [repeat.replica_drift for repeat in repeats]),
+        "replica_drift": summarise_if_complete(max, [repeat.replica_drift for repeat in repeats]),
         "replicas_equal": all(repeat.replicas_equal for repeat in repeats),
         "target": combine_targets([repeat.target for repeat in repeats]),
         "stragglers": stragglers_of_most_repeats(repeats),
@@ -184,7 +191,7 @@ def _median_summary(summaries: Sequence[TimeSummary]) -> TimeSummary:
         mean=statistics.median(one.mean for one in summaries),
         p50=statistics.median(one.p50 for one in summaries),
         p95=statistics.median(one.p95 for one in summaries),
-        p90=of_all(statistics.median, [one.p90 for one in summaries]),
+        p90=summarise_if_complete(statistics.median, [one.p90 for one in summaries]),
     )
 
 
@@ -196,10 +203,10 @@ def _final(workers: Sequence[WorkerReport]) -> Final:
         return float(sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights))
 
     return Final(
-        train_loss=of_all(weighted, [worker.train_loss for worker in workers]),
-        train_accuracy=of_all(weighted, [worker.train_accuracy for worker in workers]),
-        test_loss=of_all(statistics.fmean, [worker.test_loss for worker in workers]),
-        test_accuracy=of_all(statistics.fmean, [worker.test_accuracy for worker in workers]),
+        train_loss=summarise_if_complete(weighted, [worker.train_loss for worker in workers]),
+        train_accuracy=summarise_if_complete(weighted, [worker.train_accuracy for worker in workers]),
+        test_loss=summarise_if_complete(statistics.fmean, [worker.test_loss for worker in workers]),
+        test_accuracy=summarise_if_complete(statistics.fmean, [worker.test_accuracy for worker in workers]),
     )
 
 

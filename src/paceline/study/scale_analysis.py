@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from paceline.measure.stats import interval95, paired_ratio
 from paceline.results import Gain, Interval, Row, Scaling, changed
-from paceline.results.study import Paying
+from paceline.results.study import ScalingLimit
 from paceline.study.entries import ONE_WORKER
 from paceline.study.run_results import compare_rows
 
@@ -67,7 +67,7 @@ def best_point(rows: Sequence[Row]) -> Row:
     return max(rivals, key=lambda row: row.samples_per_s)
 
 
-def paying(rows: Sequence[Row]) -> list[Paying]:
+def paying(rows: Sequence[Row]) -> list[ScalingLimit]:
     """Return, for every mode and strategy, the number of workers up to which throughput grows.
 
     A number of workers pays if its throughput is significantly above that of the last number that paid, starting from
@@ -83,7 +83,7 @@ def paying(rows: Sequence[Row]) -> list[Paying]:
             until, reached, next_gain = _last_paying(line, reference)
             is_known = any(row.scaling is not None and row.scaling.speedup_interval95 for row in line)
             paying_rows.append(
-                Paying(
+                ScalingLimit(
                     mode=mode,
                     label=label,
                     guarantee=line[0].guarantee,

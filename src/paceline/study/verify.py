@@ -16,8 +16,8 @@ from paceline.errors import UsageError
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.results import received
-from paceline.results.commands import Certified, ReplicaReport
+from paceline.results import convert_reports
+from paceline.results.commands import CertificateRow, ReplicaReport
 from paceline.results.value import Json
 from paceline.strategies import Guarantee, StrategySpec, available_strategies
 from paceline.strategies.capabilities import servers_of
@@ -78,13 +78,13 @@ def num_processes(todo: Sequence[Case]) -> int:
 
 
 def verify(
-    todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[Certified], None]
-) -> list[Certified]:
+    todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[CertificateRow], None]
+) -> list[CertificateRow]:
     """Verify every case; return rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)
-    rows: dict[Case, Certified] = {}
+    rows: dict[Case, CertificateRow] = {}
     for (model, world_size), group in groups.items():
         with tempfile.TemporaryDirectory(prefix="paceline-oracle-") as folder:
             spread = _write_oracle(Path(folder), model, world_size)
@@ -116,7 +116,7 @@ def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
     return spreads[0]  # every optimiser's first gradient is the same
 
 
-def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float) -> Certified:
+def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: float) -> CertificateRow:
     strategy = StrategySpec.parse(case.strategy).build()
     guarantee = strategy.guarantee
     num_servers = servers_of(strategy, case.world_size)
@@ -141,10 +141,10 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
             serve=serve_job,
             comm=comm,
         )
-        reports[optimizer] = received(launcher.run(task, ignore_event), ReplicaReport)
+        reports[optimizer] = convert_reports(launcher.run(task, ignore_event), ReplicaReport)
     verdict = judge(strategy, case.world_size, reports, spread)
     bytes_equal = all(worker.counted == worker.predicted for run in reports.values() for worker in run)
-    return Certified(
+    return CertificateRow(
         strategy=case.strategy,
         world_size=case.world_size,
         servers=num_servers,

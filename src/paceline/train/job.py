@@ -82,7 +82,7 @@ def train_job(
     setup_s = time.perf_counter() - started
     with recording(trainer, folder=folder, steps_per_block=steps_per_block):
         report = _train(trainer, strategy, checkpoint)
-    return changed(report, setup_s=setup_s, **trainer.observers.findings())
+    return changed(report, setup_s=setup_s, **trainer.observers.report_fields())
 
 
 def _train(trainer: Trainer, strategy: str, checkpoint: str) -> WorkerReport:

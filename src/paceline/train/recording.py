@@ -14,12 +14,13 @@ from pathlib import Path
 from paceline.errors import RunError
 from paceline.measure.exchange import Clock, broadcast_text, measure_drift, send_files_to_root, synchronise_clocks
 from paceline.measure.inject import Injection, Injector
-from paceline.measure.observer import Observer, Row, RunFacts
+from paceline.measure.observer import Observer, RunFacts
 from paceline.measure.recorder import ProgressObserver, Recorder
 from paceline.measure.sampler import ResourceObserver
 from paceline.measure.steps import StepRange
 from paceline.measure.torch_profiler import Profiler
 from paceline.recipe import Recipe
+from paceline.results import Json
 from paceline.train.context import Context
 from paceline.train.trainer import Trainer
 
@@ -39,7 +40,7 @@ def make_observers(recipe: Recipe, context: Context, recorder: Recorder | None =
     if resources is not None:
         observers.append(resources)
 
-    def more() -> Row:
+    def more() -> Json:
         return {"sent_bytes": context.comm.wire().sent_bytes, "resources": resources.latest if resources else None}
 
     def blocked_time() -> tuple[float, float]:

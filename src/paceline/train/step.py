@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paceline.data.base import Tree, call_model, cast_floats, first_tensor, num_samples, slice_tree, to_device
 from paceline.errors import UsageError, unknown
-from paceline.measure.observer import NOBODY, Observers
+from paceline.measure.observer import NO_OBSERVERS, Observers
 from paceline.plugins import is_reference, load_reference
 from paceline.train.context import CPU
 
@@ -137,7 +137,7 @@ def forward_backward(
     micro_batch_size: int | None = None,
     least_pieces: int = 1,
     before_last: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    observers: Observers = NOBODY,
+    observers: Observers = NO_OBSERVERS,
 ) -> Outcome:
     """Add the gradient of the batch's mean loss to the parameters, in at least `least_pieces` micro-batches.
 

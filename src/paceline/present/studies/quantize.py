@@ -200,7 +200,7 @@ def _finetuned(study: Quantization) -> list[Finding]:
 
 def _deployed(study: Quantization) -> list[Finding]:
     """The ONNX files and how ONNX Runtime runs them."""
-    found, title = study.deployed, "Deployed"
+    found, title = study.deployed, "Deployment"
     if found is None:
         return [Finding(f"No ONNX files: {study.deployed_reason}.", title)]
     lines = [

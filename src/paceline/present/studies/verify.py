@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.present.model import Column, Finding, Page, Table
-from paceline.results.commands import Certificate, Certified
+from paceline.results.commands import Certificate, CertificateRow
 
 
 def verify_page(certificate: Certificate, comm: str) -> Page:
@@ -18,8 +18,8 @@ def verify_page(certificate: Certificate, comm: str) -> Page:
     )
 
 
-def certificate_table(certificate: Certificate) -> Table[Certified]:
-    columns: list[Column[Certified]] = [
+def certificate_table(certificate: Certificate) -> Table[CertificateRow]:
+    columns: list[Column[CertificateRow]] = [
         Column(title="Strategy", short="strategy", text=lambda row: row.strategy, is_number=False),
         Column(title="Model", short="model", text=lambda row: row.model, is_number=False),
         Column(title="Workers", short="workers", text=lambda row: str(row.world_size)),
@@ -38,13 +38,13 @@ def certificate_table(certificate: Certificate) -> Table[Certified]:
     return Table(id="certificate", columns=columns, rows=certificate.results)
 
 
-def verdict(row: Certified) -> str:
+def verdict(row: CertificateRow) -> str:
     if not row.meets_guarantee:
         return "broken"
     return "certified" if row.passed else "no guarantee"
 
 
-def broken_words(row: Certified) -> str:
+def broken_words(row: CertificateRow) -> str:
     """Why a strategy does not meet its guarantee."""
     where = f"{row.strategy} on {row.world_size} workers with {row.model}"
     first = row.first_divergence

@@ -13,7 +13,7 @@ from paceline.measure.stats import interval95_of_median
 from paceline.quantize.graph import Graph
 from paceline.quantize.onnx_model import OnnxModel, version
 from paceline.quantize.quantized import Quantized
-from paceline.results.quantize import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Deployed, Latency, RunnerSpeedup
+from paceline.results.quantize import INTEGER, ONNX_FLOAT, ONNX_INT8, TUNED, Deployment, Latency, RunnerSpeedup
 from paceline.study.quantize.stages import Evaluator, Predict
 
 FLOAT_FILE, INT8_FILE = "model-fp32.onnx", "model-int8.onnx"
@@ -24,7 +24,7 @@ WARMUP, ROUNDS = 5, 40
 
 def deploy(
     evaluator: Evaluator, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
-) -> Deployed:
+) -> Deployment:
     """Write both files, evaluate them, and measure latency; `graph` is that of the float model."""
     from paceline.quantize.onnx_model import write_onnx
 
@@ -41,7 +41,7 @@ def deploy(
         INT8_RUNNER: int8_model.scores,
     }
     times = {size: measure_times(runners, _batch_of(images, size)) for size in BATCHES}
-    return Deployed(
+    return Deployment(
         onnxruntime=version(),
         agreement_with_integer=None if integer_scores is None else onnx_scores.agreement(integer_scores),
         fp32_bytes=float_bytes,

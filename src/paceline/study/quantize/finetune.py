@@ -17,7 +17,7 @@ from paceline.quantize.fx_trace import trace
 from paceline.quantize.graph import Graph
 from paceline.quantize.quantized import Grid
 from paceline.recipe import Recipe
-from paceline.results.quantize import Finetuned
+from paceline.results.quantize import Finetuning
 from paceline.results.value import Json
 from paceline.strategies import StrategySpec
 from paceline.study.entries import Entry
@@ -51,7 +51,7 @@ def finetune(
     *,
     per_channel: bool,
     file: Path,
-) -> tuple[Graph, Finetuned]:
+) -> tuple[Graph, Finetuning]:
     """Fine-tune the fake-quantized network; return the graph with its new weights, and a summary."""
     task = Task(
         finetune_job,
@@ -77,7 +77,7 @@ def finetune(
     if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
         raise diverged("weights are not finite", recipe)
     model.load_state_dict(state)
-    finetuned = Finetuned(strategy=entry.label, workers=entry.num_workers, lr=recipe.optimizer.lr, **workers[0])
+    finetuned = Finetuning(strategy=entry.label, workers=entry.num_workers, lr=recipe.optimizer.lr, **workers[0])
     return model.trained(), finetuned
 
 

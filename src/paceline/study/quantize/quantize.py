@@ -24,7 +24,7 @@ from paceline.quantize.graph import Graph, op_names
 from paceline.quantize.onnx_model import missing_packages
 from paceline.quantize.quantized import INTEGERS_FILE, Quantized, tensors_of
 from paceline.recipe import Recipe
-from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployed, Finetuned, LeftInFloat, Quantization, Sizes
+from paceline.results.quantize import FLOAT, INTEGER, TUNED, Deployment, Finetuning, FloatOperation, Quantization, Sizes
 from paceline.results.study import DONE, SCHEMA
 from paceline.runs import Folder, store_study, timestamped, without_timestamp
 from paceline.runs.store import disk_errors
@@ -181,7 +181,7 @@ class _QuantizationRun:
             request=request.stored(),
             num_test_samples=len(loaded.data.test),
             num_parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
-            left_in_float=[LeftInFloat(name=op.name, what=op.what) for op in graph.left_in_float],
+            left_in_float=[FloatOperation(name=op.name, what=op.what) for op in graph.left_in_float],
             stages=evaluator.rows,
             chosen_calibration=chosen.calibration.method,
             distances={one.calibration.method: one.distance for one in calibrated},
@@ -198,7 +198,7 @@ class _QuantizationRun:
             wall_s=time.perf_counter() - started,
         )
 
-    def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuned]:
+    def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuning]:
         """Fine-tune the weights on the grids that calibration chose."""
         per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
         with tuning.launch() as launcher:
@@ -218,7 +218,7 @@ class _QuantizationRun:
             raise diverged(str(error), tuning.recipe) from error
         return model, finetuned
 
-    def _deploy(self, model: Quantized) -> tuple[Deployed | None, str]:
+    def _deploy(self, model: Quantized) -> tuple[Deployment | None, str]:
         """Export to ONNX; return None and the reason if that is not possible or not requested."""
         if not self._request.writes_onnx:
             missing = " and ".join(missing_packages())

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.measure.stats import of_all
+from paceline.measure.stats import summarise_if_complete
 from paceline.results import Evaluation, RunResult, WorkerNetwork, WorkerResources
 from paceline.results.study import (
     FigureValue,
@@ -44,11 +44,11 @@ class FigureColumn:
 
 
 def _iteration(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-    return of_all(statistics.median, [repeat.iteration_s.mean for repeat in repeats])
+    return summarise_if_complete(statistics.median, [repeat.iteration_s.mean for repeat in repeats])
 
 
 def _train(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-    return of_all(statistics.median, [repeat.train_s for repeat in repeats])
+    return summarise_if_complete(statistics.median, [repeat.train_s for repeat in repeats])
 
 
 def steps_per_epoch(key: str, scope: Scope) -> int:
@@ -95,7 +95,7 @@ def _part(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
     """Return a function for the seconds per epoch of some parts of the step."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:
-        found = of_all(statistics.median, [_in_split(repeat, names) for repeat in repeats])
+        found = summarise_if_complete(statistics.median, [_in_split(repeat, names) for repeat in repeats])
         return None if found is None else found * steps_per_epoch(key, scope)
 
     return of
@@ -105,7 +105,7 @@ def _share(*names: str) -> Callable[[str, Repeats, Scope], float | None]:
     """Return a function for the share of some parts in the step."""
 
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-        return of_all(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
+        return summarise_if_complete(statistics.median, [_in_split(repeat, names, of_step=True) for repeat in repeats])
 
     return of
 
@@ -120,7 +120,7 @@ def _in_split(result: RunResult, names: Sequence[str], *, of_step: bool = False)
 
 def _final(name: str) -> Callable[[str, Repeats, Scope], float | None]:
     def of(key: str, repeats: Repeats, scope: Scope) -> float | None:  # noqa: ARG001
-        return of_all(statistics.fmean, [getattr(repeat.final, name) for repeat in repeats])
+        return summarise_if_complete(statistics.fmean, [getattr(repeat.final, name) for repeat in repeats])
 
     return of
 

@@ -17,7 +17,7 @@ from paceline.errors import UsageError
 from paceline.launch.base import Task, WorkerPool
 from paceline.models import build_model
 from paceline.recipe import Recipe
-from paceline.results import Json, Row, RunResult, StudyResult, changed, received
+from paceline.results import Json, Row, RunResult, StudyResult, changed, convert_reports
 from paceline.results.commands import ReplicaReport
 from paceline.results.quantize import ACTIVATIONS, Stage
 from paceline.results.study import MeasuredFigure, OurRow, Proof, Reproduction
@@ -245,7 +245,7 @@ def _write_oracle(recipe: Recipe, file: Path) -> None:
 def _prove(recipe: Recipe, strategy: str, launcher: WorkerPool, oracle: str) -> Proof:
     arguments = {"recipe": recipe, "strategy": strategy, "oracle": oracle}
     task = Task(replica_job, arguments, num_workers=recipe.workers, comm=recipe.comm, timeout_s=recipe.timeout_s)
-    return compare_digests(strategy, received(launcher.run(task, ignore_event), ReplicaReport))
+    return compare_digests(strategy, convert_reports(launcher.run(task, ignore_event), ReplicaReport))
 
 
 def compare_digests(strategy: str, workers: Sequence[ReplicaReport]) -> Proof:
