@@ -46,9 +46,6 @@ class _File:
 
     def _flush(self) -> None:
         if self._rows:
-            columns = [
-                pa.array(list(values), type=field.type)
-                for values, field in zip(zip(*self._rows, strict=True), self._schema, strict=True)
-            ]
-            self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+            columns = dict(zip(self._schema.names, zip(*self._rows, strict=True), strict=True))
+            self._writer.write_table(pa.table(columns, schema=self._schema))
             self._rows = []

@@ -129,45 +129,40 @@ class ResourceObserver(Observer):
     """Samples a worker during its run and reports at most SAMPLE_POINTS samples for charts."""
 
     def __init__(self, *, hz: float, device: Any = None) -> None:
-        self._hz, self._device = hz, device
-        self._sampler: Sampler | None = None
+        self._sampler = Sampler(self._emit, hz=hz, clock=self._run_time, device=device)
         self._thinned = ThinnedRows(SAMPLE_POINTS)
         self._at_last_step: Json | None = None
 
     @property
     def latest(self) -> Json | None:
-        return self._sampler.latest if self._sampler else None
+        return self._sampler.latest
 
     def run_begins(self, facts: RunFacts) -> None:
-        def emit(row: Json) -> None:
-            self._thinned.add(row)
-            facts.write(row)
-
-        def clock() -> float:
-            return facts.run_time(time.perf_counter())
-
-        self._sampler = Sampler(emit, hz=self._hz, clock=clock, device=self._device)
+        self._facts = facts
         self._sampler.start()
 
     def pause(self) -> None:
-        if self._sampler is not None:
-            self._sampler.pause()
+        self._sampler.pause()
 
     def resume(self) -> None:
-        if self._sampler is not None:
-            self._sampler.resume()
+        self._sampler.resume()
 
     def steps_end(self) -> None:
-        if self._sampler is not None:
-            self._at_last_step = self._sampler.sample_drained()
+        self._at_last_step = self._sampler.sample_drained()
 
     def run_ends(self) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._sampler.stop()
 
     def report_fields(self) -> Json:
-        cost_s = self._sampler.cost_s if self._sampler else 0.0
-        return {"samples": self._thinned.rows, "at_last_step": self._at_last_step, "sampling_s": cost_s}
+        samples, cost_s = self._thinned.rows, self._sampler.cost_s
+        return {"samples": samples, "at_last_step": self._at_last_step, "sampling_s": cost_s}
+
+    def _emit(self, row: Json) -> None:
+        self._thinned.add(row)
+        self._facts.write(row)
+
+    def _run_time(self) -> float:
+        return self._facts.run_time(time.perf_counter())
 
 
 def summarise_resources(samples: Mapping[int, Sequence[Json]]) -> Resources | None:

@@ -52,7 +52,7 @@ from paceline.results.study import (
     StudyResult,
     study_types,
 )
-from paceline.results.value import Interval, Json, Point, Scalar, Value, changed, null, to_json
+from paceline.results.value import Interval, Json, Point, Value, changed, to_json
 
 __all__ = [
     "DONE",
@@ -81,7 +81,6 @@ __all__ = [
     "Row",
     "RunRecord",
     "RunResult",
-    "Scalar",
     "Scaling",
     "Split",
     "SplitMean",
@@ -102,7 +101,6 @@ __all__ = [
     "changed",
     "convert",
     "encode",
-    "null",
     "read_file",
     "read_object",
     "convert_reports",

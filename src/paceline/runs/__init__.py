@@ -11,7 +11,6 @@ from paceline.runs.store import (
     write_run,
 )
 from paceline.runs.stored import (
-    UNREADABLE,
     Filter,
     Stored,
     age_s,
@@ -26,7 +25,6 @@ from paceline.runs.stored import (
 )
 
 __all__ = [
-    "UNREADABLE",
     "Filter",
     "Folder",
     "Stored",
