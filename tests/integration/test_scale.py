@@ -76,7 +76,7 @@ def test_a_point_that_fails_loses_no_other(tmp_path: Path) -> None:
     options = ["--workers", "2,3", "--strategies", "ring", "--repeats", "2", "--inject", "kill:rank=2,step=1"]
     done = paceline("scale", *SHORT, *options, "--json", "s.json", "--no-report", cwd=tmp_path)
     assert done.returncode == 1
-    assert "1 of 3 points failed, the others are kept; first: ring on 3 (strong): worker 2 died" in done.stderr
+    assert "1 of 3 points failed, the others are stored; first: ring on 3 (strong): worker 2 died" in done.stderr
     found = json.loads((tmp_path / "s.json").read_text())
     assert [(row["label"], row["workers"], row["repeats"]) for row in found["results"]] == [
         ("one-worker", 1, 2), ("ring", 2, 2),

@@ -145,13 +145,13 @@ def test_sizes_grow_by_the_factor_and_stop_at_the_largest() -> None:
         (["--warmup", "-1"], "--warmup -1 is too few"),
         (["--threads", "0"], "--threads 0 is too few"),
         (["--dtype", "bfloat16", "--workers", "129"], "bfloat16 cannot hold sums over 129 workers exactly"),
-        (["--plot", "plot.png"], "a plot is an HTML page"),
+        (["--plot", "plot.png"], "--plot 'plot.png': name a file that ends in .html or .htm"),
         (["--plot", "no/such/plot.html"], "--plot 'no/such/plot.html': the folder 'no/such' does not exist"),
         (["--json", "no/such/file.json"], "--json 'no/such/file.json': the folder 'no/such' does not exist"),
     ],
 )
 def test_a_wrong_request_starts_nothing(arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_session, "launched", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.setattr(study_session, "start_workers", lambda *_: pytest.fail("workers were started"))
     outcome = CliRunner().invoke(make_app(), ["bench", *arguments])
     assert isinstance(outcome.exception, UsageError), outcome.output
     assert sentence in str(outcome.exception)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from command import run_command
+from paceline.cli.cluster import load_warning, overcommit_warning
 from paceline.cluster import opening
 from paceline.cluster.cgroups import find_controllers
 from paceline.cluster.layout import USER, ClusterLayout, Controller, NodeLayout
 from paceline.cluster.support import Host, check_host
 from paceline.errors import UsageError
-from paceline.present.studies.cluster import busy_machine, more_than_there_is
 from paceline.recipe import ClusterConfig
 
 WHOLE = Host(
@@ -96,13 +96,13 @@ def test_a_command_offers_to_go_on_without_shares(monkeypatch: pytest.MonkeyPatc
 
 def test_shares_beyond_the_machine_are_said() -> None:
     layout = ClusterLayout("lab", (NodeLayout(cpus=1.5), NodeLayout(cpus=1), NodeLayout()))
-    assert "shares add up to 2.5 cores, this machine has 2" in more_than_there_is(layout, num_cores=2)
-    assert more_than_there_is(layout, num_cores=3) == ""
+    assert "shares add up to 2.5 cores, this machine has 2" in overcommit_warning(layout, num_cores=2)
+    assert overcommit_warning(layout, num_cores=3) == ""
 
 
 def test_a_busy_machine_is_said() -> None:
-    assert "busy (load 3.0 on 2 cores)" in busy_machine(load=3.0, num_cores=2)
-    assert busy_machine(load=0.3, num_cores=2) == ""
+    assert "busy (load 3.0 on 2 cores)" in load_warning(load=3.0, num_cores=2)
+    assert load_warning(load=0.3, num_cores=2) == ""
 
 
 def process(folder: Path, mounts: str, cgroup: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.console import unbroken
+from paceline.cli.output import wrap_long
 from paceline.cli.trace import trace_lines
 from paceline.measure.steps import StepRange
 from paceline.measure.trace_file import TraceSummary
@@ -61,7 +61,7 @@ def test_nothing_is_written_where_pictures_cannot_be_drawn(
 def test_a_number_stays_with_its_percent_sign() -> None:
     line = "Worker 0 is slow in forward by 8.13 ms a step, 60 % of the others' own work (95 %: 55 to 64)."
     for width in range(20, 100):
-        lines = unbroken(line, width).splitlines()
+        lines = wrap_long(line, width).splitlines()
         assert max(map(len, lines)) <= width
         assert not any(text.startswith("%") for text in lines)
         assert " ".join(lines) == line

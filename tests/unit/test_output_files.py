@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command import run_command
-from paceline.cli.options import check_different, check_target
+from paceline.cli.output import check_different, check_target
 from paceline.errors import UsageError
 from paceline.output_files import atomic_file, is_stream
 

@@ -11,8 +11,7 @@ from rich.console import Console
 
 import report_samples as samples
 from paceline.cli import progress
-from paceline.cli.progress import StrategyBars
-from paceline.cli.worker_lines import WorkerStatusLines
+from paceline.cli.progress import StrategyBars, WorkerStatusLines, strategy_progress
 from paceline.measure import recorder
 from paceline.measure.observer import RunFacts
 from paceline.measure.recorder import ProgressObserver
@@ -115,13 +114,13 @@ def shown(entries: list[Entry], *, workers: int, is_terminal: bool) -> list[str]
     """All lines that a study puts on a console of 100 columns."""
     output = io.StringIO()
     console = Console(file=output, width=WIDTH, force_terminal=is_terminal, legacy_windows=False)
-    with StrategyBars(entries, repeats=2, console=console) as bars:
+    with strategy_progress(entries, repeats=2, console=console) as bars:
         for entry in entries:
             bars.started(entry, 0)
             for rank in range(workers):
                 bars.event(entry, event(rank, step=99990 + rank))
-            if isinstance(bars._view, progress._Screen):
-                bars._view._live.refresh()
+            if isinstance(bars, StrategyBars):
+                bars._live.refresh()
             bars.event(entry, {"kind": "warning", "text": "[red]the loss diverged[/red]"})
             bars.event(entry, event(0, kind="log"))
             bars.done(entry, 0, RESULT)

@@ -16,8 +16,7 @@ from paceline.present import page_of
 from paceline.present.model import ALWAYS_SHOWN, Column, Finding, Page, Table, Visibility, plain_table
 from paceline.present.studies.bench import bench_page
 from paceline.present.studies.dataflow import network_page
-from paceline.present.studies.diff import diff_page
-from paceline.present.studies.runs_list import list_page
+from paceline.present.studies.runs import diff_page, list_page
 from paceline.present.terminal import show, show_tables
 from paceline.results import changed, convert, encode
 from paceline.results.dataflow import NetworkCost

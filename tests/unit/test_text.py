@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from command import Said, run_command
 from paceline.api.notebook_view import StudyView
 from paceline.cli import main
-from paceline.cli.console import PlainConsole
-from paceline.cli.progress import StrategyBars
+from paceline.cli.output import PlainConsole
+from paceline.cli.progress import strategy_progress
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.present.model import plain_table
 from paceline.present.terminal import show_tables
@@ -168,7 +168,7 @@ def test_progress_shows_no_controls_of_others(is_terminal: bool) -> None:
     with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, {"COLUMNS": "120", "TERM": "xterm"}):
         console = PlainConsole()
         console._force_terminal = is_terminal
-        with StrategyBars([entry], repeats=1, console=console) as bars:
+        with strategy_progress([entry], repeats=1, console=console) as bars:
             bars.started(entry, 0)
             bars.event(entry, {"kind": "warning", "text": HOSTILE, "rank": 0})
     assert SHOWN in out.getvalue()

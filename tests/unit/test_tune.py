@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from made_up import MadeUpLauncher, Silent, launching, made_up_worker
-from paceline.cli.introductions import rung_words
 from paceline.errors import RunError, UsageError, WorkerError
 from paceline.launch.base import Task
+from paceline.present.studies.tune import rung_words
 from paceline.recipe import Recipe, load_recipe
 from paceline.results.study import Best, TuneResult
 from paceline.runs import list_runs

@@ -1,6 +1,6 @@
-"""The command line: one command per file, found by walking this package; no logic of its own.
+"""The command line: one file per command, found by walking this package.
 
-A command is a module with `ORDER`, `register(app)` and a function or a group of the module's name.
+A command is a module with `ORDER`, `register(app)` and a function or a group that has the name of the module.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import typer
 import paceline
 from paceline.errors import PacelineError, UsageError, WorkerError
 
-HELP = """How should the workers of data-parallel training synchronise? Measured, compared, proven.
+HELP = """Train a model under every strategy that synchronises data-parallel workers, measure the workers, and compare.
 
-Start with [bold]paceline compare[/bold]: it trains LeNet-5 under several strategies on data that ships with it."""
+Start with [bold]paceline compare[/bold]: it trains LeNet-5 under several strategies on data that comes with it."""
 
 
 def make_app() -> typer.Typer:
@@ -38,7 +38,7 @@ def make_app() -> typer.Typer:
 
 
 def _version(
-    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
 ) -> None:
     if version:
         print(f"paceline {paceline.__version__}")
@@ -46,14 +46,14 @@ def _version(
 
 
 def main() -> None:
-    """Run a command. Errors print one sentence; exit code 2 for a wrong request, 1 for a failure while running."""
+    """Run a command; on an error print one sentence and exit with 2 (wrong request) or 1 (failure while running)."""
     signal.signal(signal.SIGTERM, _terminated)
-    # Otherwise torch's C++ prints its own stack trace before our one-sentence error.
+    # Otherwise the C++ code of torch prints its own stack trace before our one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         make_app()()
     except PacelineError as error:
-        from paceline.cli.console import PlainConsole
+        from paceline.cli.output import PlainConsole
         from paceline.text import shortened
 
         console = PlainConsole(stderr=True, soft_wrap=True)
@@ -65,5 +65,5 @@ def main() -> None:
 
 
 def _terminated(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Treat SIGTERM like Ctrl-C: workers are stopped and the run is marked as interrupted."""
+    """Treat SIGTERM like Ctrl-C: stop the workers and mark the run as interrupted."""
     raise KeyboardInterrupt

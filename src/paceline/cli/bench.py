@@ -12,11 +12,11 @@ from paceline.cli.options import Cluster, Json, host_options
 ORDER = 4
 WORKERS = 4
 
-HELP = """Measure collectives on every comm side by side, as nccl-tests counts them.
+HELP = """Measure the bandwidth of collectives on every comm, with the figures of nccl-tests.
 
-The time of an iteration is that of its slowest worker. Workers fill their inputs and synchronise before each iteration, which is not timed. Every round measures each comm once, and a memory copy of the same size on all workers at once.
+The time of an iteration is that of its slowest worker. Before each iteration workers fill their inputs and wait for each other; this is not timed. Every round measures each comm once, and a memory copy of the same size on all workers at once.
 
-algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes: of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes per second that each worker copies)."""  # noqa: E501
+algbw = bytes / time (p50). busbw = algbw x 2(n-1)/n for all_reduce, ring and gather-scatter, x (n-1)/n for reduce_scatter and all_gather (bytes of the whole tensor), x 1 for broadcast. % copy = busbw / (bytes per second of the memory copy of each worker)."""  # noqa: E501
 
 
 @host_options
@@ -26,43 +26,51 @@ def bench(
         str,
         typer.Option(
             "--op",
-            help="all_reduce, reduce_scatter, all_gather, broadcast, gather-scatter, ring; a list, or all.",
+            help="Operations, separated by commas, or all: all_reduce, reduce_scatter, all_gather, broadcast, "
+            "gather-scatter, ring.",
         ),
     ] = "all_reduce",
     comm: Annotated[
-        str | None, typer.Option("--comm", help="Comms, separated by commas (default: all available).")
+        str | None,
+        typer.Option("--comm", help="Communication backends, separated by commas (default: all that work here)."),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", help=f"Number of workers (default: {WORKERS}, or those of torchrun).", show_default=False
+            "--workers",
+            help=f"Number of workers (default: {WORKERS}, or all that torchrun started).",
+            show_default=False,
         ),
     ] = None,
-    min_bytes: Annotated[str, typer.Option("--min-bytes", help="Smallest size: 4096, 4K, 37M, 1G.")] = "4K",
-    max_bytes: Annotated[str, typer.Option("--max-bytes", help="Largest size.")] = "64M",
+    min_bytes: Annotated[str, typer.Option("--min-bytes", help="Smallest tensor: 4096, 4K, 37M, 1G.")] = "4K",
+    max_bytes: Annotated[str, typer.Option("--max-bytes", help="Largest tensor.")] = "64M",
     factor: Annotated[int, typer.Option("--factor", help="Factor from one size to the next.")] = 4,
     sizes: Annotated[
-        str | None, typer.Option("--bytes", help="These sizes instead, separated by commas: 4K,4M,37M.")
+        str | None, typer.Option("--bytes", help="Tensor sizes, instead of --min-bytes to --max-bytes: 4K,4M,37M.")
     ] = None,
-    warmup: Annotated[int, typer.Option("--warmup", help="Warm-up rounds, not counted.")] = 5,
-    iterations: Annotated[int, typer.Option("--iterations", help="Measured rounds.")] = 20,
+    warmup: Annotated[int, typer.Option("--warmup", help="Number of warm-up rounds, which are not timed.")] = 5,
+    iterations: Annotated[int, typer.Option("--iterations", help="Number of timed rounds.")] = 20,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Check results of every operation at every size.")
+        bool, typer.Option("--check/--no-check", help="Check the result of every operation at every size.")
     ] = True,
     dtype: Annotated[
-        str, typer.Option("--dtype", help="float32, float64, float16, bfloat16, int32 or int64.")
+        str, typer.Option("--dtype", help="Element type: float32, float64, float16, bfloat16, int32 or int64.")
     ] = "float32",
-    threads: Annotated[int, typer.Option("--threads", help="Threads per worker.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", help="Threads of each worker.")] = 1,
     plot: Annotated[
-        str, typer.Option("--plot", help="Write a page with busbw over bytes, per comm.", metavar="FILE.html")
+        str,
+        typer.Option(
+            "--plot", help="Write an HTML page with a plot of busbw over bytes for each comm.", metavar="FILE.html"
+        ),
     ] = "",
     cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.options import check_json_target, check_page_target, console_for, settle_workers, write_json
-    from paceline.cli.study_session import launched, launcher_for
+    from paceline.cli.options import torchrun_workers
+    from paceline.cli.output import check_json_target, check_target, console_for, write_json
+    from paceline.cli.study_session import launcher_for, start_workers
     from paceline.errors import RunError
     from paceline.parsing import words_in
     from paceline.present.numbers import counted
@@ -73,13 +81,13 @@ def bench(
     from paceline.study.bench import bench as measure
 
     check_json_target(json_target)
-    check_page_target(plot)
-    settled = settle_workers(workers)
-    num_workers = WORKERS if settled is None else settled
+    check_target("--plot", plot, endings=(".html", ".htm"))
+    requested = torchrun_workers(workers)
+    num_workers = WORKERS if requested is None else requested
     cluster = cluster_of(cluster_text)
-    starter = launcher_for(launch, cluster)
-    num_nodes = max(starter.describe().num_hosts, cluster.nodes)
-    usable, missing = find_comms(comm, num_nodes, num_workers=num_workers)
+    launcher = launcher_for(launch, cluster)
+    num_nodes = max(launcher.describe().num_hosts, cluster.nodes)
+    usable, unavailable = find_comms(comm, num_nodes, num_workers=num_workers)
     plan = BenchRequest(
         ops=find_ops(op),
         comms=usable,
@@ -100,20 +108,20 @@ def bench(
         TextColumn("{task.percentage:.0f} %"),
         TimeElapsedColumn(),
     )
-    with launched(plan.workers, starter) as launcher:
-        console = console_for(json_target, is_main=launcher.is_main)
-        who = counted(plan.workers, "worker")
+    with start_workers(plan.workers, launcher) as pool:
+        console = console_for(json_target, is_main=pool.is_main)
         rounds = f"{plan.iterations} iterations after {plan.warmup} of warm-up"
-        console.print(f"{who}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
-        for name, reason in missing.items():
+        workers_text = counted(plan.workers, "worker")
+        console.print(f"{workers_text}, comms {', '.join(plan.comms)}; {plan.dtype}, {rounds}", markup=False)
+        for name, reason in unavailable.items():
             console.print(f"unavailable: comm {name}, {reason}", markup=False)
         # Few refreshes: a bar that is drawn takes time from the workers.
         with Progress(*columns, console=console, refresh_per_second=2, transient=True) as progress:
             bar = progress.add_task("starting", total=plan.num_rounds)
             outcome = measure(
                 plan,
-                launcher,
-                missing=missing,
+                pool,
+                missing=unavailable,
                 on_progress=lambda rounds, doing: progress.update(bar, completed=rounds, description=doing),
             )
     if outcome is None:

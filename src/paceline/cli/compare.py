@@ -1,13 +1,20 @@
-"""The command `compare`: one recipe under several strategies."""
+"""The command `compare`: train one recipe under several strategies."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.options import host_options, recipe_options
+from paceline.cli.output import model_and_data, processes_of
 from paceline.cli.study_session import session_options
+from paceline.present.terminal import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paceline.study.compare import Compare
 
 ORDER = 1
 
@@ -18,20 +25,31 @@ ORDER = 1
 def compare(
     recipe: Any,
     session: Any,
-    repeats: Annotated[int, typer.Option("--repeats", help="Repeats of every strategy, interleaved.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", help="Run every strategy N times, in turn.", min=1)] = 1,
 ) -> None:
     """Train one recipe under several strategies and compare them."""
-    from paceline.cli.introductions import introduce_compare
     from paceline.study.compare import Compare
 
-    session.refuse_beside_resume(repeats=repeats != 1)
+    session.refuse_with_resume(repeats=repeats != 1)
     session.run(
         Compare,
-        lambda: Compare.prepare(session.settled(recipe), repeats=repeats),
-        asked=recipe,
-        introduce=introduce_compare,
+        lambda: Compare.prepare(session.prepare_recipe(recipe), repeats=repeats),
+        recipe=recipe,
+        introduce=_introduce,
         has_bar_per_entry=True,
     )
+
+
+def _introduce(console: Console, study: Compare, where: str) -> None:
+    recipe, facts = study.recipe, study.facts
+    say(
+        console,
+        f"{model_and_data(recipe, facts)}, global batch {recipe.batch_size}, {facts.total_steps} steps, "
+        f"{recipe.workers} workers, comm {recipe.comm}{where}",
+    )
+    for entry in study.entries:
+        if entry.num_servers:
+            say(console, f"{entry.label}: {processes_of(entry)}")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""The command `data`: list data sets, and download published ones with a progress bar."""
+"""The command `data`: list data sets, and download published ones."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 ORDER = 6
 
-data = typer.Typer(help="List data sets, or fetch one.", invoke_without_command=True)
+data = typer.Typer(help="List data sets, or download one.", invoke_without_command=True)
 
 
 @data.callback()
 def list_sources(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
-    from paceline.cli.options import console_for
+    from paceline.cli.output import console_for
     from paceline.data import data_sources
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables
 
-    show_tables(console_for(""), [plain_table(("data", "what it is"), list(data_sources().items()))])
+    show_tables(console_for(""), [plain_table(("data", "description"), list(data_sources().items()))])
 
 
 @data.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist or cifar10.")],
-    data_dir: Annotated[str, typer.Option("--data-dir", help="Folder to write to.")] = "",
+    name: Annotated[str, typer.Argument(help="Name of the data set: mnist or cifar10.")],
+    data_dir: Annotated[str, typer.Option("--data-dir", help="Folder to write to (default: a cache folder).")] = "",
 ) -> None:
-    """Download a published data set and verify it."""
-    from paceline.cli.options import console_for
+    """Download a published data set, and verify its checksums."""
+    from paceline.cli.output import console_for
 
     print(fetch_with_bar(name, data_dir, console_for("-")))
 
@@ -57,6 +57,7 @@ def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
 
 
 def fetch_if_needed(config: DataConfig, console: Console) -> None:
+    """Download the data of a recipe if it is a published data set and may be downloaded."""
     from paceline.data.published import PUBLISHED
 
     if config.name in PUBLISHED and config.download:

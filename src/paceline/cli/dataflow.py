@@ -1,4 +1,4 @@
-"""The command `dataflow`: simulate a row-stationary accelerator."""
+"""The command `dataflow`: simulate a CNN accelerator with row-stationary dataflow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.cli.options import Json, Runs
 ORDER = 7
 
 dataflow = typer.Typer(
-    help="Simulate a row-stationary accelerator: one convolution cycle by cycle, or the cost of a network.",
+    help="Simulate a row-stationary CNN accelerator: one convolution cycle by cycle, or the cost of a network.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
-CONV_HELP = """Run one convolution on an array of PEs and show every cycle.
+CONV_HELP = """Run one convolution on an array of processing elements (PEs) and print every cycle.
 
-Models: serial (one PE does everything), single-alu (each PE one operation at a time), pipelined (multiplier and adder side by side), mac (fused: additions take no time). In all of them loads are free, a PE's first product starts its accumulator, and one PE per column adds the column's partial sums."""  # noqa: E501
+Models of a PE: serial (a single PE computes everything), single-alu (each PE does one operation at a time), pipelined (multiplier and adder work in parallel), mac (fused multiply-add: additions take no time). In all models loading takes no time, the first product of a PE initialises its accumulator, and one PE of each column adds up the partial sums of the column."""  # noqa: E501
 
 Animate = Annotated[
     str, typer.Option("--animate", help="Write an HTML page that animates the cycles.", metavar="FILE.html")
@@ -39,13 +39,23 @@ def conv(
     ],
     kernel: Annotated[str, typer.Option("--kernel", help="The filters, in the same formats.", metavar="MATRIX")],
     model: Annotated[
-        str, typer.Option("--model", help="serial, single-alu, pipelined or mac.", metavar="NAME")
+        str, typer.Option("--model", help="Model of a PE: serial, single-alu, pipelined or mac.", metavar="NAME")
     ] = "single-alu",
     pes: Annotated[
-        str, typer.Option("--pes", help="Rows x columns of the array (default: as large as needed).", metavar="12x14")
+        str,
+        typer.Option("--pes", help="Rows x columns of the PE array (default: as large as needed).", metavar="12x14"),
     ] = "",
-    stride: Annotated[str, typer.Option("--stride", help="2, or 2x1: down and across.", metavar="2x1")] = "1",
-    padding: Annotated[str, typer.Option("--padding", help="Zeros around the input: 1, or 1x2.", metavar="1x2")] = "0",
+    stride: Annotated[
+        str, typer.Option("--stride", help="Stride: 2, or 2x1 (vertical x horizontal).", metavar="2x1")
+    ] = "1",
+    padding: Annotated[
+        str,
+        typer.Option(
+            "--padding",
+            help="Rows and columns of zeros around the input: 1, or 1x2 (vertical x horizontal).",
+            metavar="1x2",
+        ),
+    ] = "0",
     channels: Annotated[
         int | None, typer.Option("--channels", help="Split the rows of plain matrices into N channels.")
     ] = None,
@@ -53,17 +63,22 @@ def conv(
         int | None, typer.Option("--filters", help="Split the rows of a plain kernel into N filters.")
     ] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="Split the rows of a plain input into N images.")] = None,
-    multiply_cycles: Annotated[int, typer.Option("--multiply-cycles", help="Cycles of a multiplication.")] = 1,
-    add_cycles: Annotated[int, typer.Option("--add-cycles", help="Cycles of an addition (0 with mac).")] = 1,
-    cycles: Annotated[int, typer.Option("--cycles", help="Cycles to print; --trace has all of them.", min=0)] = 40,
+    multiply_cycles: Annotated[
+        int, typer.Option("--multiply-cycles", help="Duration of a multiplication in cycles.")
+    ] = 1,
+    add_cycles: Annotated[
+        int, typer.Option("--add-cycles", help="Duration of an addition in cycles (0 in model mac).")
+    ] = 1,
+    cycles: Annotated[int, typer.Option("--cycles", help="Number of cycles to print; --trace writes all.", min=0)] = 40,
     trace: Annotated[
-        str, typer.Option("--trace", help="Write every event: .csv, .json, or .vcd for GTKWave.", metavar="FILE")
+        str,
+        typer.Option("--trace", help="Write all events to a file: .csv, .json, or .vcd for GTKWave.", metavar="FILE"),
     ] = "",
     animate: Animate = "",
     chart: Chart = "",
     json_target: Json = "",
 ) -> None:
-    from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
+    from paceline.cli.output import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.matrices import is_file_name, make_operands, read_matrix
     from paceline.dataflow.shape import parse_array, parse_pair
     from paceline.dataflow.simulation_results import conv_result
@@ -76,10 +91,10 @@ def conv(
     if trace:
         check_trace_file(trace)
         check_target("--trace", trace)
-    check_target("--animate", animate, ends=".html")
-    check_target("--chart", chart, ends=".html")
+    check_target("--animate", animate, endings=(".html",))
+    check_target("--chart", chart, endings=(".html",))
     targets = {"--trace": trace, "--animate": animate, "--chart": chart, "--json": json_target}
-    check_different(targets, read=[name for name in (given_input, kernel) if is_file_name(name)])
+    check_different(targets, inputs=[name for name in (given_input, kernel) if is_file_name(name)])
     operands = make_operands(
         read_matrix(given_input, "--input"),
         read_matrix(kernel, "--kernel"),
@@ -119,7 +134,7 @@ def network(
     name: Annotated[
         str,
         typer.Argument(
-            help="alexnet, vgg16, a built-in model, file.py:factory, or a stored run or quantization.",
+            help="alexnet, vgg16, a built-in model, file.py:factory, or a stored run or quantization study.",
             metavar="NETWORK",
         ),
     ],
@@ -127,34 +142,34 @@ def network(
         str,
         typer.Option(
             "--chip",
-            help="A chip's name, or a TOML file; `paceline dataflow chip` prints one to change.",
+            help="Name of a built-in chip, or a TOML file; `paceline dataflow chip` prints one that you can change.",
             metavar="CHIP",
         ),
     ] = "eyeriss",
-    batch: Annotated[int, typer.Option("--batch", help="Images per batch.", min=1, max=100_000)] = 4,
+    batch: Annotated[int, typer.Option("--batch", help="Images in a batch.", min=1, max=100_000)] = 4,
     input_shape: Annotated[
-        str, typer.Option("--input-shape", help="Shape of the input of a model, such as 3x32x32.", metavar="CxHxW")
+        str, typer.Option("--input-shape", help="Input shape of the model, such as 3x32x32.", metavar="CxHxW")
     ] = "",
     linear: Annotated[
-        bool, typer.Option("--linear", help="Count linear layers of a model as well, as convolutions of one pixel.")
+        bool, typer.Option("--linear", help="Include the linear layers of a model, as convolutions of one pixel.")
     ] = False,
     objective: Annotated[
         str,
         typer.Option(
             "--objective",
-            help="Criterion that mappings are chosen by: dram-delay, energy-delay, energy or time.",
+            help="Quantity that the mapping of each layer minimises: dram-delay, energy-delay, energy or time.",
             metavar="NAME",
         ),
     ] = "dram-delay",
     others: Annotated[
-        bool, typer.Option("--others/--no-others", help="Also compute the energy of other dataflows on the same chip.")
+        bool, typer.Option("--others/--no-others", help="Also compute the energy of other dataflows on this chip.")
     ] = True,
     chart: Chart = "",
     runs: Runs = Path("runs"),
     json_target: Json = "",
 ) -> None:
-    """Compute mapping, time, accesses and energy of every convolution of a network on a chip."""
-    from paceline.cli.options import check_different, check_json_target, check_target, console_for, write_json
+    """Compute the mapping, time, memory accesses and energy of every convolution of a network."""
+    from paceline.cli.output import check_different, check_json_target, check_target, console_for, write_json
     from paceline.dataflow.chips import load_chip
     from paceline.dataflow.matrices import parse_sides
     from paceline.dataflow.network_cost import analyse, read_network
@@ -163,13 +178,13 @@ def network(
     from paceline.present.terminal import say, show
 
     check_json_target(json_target)
-    check_target("--chart", chart, ends=".html")
-    check_different({"--chart": chart, "--json": json_target}, read=[chip, name.partition(":")[0]])
+    check_target("--chart", chart, endings=(".html",))
+    check_different({"--chart": chart, "--json": json_target}, inputs=[chip, name.partition(":")[0]])
     check_objective(objective)
-    found = load_chip(chip)
+    chip_values = load_chip(chip)
     sides = parse_sides(input_shape) if input_shape else None
-    title, layers = read_network(name, found, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
-    result = analyse(layers, found, network=title, batch=batch, objective=objective, with_baselines=others)
+    title, layers = read_network(name, chip_values, num_images=batch, input_shape=sides, with_linear=linear, runs=runs)
+    result = analyse(layers, chip_values, network=title, batch=batch, objective=objective, with_baselines=others)
     page = network_page(result)
     if chart:  # before printing, which a closed pipe can interrupt
         from paceline.present.html import write_page
@@ -185,9 +200,9 @@ def network(
 
 @dataflow.command()
 def chip(
-    name: Annotated[str, typer.Argument(help="A chip that is built in.", metavar="[CHIP]")] = "eyeriss",
+    name: Annotated[str, typer.Argument(help="Name of a built-in chip.", metavar="[CHIP]")] = "eyeriss",
 ) -> None:
-    """Print the TOML of a chip, to edit and pass to --chip: paceline dataflow chip > mine.toml."""
+    """Print a chip as TOML, to change and use with --chip: paceline dataflow chip > mine.toml."""
     from paceline.dataflow.chips import chip_text
 
     typer.echo(chip_text(name), nl=False)

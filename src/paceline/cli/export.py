@@ -1,4 +1,4 @@
-"""The command `export`: measurements of workers in other formats."""
+"""The command `export`: write measurements of workers in other formats."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ ORDER = 5
 
 
 def export(
-    name: Annotated[str, typer.Argument(help="A run or a study: a name in --runs, a folder, or last.", metavar="RUN")],
-    to: Annotated[str, typer.Option("--to", help="csv, parquet, tensorboard or mlflow.", metavar="FORMAT")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.", metavar="DIR")],
+    name: Annotated[
+        str, typer.Argument(help="A run or study: its name in --runs, a folder, or last (the newest).", metavar="RUN")
+    ],
+    to: Annotated[str, typer.Option("--to", help="Format: csv, parquet, tensorboard or mlflow.", metavar="FORMAT")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write.", metavar="DIR")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Export steps, spans, operations and samples of workers to other formats."""
+    """Export the measurements of a run or study to CSV, Parquet, TensorBoard or MLflow."""
     from paceline.export import export as write_export
     from paceline.export import sources_of
     from paceline.runs import find

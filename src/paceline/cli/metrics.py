@@ -17,58 +17,37 @@ if TYPE_CHECKING:
     from paceline.measure.prometheus import MetricsBoard
 
 
-class Metrics(StudyListener):
-    """Listener that writes a study's progress to a metrics board."""
+class MetricsListener(StudyListener):
+    """Listener that writes a study's progress to a metrics board and forwards every callback to another listener."""
 
-    def __init__(self, board: MetricsBoard) -> None:
-        self._board = board
+    def __init__(self, board: MetricsBoard, forward_to: StudyListener) -> None:
+        self._board, self._next = board, forward_to
 
-    def started(self, entry: Entry, repeat: int) -> None:  # noqa: ARG002
+    def planned(self, cells: Sequence[Cell]) -> None:
+        self._next.planned(cells)
+
+    def started(self, entry: Entry, repeat: int) -> None:
+        self._next.started(entry, repeat)
         self._board.start(entry.label)
 
     def event(self, entry: Entry, event: Event) -> None:
+        self._next.event(entry, event)
         self._board.put(entry.label, event)
 
-    def done(self, entry: Entry, repeat: int, result: RunResult) -> None:  # noqa: ARG002
+    def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
+        self._next.done(entry, repeat, result)
         self._board.finish(entry.label)
 
-
-class ListenerGroup(StudyListener):
-    """Listener that forwards every callback to several listeners, in order."""
-
-    def __init__(self, listeners: Sequence[StudyListener]) -> None:
-        self._listeners = listeners
-
-    def planned(self, cells: Sequence[Cell]) -> None:
-        for listener in self._listeners:
-            listener.planned(cells)
-
-    def started(self, entry: Entry, repeat: int) -> None:
-        for listener in self._listeners:
-            listener.started(entry, repeat)
-
-    def event(self, entry: Entry, event: Event) -> None:
-        for listener in self._listeners:
-            listener.event(entry, event)
-
-    def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
-        for listener in self._listeners:
-            listener.done(entry, repeat, result)
-
     def stage_done(self, result: StudyResult) -> None:
-        for listener in self._listeners:
-            listener.stage_done(result)
+        self._next.stage_done(result)
 
 
 @contextmanager
-def serving(port: int | None, host: str, console: Console, *, is_main: bool) -> Iterator[list[StudyListener]]:
-    """Serve metrics inside the block and yield the listener that updates them; none without a port or off rank 0."""
-    if port is None or not is_main:
-        yield []
-        return
+def serve_metrics(port: int, host: str, console: Console, forward_to: StudyListener) -> Iterator[StudyListener]:
+    """Serve metrics inside the block, and yield the listener that updates them and forwards to another one."""
     from paceline.measure.prometheus import MetricsBoard, metrics_server  # needs prometheus_client
 
     board = MetricsBoard()
     with metrics_server(board, host=host, port=port) as address:
         console.print(f"metrics on {address}", markup=False, soft_wrap=True)
-        yield [Metrics(board)]
+        yield MetricsListener(board, forward_to)

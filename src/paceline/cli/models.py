@@ -8,14 +8,14 @@ ORDER = 8
 
 
 def models() -> None:
-    """List the built-in models; any file.py:factory works as well."""
-    from paceline.cli.options import console_for
+    """List built-in models; --model also accepts your own file.py:factory."""
+    from paceline.cli.output import console_for
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables
     from paceline.study.catalogue import model_catalogue
 
     rows = [(row.model, f"{row.parameters:,}", row.input, row.description) for row in model_catalogue()]
-    headings = ("model", "parameters", "input", "what it is")
+    headings = ("model", "parameters", "input", "description")
     show_tables(console_for(""), [plain_table(headings, rows, numbers=("parameters", "input"))])
 
 

@@ -1,18 +1,19 @@
-"""Live progress: in a terminal a bar per strategy and a line per worker; elsewhere a plain line now and then."""
+"""Progress of runs and studies: live bars in a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
-from paceline.cli.worker_lines import WorkerStatusLines
 from paceline.present.numbers import DASH, number, percent
 from paceline.results import RunResult, StudyResult
 from paceline.study.base import Cell, StudyListener
@@ -20,7 +21,8 @@ from paceline.study.entries import Entry
 from paceline.train.context import Event
 
 LINE_EVERY_S = 10.0  # between two plain lines
-DRAW_HZ = 4  # drawing competes with workers for a core
+DRAW_HZ = 4  # drawing takes time from the workers
+MOST_WORKER_LINES = 8
 _LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # of 100 columns
 
 
@@ -31,7 +33,8 @@ class StudyProgress(StudyListener):
         self, console: Console, *, has_bar_per_entry: bool, on_stage: Callable[[Any], str] | None = None
     ) -> None:
         self._console, self._has_bar_per_entry, self._on_stage = console, has_bar_per_entry, on_stage
-        self._view: StrategyBars | PointsBar | None = None
+        self._view = StudyListener()  # shows nothing
+        self._open_view = ExitStack()
 
     def __enter__(self) -> StudyProgress:
         return self
@@ -44,25 +47,22 @@ class StudyProgress(StudyListener):
         if not cells:
             return
         repeats = max(cell.repeat for cell in cells) + 1
-        is_screen = self._console.is_terminal and not self._console.quiet
-        if is_screen and not self._has_bar_per_entry:
-            self._view = PointsBar(len(cells), repeats, self._console)
+        view: RunsBar | StrategyProgress
+        if _has_bars(self._console) and not self._has_bar_per_entry:
+            view = RunsBar(len(cells), repeats, self._console)
         else:
             entries = {cell.progress_entry.label: cell.progress_entry for cell in cells}
-            self._view = StrategyBars(list(entries.values()), repeats=repeats, console=self._console)
-        self._view.__enter__()
+            view = strategy_progress(list(entries.values()), repeats=repeats, console=self._console)
+        self._view = self._open_view.enter_context(view)
 
     def started(self, entry: Entry, repeat: int) -> None:
-        if self._view is not None:
-            self._view.started(entry, repeat)
+        self._view.started(entry, repeat)
 
     def event(self, entry: Entry, event: Event) -> None:
-        if self._view is not None:
-            self._view.event(entry, event)
+        self._view.event(entry, event)
 
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
-        if self._view is not None:
-            self._view.done(entry, repeat, result)
+        self._view.done(entry, repeat, result)
 
     def stage_done(self, result: StudyResult) -> None:
         self._close()
@@ -71,49 +71,52 @@ class StudyProgress(StudyListener):
             self._console.print(line, markup=False)
 
     def _close(self) -> None:
-        if self._view is not None:
-            self._view.__exit__(None, None, None)
-        self._view = None
+        self._open_view.close()
+        self._view = StudyListener()
 
 
-class StrategyBars(StudyListener):
-    """A bar per strategy. Use it as a context manager."""
+def _has_bars(console: Console) -> bool:
+    return console.is_terminal and not console.quiet
 
-    def __init__(self, entries: Sequence[Entry], *, repeats: int, console: Console) -> None:
-        self._view: _Screen | _Lines
-        if console.is_terminal and not console.quiet:
-            self._view = _Screen(entries, repeats, console)
-        else:
-            self._view = _Lines(repeats, console)
 
-    def __enter__(self) -> StrategyBars:
-        self._view.open()
+class StrategyProgress(StudyListener, ABC):
+    """Base class of the two views of strategies that train in turn. Use it as a context manager."""
+
+    def __enter__(self) -> StrategyProgress:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._view.close()
-
-    def started(self, entry: Entry, repeat: int) -> None:
-        self._view.started(entry, repeat)
+    def __exit__(self, *_: object) -> None: ...
 
     def event(self, entry: Entry, event: Event) -> None:
         kind = event["kind"]
         if kind == "warning":
-            self._view.say(f"{entry.label}: {event['text']}", style="yellow")
+            self.say(f"{entry.label}: {event['text']}", style="yellow")
             return
         if kind == "log":
-            self._view.say(
+            self.say(
                 f"{entry.label}: epoch {event['epoch']}, iteration {event['iteration']}, "
                 f"loss {number(event['loss'])} (rank 0)"
             )
-        self._view.progress(entry, event)
+        self.progress(entry, event)
 
-    def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
-        self._view.done(entry, repeat, result)
+    @abstractmethod
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line above the progress."""
+
+    @abstractmethod
+    def progress(self, entry: Entry, event: Event) -> None:
+        """Show the progress of one worker."""
 
 
-class _Screen:
-    """Live bars, and below them a status line per worker of the running strategy."""
+def strategy_progress(entries: Sequence[Entry], *, repeats: int, console: Console) -> StrategyProgress:
+    """Return live bars in a terminal, else plain lines."""
+    if _has_bars(console):
+        return StrategyBars(entries, repeats, console)
+    return PlainLines(repeats, console)
+
+
+class StrategyBars(StrategyProgress):
+    """A live bar per strategy, and below the bars a status line per worker of the running strategy."""
 
     def __init__(self, entries: Sequence[Entry], repeats: int, console: Console) -> None:
         self._repeats = repeats
@@ -136,13 +139,14 @@ class _Screen:
         }
         self._live = Live(Group(self._progress, self._workers), console=console, refresh_per_second=DRAW_HZ)
 
-    def open(self) -> None:
+    def __enter__(self) -> StrategyBars:
         self._live.start()
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._workers.clear()
         for task in self._progress.tasks:
-            if not task.started:  # would look complete
+            if not task.started:  # a bar that never started looks complete
                 self._progress.update(task.id, visible=False)
         self._live.stop()
 
@@ -173,36 +177,32 @@ class _Screen:
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, share: float, **fields: Any) -> None:
-        """Move a bar, which is full after all repeats; `share` is the finished part of the current repeat."""
+        """Move a bar, which is full after all repeats; `share` is the finished share of the current repeat."""
         self._progress.update(self._tasks[entry.label], completed=self._repeat + share, **fields)
 
 
-class _Lines:
-    """Progress for files and pipes: a line every few seconds and one per finished run."""
+class PlainLines(StrategyProgress):
+    """Plain lines for files and pipes: one every few seconds, and one for each finished run."""
 
     def __init__(self, repeats: int, console: Console) -> None:
         self._repeats, self._console = repeats, console
         self._workers = WorkerStatusLines()
-        self._said_at: float | None = None
-
-    def open(self) -> None: ...
-
-    def close(self) -> None: ...
+        self._last_line_s: float | None = None
 
     def say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def started(self, entry: Entry, repeat: int) -> None:  # noqa: ARG002
         self._workers.clear()
-        self._said_at = None
+        self._last_line_s = None
 
     def progress(self, entry: Entry, event: Event) -> None:
         self._workers.put(event)
         now = time.monotonic()
-        if self._said_at is None:
-            self._said_at = now
-        if now - self._said_at >= LINE_EVERY_S:
-            self._said_at = now
+        if self._last_line_s is None:
+            self._last_line_s = now
+        if now - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = now
             self.say(f"{entry.label}: {self._workers.sentence()}")
 
     def done(self, entry: Entry, repeat: int, result: RunResult) -> None:
@@ -214,8 +214,8 @@ class _Lines:
         )
 
 
-class PointsBar(StudyListener):
-    """One bar for many points, and a status line per worker. Use it as a context manager."""
+class RunsBar(StudyListener):
+    """One bar for all runs of a study, and a status line per worker. Use it as a context manager."""
 
     def __init__(self, num_runs: int, repeats: int, console: Console) -> None:
         self._repeats = repeats
@@ -233,7 +233,7 @@ class PointsBar(StudyListener):
             Group(self._progress, self._workers), console=console, refresh_per_second=DRAW_HZ, transient=True
         )
 
-    def __enter__(self) -> PointsBar:
+    def __enter__(self) -> RunsBar:
         self._live.start()
         return self
 
@@ -260,3 +260,62 @@ class PointsBar(StudyListener):
 
     def _name(self, entry: Entry, repeat: int) -> str:
         return f"{entry.label} ({repeat + 1} of {self._repeats})" if self._repeats > 1 else entry.label
+
+
+class WorkerStatusLines:
+    """A status line per worker from its latest event; with more than eight workers, the rest share the last line."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, Event] = {}
+
+    def put(self, event: Event) -> None:
+        # A new dict each time, because another thread may be drawing the old one.
+        self._latest = {**self._latest, event["rank"]: event}
+
+    def clear(self) -> None:
+        self._latest = {}
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """Return worker, step, loss, throughput and share of time in the comm for each line."""
+        events = [event for _, event in sorted(self._latest.items())]
+        num_single = len(events) if len(events) <= MOST_WORKER_LINES else MOST_WORKER_LINES - 1
+        lines = [_status(f"worker {event['rank']}", [event]) for event in events[:num_single]]
+        if rest := events[num_single:]:
+            lines.append(_status(f"{len(rest)} more", rest))
+        return lines
+
+    def sentence(self) -> str:
+        """Return the status of all workers in one sentence."""
+        events = list(self._latest.values())
+        name = "worker 0" if len(events) == 1 else f"{len(events)} workers"
+        _, step, loss, speed, in_comm = _status(name, events)
+        return f"{name} at step {step} of {events[0]['total_steps']}, loss {loss}, {speed}, {in_comm}"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console, options
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        for _ in range(4):
+            table.add_column(justify="right", no_wrap=True)
+        for name, step, loss, speed, in_comm in self.lines():
+            table.add_row(*(Text(cell) for cell in (f"  {name}", f"step {step}", f"loss {loss}", speed, in_comm)))
+        yield table
+
+
+def _status(name: str, events: list[Event]) -> tuple[str, ...]:
+    losses = [event["loss"] for event in events]
+    speed = sum(event["samples_per_s"] for event in events)
+    shares = [event["in_comm_percent"] for event in events if event["in_comm_percent"] is not None]
+    return (
+        name,
+        _value_range(event["step"] for event in events),
+        number(sum(losses) / len(losses)),
+        f"{speed:,.0f} samples/s",
+        f"in comm {_value_range(round(share) for share in shares)} %" if shares else f"in comm {DASH}",
+    )
+
+
+def _value_range(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    return f"{low}" if low == high else f"{low} to {high}"

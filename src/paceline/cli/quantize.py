@@ -1,4 +1,4 @@
-"""The command `quantize`: int8 after training, with optional fine-tuning."""
+"""The command `quantize`: convert a trained model to int8, with optional fine-tuning."""
 
 from __future__ import annotations
 
@@ -28,68 +28,88 @@ def quantize(
     target: Annotated[
         str,
         typer.Argument(
-            help="A run (a name in --out, a folder, last), or a .safetensors file.", metavar="RUN|CHECKPOINT"
+            help="A run (its name in --out, a folder, or last), or a .safetensors file of weights.",
+            metavar="RUN|CHECKPOINT",
         ),
     ],
-    data: Annotated[str, typer.Option(help="Data by name (default: the run's).", rich_help_panel=SOURCE)] = "",
+    data: Annotated[
+        str, typer.Option(help="Name of the data set (default: that of the run).", rich_help_panel=SOURCE)
+    ] = "",
     data_dir: Annotated[str, typer.Option(help="Folder of the data files.", rich_help_panel=SOURCE)] = "",
     download: Annotated[
-        bool, typer.Option("--download/--no-download", help="Fetch missing files.", rich_help_panel=SOURCE)
+        bool, typer.Option("--download/--no-download", help="Download missing data files.", rich_help_panel=SOURCE)
     ] = True,
     model: Annotated[
-        str, typer.Option(help="Model of a checkpoint that is not in a run.", rich_help_panel=SOURCE)
+        str, typer.Option(help="Model that a .safetensors file outside of a run belongs to.", rich_help_panel=SOURCE)
     ] = "",
     test_samples: Annotated[
-        int | None, typer.Option(help="Evaluate on the first N test samples only.", rich_help_panel=SOURCE, min=1)
+        int | None, typer.Option(help="Use only the first N test samples.", rich_help_panel=SOURCE, min=1)
     ] = None,
     calibration: Annotated[
         str,
         typer.Option(
-            help="Method for ranges of activations: minmax, percentile, entropy, mse, several, or auto for all; "
-            "of several, the one that changes the outputs on training images least is used.",
+            help="Methods that choose the range of activations: minmax, percentile, entropy, mse, separated by commas, "
+            "or auto for all. The method that changes the outputs on training images least is used.",
             rich_help_panel=INTEGERS,
         ),
     ] = "auto",
     percentile: Annotated[
-        float, typer.Option(help="Percentile of the percentile method.", rich_help_panel=INTEGERS)
+        float, typer.Option(help="Percentile of --calibration percentile.", rich_help_panel=INTEGERS)
     ] = 99.99,
     symmetric: Annotated[
         bool,
-        typer.Option("--symmetric/--asymmetric", help="Ranges of activations.", rich_help_panel=INTEGERS),
+        typer.Option(
+            "--symmetric/--asymmetric", help="Symmetric or asymmetric ranges of activations.", rich_help_panel=INTEGERS
+        ),
     ] = False,
     per_channel: Annotated[
         bool,
-        typer.Option("--per-channel/--per-tensor", help="Scales of weights.", rich_help_panel=INTEGERS),
+        typer.Option(
+            "--per-channel/--per-tensor",
+            help="One scale of the weights per output channel, or per tensor.",
+            rich_help_panel=INTEGERS,
+        ),
     ] = True,
-    samples: Annotated[int, typer.Option(help="Training samples to calibrate on.", rich_help_panel=INTEGERS)] = 512,
+    samples: Annotated[
+        int, typer.Option(help="Number of training samples to calibrate with.", rich_help_panel=INTEGERS)
+    ] = 512,
     keep_float: Annotated[
         bool,
         typer.Option(
-            "--keep-float", help="Leave operations without an integer form in float.", rich_help_panel=INTEGERS
+            "--keep-float",
+            help="Keep operations that have no integer form in float, instead of failing.",
+            rich_help_panel=INTEGERS,
         ),
     ] = False,
     onnx: Annotated[
         bool | None,
         typer.Option(
             "--onnx/--no-onnx",
-            help="Write ONNX files and run them (default: if the extra int8 is installed).",
+            help="Write ONNX files and measure them (default: if paceline[int8] is installed).",
             rich_help_panel=INTEGERS,
             show_default=False,
         ),
     ] = None,
     finetune: Annotated[
-        int, typer.Option(help="Fine-tune for N steps with simulated rounding.", rich_help_panel=TUNING, metavar="N")
+        int,
+        typer.Option(
+            help="Fine-tune for N steps, with int8 rounding simulated in float.", rich_help_panel=TUNING, metavar="N"
+        ),
     ] = 0,
     strategy: Annotated[
-        str, typer.Option(help="Strategy of fine-tuning (default: the run's).", rich_help_panel=TUNING)
+        str, typer.Option(help="Strategy of fine-tuning (default: that of the run).", rich_help_panel=TUNING)
     ] = "",
     workers: Annotated[
         int | None,
-        typer.Option(help="Workers of fine-tuning (default: as many as the run's).", rich_help_panel=TUNING, min=1),
+        typer.Option(
+            help="Number of workers of fine-tuning (default: that of the run).", rich_help_panel=TUNING, min=1
+        ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate (default: a tenth of the run's).", rich_help_panel=TUNING, min=0),
+        typer.Option(
+            help="Learning rate of fine-tuning (default: a tenth of that of the run).", rich_help_panel=TUNING, min=0
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the int8 ONNX file here.", metavar="FILE")
@@ -100,16 +120,15 @@ def quantize(
     out: Out = Path("runs"),
     json_target: Json = "",
 ) -> None:
-    """Quantize a trained model to int8 and measure every stage, down to integer-only inference."""
-    from paceline.cli.console import show_outcome
+    """Quantize a trained model to int8 in stages, up to integer-only inference, and measure the accuracy of each."""
     from paceline.cli.data import fetch_if_needed
-    from paceline.cli.options import check_json_target, check_output_target, console_for, write_json
+    from paceline.cli.output import check_json_target, check_target, console_for, show_study, write_json
     from paceline.errors import RunError, UsageError
     from paceline.study.quantize import QuantizeOptions, find_source, load_source
     from paceline.study.quantize import quantize as run_study
 
     check_json_target(json_target)
-    check_output_target(str(output or ""))
+    check_target("--output", str(output or ""))
     if not finetune and (strategy or workers is not None or lr is not None):
         raise UsageError("--strategy, --workers and --lr need --finetune; add --finetune N, or leave them out")
     if output is not None and onnx is False:
@@ -124,8 +143,8 @@ def quantize(
         onnx=True if output is not None else onnx,
         finetune=finetune,
     )
-    given = {"data.name": data, "data.dir": data_dir, "model.name": model, "data.test_samples": test_samples}
-    changes = {key: value for key, value in given.items() if value}
+    values = {"data.name": data, "data.dir": data_dir, "model.name": model, "data.test_samples": test_samples}
+    changes = {key: value for key, value in values.items() if value}
     if not download:
         changes["data.download"] = False
     source = find_source(target, out, changes)
@@ -140,17 +159,17 @@ def quantize(
         markup=False,
     )
     try:
-        with _following(console) as listener:
+        with _stage_progress(console) as listener:
             study, folder = run_study(loaded, request, out=out, listener=listener, output=output, tuning=tuning)
     except KeyboardInterrupt:
         raise RunError("interrupted: nothing was written") from None
-    show_outcome(console, study, folder, with_page=report)
+    show_study(console, study, folder, with_report=report)
     write_json(study, json_target)
 
 
 @contextmanager
-def _following(console: Console) -> Iterator[StageListener]:
-    """Show a bar for the stage being evaluated and a line for each finished one."""
+def _stage_progress(console: Console) -> Iterator[StageListener]:
+    """Show a bar for the stage that is evaluated, and print a line for each finished stage."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -178,8 +197,8 @@ def register(app: typer.Typer) -> None:
 
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
-    """Build the fine-tuning; mistakes in the options are raised here, before anything starts."""
-    from paceline.cli.study_session import launched, launcher_for
+    """Build the fine-tuning; raise UsageError for mistakes in its options, before anything starts."""
+    from paceline.cli.study_session import launcher_for, start_workers
     from paceline.launch.base import LaunchRequest
     from paceline.recipe import ClusterConfig
     from paceline.study.entries import make_entry, settle_comm
@@ -187,11 +206,11 @@ def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | Non
     from paceline.study.quantize.finetune import finetune_recipe
     from paceline.study.quantize.quantize import FineTuning
 
-    starter = launcher_for(LaunchRequest(), ClusterConfig(), only_once="quantize")
-    asked: dict[str, str | int | None] = {"strategy": strategy or None, "workers": workers}
-    changes = {key: value for key, value in asked.items() if value}
+    launcher = launcher_for(LaunchRequest(), ClusterConfig(), single_process="quantize")
+    values: dict[str, str | int | None] = {"strategy": strategy or None, "workers": workers}
+    changes = {key: value for key, value in values.items() if value}
     if workers and recipe.train.worker_batch_size:
-        changes["train.batch_size"] = recipe.batch_size  # the global batch stays what it was
+        changes["train.batch_size"] = recipe.batch_size  # keeps the global batch
     tuned = settle_comm(without_cluster(finetune_recipe(recipe.replace(changes), steps=steps, lr=lr)))
     entry = make_entry(tuned.strategy, tuned)
-    return FineTuning(tuned, entry, lambda: launched(entry.num_processes, starter))
+    return FineTuning(tuned, entry, lambda: start_workers(entry.num_processes, launcher))

@@ -1,4 +1,4 @@
-"""The command `report`: write an HTML page of runs and studies."""
+"""The command `report`: write an HTML page with the results of runs and studies."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ ORDER = 5
 def report(
     names: Annotated[
         list[str],
-        typer.Argument(help="Runs and studies: names in --runs, folders, or last, last~1, ...", metavar="RUN..."),
+        typer.Argument(
+            help="Runs and studies: names in --runs, folders, or last (the newest), last~1, ...", metavar="RUN..."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML page to write.")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option(help="Also write a PNG and an SVG of every chart here.", metavar="DIR")
+        Path | None, typer.Option(help="Also write every chart as PNG and SVG to this folder.", metavar="DIR")
     ] = None,
     markdown: Annotated[
-        str, typer.Option(help="Also write the table as Markdown; - is standard output.", metavar="FILE|-")
+        str, typer.Option(help="Also write the tables as Markdown; - is standard output.", metavar="FILE|-")
     ] = "",
     runs: Runs = Path("runs"),
 ) -> None:
-    """Write a self-contained HTML page of runs and studies."""
+    """Write an HTML page with the results of runs and studies; it needs no other files."""
     from paceline.present import collect, page_of
     from paceline.present.chart_images import write_figures
     from paceline.present.html import write_page, write_whole

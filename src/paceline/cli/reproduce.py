@@ -1,12 +1,18 @@
-"""The command `reproduce`: run published experiments."""
+"""The command `reproduce`: repeat a published experiment."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.study_session import session_options
+from paceline.present.terminal import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paceline.study.reproduce import Reproduce
 
 ORDER = 4
 
@@ -14,40 +20,54 @@ ORDER = 4
 @session_options(leave_out=("metrics_port", "metrics_host"), takes_hosts=False)
 def reproduce(
     session: Any,
-    experiment: Annotated[str, typer.Argument(help="Name of the experiment; lists all where omitted.")] = "",
-    full: Annotated[bool, typer.Option("--full", help="Run the whole experiment: hours on a few cores.")] = False,
+    experiment: Annotated[str, typer.Argument(help="Name of the experiment; without a name, list all.")] = "",
+    full: Annotated[
+        bool, typer.Option("--full", help="Run the whole experiment, which takes hours on a few cores.")
+    ] = False,
     data_dir: Annotated[
-        str, typer.Option(help="Folder of CIFAR-10 or MNIST; otherwise substitute data is used and noted.")
+        str,
+        typer.Option(help="Folder of CIFAR-10 or MNIST; without it, substitute data is used and the result says so."),
     ] = "",
-    device: Annotated[str, typer.Option(help="Device: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of the workers: cpu or cuda.")] = "cpu",
     cluster: Annotated[
-        bool, typer.Option("--cluster/--no-cluster", help="Emulate nodes where the experiment has some.")
+        bool, typer.Option("--cluster/--no-cluster", help="Emulate the nodes of experiments that ran on several.")
     ] = True,
     repeats: Annotated[
-        int | None, typer.Option(help="Repeats of every row (default: the experiment's).", min=1)
+        int | None, typer.Option(help="Run every row N times, in turn (default: depends on the experiment).", min=1)
     ] = None,
 ) -> None:
-    """Run a published experiment and show the published figures beside the measured ones."""
-    from paceline.cli.introductions import introduce_reproduce
+    """Repeat a published experiment, and show the published figures next to the measured ones."""
     from paceline.present.model import plain_table
-    from paceline.present.terminal import say, show_tables
+    from paceline.present.terminal import show_tables
     from paceline.study.reproduce import Reproduce, experiment_names
 
     if not experiment and not session.resume:
-        show_tables(session.console, [plain_table(("experiment", "what it is"), list(experiment_names().items()))])
+        show_tables(session.console, [plain_table(("experiment", "description"), list(experiment_names().items()))])
         say(session.console, "`paceline reproduce NAME` runs one; --full runs all of it.")
         return
-    session.launcher(only_once="reproduce")
-    given = {"full": full, "data_dir": bool(data_dir), "device": device != "cpu", "no_cluster": not cluster}
-    session.refuse_beside_resume(**given, repeats=repeats is not None)
+    session.launcher(single_process="reproduce")
+    session.refuse_with_resume(
+        full=full,
+        data_dir=bool(data_dir),
+        device=device != "cpu",
+        no_cluster=not cluster,
+        repeats=repeats is not None,
+    )
     session.run(
         Reproduce,
         lambda: Reproduce.prepare(
             experiment, full=full, data_dir=data_dir, device=device, on_cluster=cluster, repeats=repeats
         ),
-        introduce=introduce_reproduce,
+        introduce=_introduce,
         has_bar_per_entry=True,
     )
+
+
+def _introduce(console: Console, study: Reproduce, where: str) -> None:
+    del where  # in the notes
+    say(console, f"{study.plan.experiment.name}: {study.plan.experiment.title}")
+    for note in study.plan.notes:
+        say(console, note, "yellow")
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.options import Json, Out
+from paceline.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from paceline.runs import Stored
@@ -23,16 +24,25 @@ runs = typer.Typer(
 )
 
 Name = Annotated[
-    str, typer.Argument(help="A name in --out or its beginning, a folder, or last, last~1, ...", metavar="NAME")
+    str,
+    typer.Argument(
+        help="A name in --out or its beginning, a folder, or last (the newest), last~1, ...", metavar="NAME"
+    ),
 ]
 OutOrParents = Annotated[Path | None, typer.Option("--out", help="Folder of stored results.", show_default=False)]
 DEFAULT_OUT = Path("runs")
-Model = Annotated[str, typer.Option("--model", help="Only this model; * and ? are wildcards.")]
-Strategy = Annotated[str, typer.Option("--strategy", help="Only with this strategy, by name or label.")]
-Status = Annotated[str, typer.Option("--status", help="Only done, failed, interrupted or unreadable.")]
-Kind = Annotated[str, typer.Option("--kind", help="Only run, or only study.")]
-Since = Annotated[str, typer.Option("--since", help="Only since 2026-01-31, 2026-01-31T12:00, 12h, 7d.")]
-Last = Annotated[int | None, typer.Option("--last", help="Only the newest N.", metavar="N")]
+Model = Annotated[str, typer.Option("--model", help="Only runs of this model; * and ? are wildcards.")]
+Strategy = Annotated[
+    str, typer.Option("--strategy", help="Only runs with this strategy: its name, or its label with options.")
+]
+Status = Annotated[
+    str, typer.Option("--status", help="Only runs with this status: done, failed, interrupted or unreadable.")
+]
+Kind = Annotated[str, typer.Option("--kind", help="Only this kind: run or study.")]
+Since = Annotated[
+    str, typer.Option("--since", help="Only since a time (2026-01-31, 2026-01-31T12:00) or in the last 12h, 7d.")
+]
+Last = Annotated[int | None, typer.Option("--last", help="Only the newest N runs and studies.", metavar="N")]
 
 
 @runs.callback()
@@ -48,18 +58,17 @@ def list_stored(
     json_target: Json = "",
 ) -> None:
     context.obj = out
-    wanted = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
+    filters = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
     if context.invoked_subcommand is None:
-        _list(out, wanted, json_target)
+        _list(out, filters, json_target)
         return
-    from paceline.errors import UsageError
-
-    for name in [name for name, value in {**wanted, "json": json_target}.items() if value]:
-        raise UsageError(f"--{name} before {context.invoked_subcommand!r} applies to the list only; leave it out")
+    for name, value in {**filters, "json": json_target}.items():
+        if value:
+            raise UsageError(f"--{name} before {context.invoked_subcommand!r} applies to the list only; leave it out")
 
 
 @runs.command("list")
-def list_again(
+def list_explicitly(
     context: typer.Context,
     out: OutOrParents = None,
     model: Model = "",
@@ -70,34 +79,34 @@ def list_again(
     last: Last = None,
     json_target: Json = "",
 ) -> None:
-    """List stored runs and studies, as `paceline runs` does."""
-    wanted = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
-    _list(out or context.obj, wanted, json_target)
+    """List stored runs and studies, like `paceline runs` alone."""
+    filters = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
+    _list(out or context.obj, filters, json_target)
 
 
-def _list(out: Path, wanted: Mapping[str, Any], json_target: str) -> None:
-    from paceline.cli.options import console_for, write_json
-    from paceline.present.studies.runs_list import list_page
+def _list(out: Path, filters: Mapping[str, Any], json_target: str) -> None:
+    from paceline.cli.output import console_for, write_json
+    from paceline.present.studies.runs import list_page
     from paceline.present.terminal import say, show
     from paceline.results import SCHEMA
     from paceline.runs import Filter, list_runs
 
     console = console_for(json_target)
-    everything = list_runs(out)
-    found = Filter(**wanted).apply(everything)
-    if found:
-        show(console, list_page(found))
-    elif everything:
-        say(console, f"No match among {len(everything)} runs and studies in {out}.")
+    stored = list_runs(out)
+    matches = Filter(**filters).apply(stored)
+    if matches:
+        show(console, list_page(matches))
+    elif stored:
+        say(console, f"No match among {len(stored)} runs and studies in {out}.")
     else:
         say(console, f"No runs in {out}: `paceline compare` makes some.")
-    write_json({"schema": SCHEMA, "runs": [item.to_json() for item in found]}, json_target)
+    write_json({"schema": SCHEMA, "runs": [item.to_json() for item in matches]}, json_target)
 
 
 @runs.command()
 def show(context: typer.Context, name: Name, out: OutOrParents = None, json_target: Json = "") -> None:
-    """Print the table of a stored run or study again."""
-    from paceline.cli.options import console_for, write_json
+    """Print the results of a stored run or study."""
+    from paceline.cli.output import console_for, write_json
     from paceline.present import page_of
     from paceline.present.terminal import show as show_page
     from paceline.runs import find
@@ -110,65 +119,78 @@ def show(context: typer.Context, name: Name, out: OutOrParents = None, json_targ
 @runs.command()
 def diff(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(help="Baseline: a name in --out, a folder, or last~1.", metavar="A")],
+    a: Annotated[
+        str, typer.Argument(help="Baseline: a name in --out, a folder, or last~1 (the newest but one).", metavar="A")
+    ],
     b: Annotated[str, typer.Argument(help="Run or study to compare with A.", metavar="B")],
     limit: Annotated[
         str,
         typer.Option(
-            "--fail-if-slower", help="Exit with 1 when B is slower by more, at 95 % confidence.", metavar="5%"
+            "--fail-if-slower", help="Exit with 1 if B is slower by more than this, at 95 % confidence.", metavar="5%"
         ),
     ] = "",
     strict: Annotated[
-        bool, typer.Option("--strict", help="With --fail-if-slower: fail also where the result is uncertain.")
+        bool, typer.Option("--strict", help="With --fail-if-slower: also exit with 1 if the measurements cannot tell.")
     ] = False,
     out: OutOrParents = None,
     json_target: Json = "",
 ) -> None:
     """Compare two runs or studies: times with confidence intervals, accuracy, bytes, recipe and machine."""
-    from paceline.cli.options import check_json_target, console_for, parse_percent, write_json
-    from paceline.errors import RunError, UsageError
+    from paceline.cli.output import check_json_target, console_for, write_json
     from paceline.present.pages import report_damage
-    from paceline.present.studies.diff import diff_page
+    from paceline.present.studies.runs import diff_page
     from paceline.present.terminal import show as show_page
     from paceline.runs import find
     from paceline.study.diff import CANNOT_TELL, FAILED
     from paceline.study.diff import diff as compare_stored
 
     check_json_target(json_target)
-    most_percent = parse_percent("--fail-if-slower", limit) if limit else None
+    most_percent = _parse_percent("--fail-if-slower", limit) if limit else None
     if strict and most_percent is None:
         raise UsageError("--strict needs --fail-if-slower; add it, or leave --strict out")
     place = out or context.obj
     items = {"A": find(a, place), "B": find(b, place)}
     with report_damage(", ".join(item.name for item in items.values())):
-        found = compare_stored(items["A"], items["B"], most_percent=most_percent)
-        page = diff_page(found, {side: item.recipe_values for side, item in items.items()})
+        difference = compare_stored(items["A"], items["B"], most_percent=most_percent)
+        page = diff_page(difference, {side: item.recipe_values for side, item in items.items()})
     console = console_for(json_target)
     show_page(console, page, with_intro=True)
-    write_json(found, json_target)
+    write_json(difference, json_target)
     if most_percent is None:
         return
     fatal = (FAILED, CANNOT_TELL) if strict else (FAILED,)
-    failed = [row.label for row in found.rows if row.gate in fatal]
+    failed = [row.label for row in difference.rows if row.gate in fatal]
     if failed:
         unsure = " or uncertain" if strict else ""
         raise RunError(f"slower by more than {most_percent:g} %{unsure}: {', '.join(failed)}")
 
 
+def _parse_percent(option: str, text: str) -> float:
+    """Return 5.0 for `5%`. The sign is required, because 0.05 could be meant as a fraction."""
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not text.endswith("%") or not 0 <= value < 1e6:
+        raise UsageError(f"{option} {text!r} is not a percentage such as 5%")
+    return value
+
+
 @runs.command()
 def delete(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(help="Names in --out, or folders.", metavar="[NAME]...")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Runs and studies: names in --out, or folders.", metavar="[NAME]...")
+    ] = None,
     older_than: Annotated[
-        str, typer.Option("--older-than", help="Only results older than this: 30d, 12h.", metavar="AGE")
+        str, typer.Option("--older-than", help="Only runs and studies older than this: 30d, 12h.", metavar="AGE")
     ] = "",
-    failed: Annotated[bool, typer.Option("--failed", help="Only failed and interrupted results.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed and interrupted runs and studies.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without confirmation.")] = False,
     out: OutOrParents = None,
 ) -> None:
-    """Delete runs and studies, after asking."""
-    from paceline.cli.options import console_for
-    from paceline.errors import UsageError
+    """Delete runs and studies, after confirmation."""
+    from paceline.cli.output import console_for
     from paceline.present.numbers import amount
     from paceline.runs import delete as delete_folder
     from paceline.runs import size_bytes
@@ -176,7 +198,7 @@ def delete(
     place, console = out or context.obj, console_for("")
     if not names and not older_than and not failed:
         raise UsageError("nothing to delete was named; give names, --older-than AGE or --failed")
-    folders = _chosen(names or [], place, older_than=older_than, failed=failed)
+    folders = _folders_to_delete(names or [], place, older_than=older_than, failed=failed)
     if not folders:
         console.print("No match: nothing was deleted.")
         return
@@ -193,7 +215,7 @@ def delete(
     console.print(f"Deleted: {len(folders)}.")
 
 
-def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
+def _folders_to_delete(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
     """Return the folders to delete, after checking that each is a run or a study."""
     from paceline.runs import age_s, check_deletable, find, list_runs, resolve_folder
 
@@ -204,10 +226,10 @@ def _chosen(names: list[str], out: Path, *, older_than: str, failed: bool) -> li
         folders = [item.folder for item in list_runs(out) if item.content is not None]
         folders = [folder for folder in folders if not folder.is_symlink()]
     stored = {folder: check_deletable(folder, out) for folder in dict.fromkeys(folders)}
-    return [folder for folder, item in stored.items() if _is_meant(item, age, failed=failed)]
+    return [folder for folder, item in stored.items() if _is_selected(item, age, failed=failed)]
 
 
-def _is_meant(item: Stored, age: float | None, *, failed: bool) -> bool:
+def _is_selected(item: Stored, age: float | None, *, failed: bool) -> bool:
     import time
 
     if failed and item.status not in ("failed", "interrupted"):

@@ -12,13 +12,15 @@ ORDER = 7
 
 
 def strategies(
-    workers: Annotated[int, typer.Option("--workers", help="Number of workers to predict for.", min=1)] = 4,
-    model: Annotated[str, typer.Option("--model", help="Model to predict for.")] = "lenet5",
-    data: Annotated[str, typer.Option("--data", help="Data that the model is built for.")] = "mnist-mini",
+    workers: Annotated[int, typer.Option("--workers", help="Number of workers of the prediction.", min=1)] = 4,
+    model: Annotated[str, typer.Option("--model", help="Model of the prediction.")] = "lenet5",
+    data: Annotated[
+        str, typer.Option("--data", help="Data set of the model, which sets its input shape and number of classes.")
+    ] = "mnist-mini",
     json_target: Json = "",
 ) -> None:
-    """List strategies (guarantee, bytes and messages per step) and codecs."""
-    from paceline.cli.options import console_for, write_json
+    """List strategies, with their guarantee and predicted traffic per step, and codecs."""
+    from paceline.cli.output import console_for, write_json
     from paceline.present.model import plain_table
     from paceline.present.numbers import DASH, megabytes
     from paceline.present.terminal import show_tables
@@ -35,7 +37,7 @@ def strategies(
         cells.append((row.strategy, row.guarantee.lower(), servers, sent[0], others, messages))
     headings = ("strategy", "guarantee", "servers", "MB sent, rank 0", "others", "messages")
     console = console_for(json_target)
-    console.print(f"One step of {model} on {workers} workers, as predicted for comm torch:")
+    console.print(f"Predicted traffic of one step of {model} on {workers} workers with comm torch:")
     show_tables(console, [plain_table(headings, cells, numbers=headings[1:])])
     for row in rows:
         console.print(f"[bold]{row.strategy}[/bold]  {row.description}")

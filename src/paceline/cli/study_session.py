@@ -1,4 +1,4 @@
-"""Options, launching, progress, resuming and output of all commands that measure."""
+"""The session of a command that trains: its options, workers, progress, resumed study and output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from paceline.cli.launch_options import keyword, offering, own_parameters
-from paceline.cli.options import Json, MetricsHost, MetricsPort, Out, check_json_target, console_for, write_json
+from paceline.cli.options import Json, Out, keyword_parameter, parameters_without, with_signature
+from paceline.cli.output import check_json_target, console_for, show_study, write_json
 from paceline.errors import RunError, UsageError
+from paceline.launch.base import LaunchRequest
 
 if TYPE_CHECKING:  # these need torch, which --help does without
-    from paceline.launch.base import Launcher, LaunchRequest, WorkerPool
+    from paceline.launch.base import Launcher, WorkerPool
     from paceline.recipe import ClusterConfig, DataConfig, Recipe
     from paceline.results import StudyResult
     from paceline.study.base import Study, StudyListener
@@ -31,6 +32,21 @@ Resume = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new study even if the same one is unfinished.")]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write an HTML report into the study's folder.")]
 
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        help="Serve Prometheus metrics on this port while the command runs; 0 picks a free port.",
+        rich_help_panel="Measuring",
+        min=0,
+        max=65535,
+    ),
+]
+MetricsHost = Annotated[
+    str, typer.Option("--metrics-host", help="Address to serve metrics on.", rich_help_panel="Measuring")
+]
+
+# By name of the parameter: the option and its default.
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "resume": (Resume, ""),
     "fresh": (Fresh, False),
@@ -45,27 +61,27 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 def session_options(
     *, leave_out: tuple[str, ...] = (), takes_hosts: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that all studies have; it receives a `session` instead of them."""
-    offered = {name: option for name, option in OPTIONS.items() if name not in leave_out}
+    """Give a command the options that all studies have; it receives a `StudySession` as `session` instead."""
+    options = {name: option for name, option in OPTIONS.items() if name not in leave_out}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in offered}
-            launch = arguments.pop("launch") if takes_hosts else _request()
-            command(session=StudySession(launch, **given), **arguments)
+            values = {name: arguments.pop(name) for name in options}
+            launch = arguments.pop("launch") if takes_hosts else LaunchRequest()
+            command(session=StudySession(launch, **values), **arguments)
 
-        parameters = [keyword(name, annotation, default) for name, (annotation, default) in offered.items()]
+        parameters = [keyword_parameter(name, *option) for name, option in options.items()]
         if takes_hosts:  # host_options fills it in
-            parameters.append(keyword("launch", Any))
-        return offering(wrapper, [*own_parameters(command, but="session"), *parameters])
+            parameters.append(keyword_parameter("launch", Any))
+        return with_signature(wrapper, [*parameters_without("session", command), *parameters])
 
     return decorate
 
 
 @dataclass(frozen=True)
 class StudySession:
-    """One command that measures: its launcher, its output folder and its reports."""
+    """A running command that trains: the values of its options, and what it does with them."""
 
     request: LaunchRequest
     resume: str = ""
@@ -89,16 +105,16 @@ class StudySession:
 
         fetch_if_needed(data, console_for(self.json_target))
 
-    def settled(self, recipe: Recipe) -> Recipe:
-        """Fetch the data, and return the recipe with the comm that `auto` selects."""
+    def prepare_recipe(self, recipe: Recipe) -> Recipe:
+        """Download missing data, and return the recipe with comm `auto` replaced by the best comm."""
         from paceline.study.entries import settle_comm
 
         self.fetch(recipe.data)
         return settle_comm(recipe, self.num_hosts)
 
-    def refuse_beside_resume(self, **given: bool) -> None:
-        """Refuse options of the command beside --resume, which uses those of the stored study."""
-        names = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+    def refuse_with_resume(self, **is_given: bool) -> None:
+        """Refuse the command's own options together with --resume, which uses those of the stored study."""
+        names = [f"--{name.replace('_', '-')}" for name, given in is_given.items() if given]
         if self.resume and names:
             raise UsageError(f"--resume uses the options of the stored study; leave out {', '.join(names)}")
 
@@ -106,12 +122,12 @@ class StudySession:
     def num_hosts(self) -> int:
         return self.launcher().describe().num_hosts
 
-    def launcher(self, cluster: ClusterConfig | None = None, *, only_once: str = "") -> Launcher:
+    def launcher(self, cluster: ClusterConfig | None = None, *, single_process: str = "") -> Launcher:
         """Return the launcher that the options and the cluster select."""
-        return launcher_for(self.request, cluster or self.request.cluster, only_once=only_once)
+        return launcher_for(self.request, cluster or self.request.cluster, single_process=single_process)
 
     def where(self, cluster: ClusterConfig) -> str:
-        """The placement of workers, as the end of a sentence; empty for plain processes of this host."""
+        """Return where workers run, as the end of a sentence; empty for plain processes of this host."""
         words = self.launcher(cluster).describe().words
         return f", {words}" if words else ""
 
@@ -120,53 +136,51 @@ class StudySession:
         return self.launcher(cluster).open(num_processes)
 
     @contextmanager
-    def followed(self, bars: StudyListener) -> Iterator[StudyListener]:
-        """The listeners of a command: progress, and metrics if requested."""
-        from paceline.cli.metrics import ListenerGroup, serving
+    def listener(self, progress: StudyListener) -> Iterator[StudyListener]:
+        """Yield the listener of a study: `progress`, and the metrics of --metrics-port."""
+        from paceline.cli.metrics import serve_metrics
 
-        with serving(self.metrics_port, self.metrics_host, self.console, is_main=self.launcher().is_main) as followers:
-            yield ListenerGroup([bars, *followers])
+        if self.metrics_port is None or not self.launcher().is_main:
+            yield progress
+        else:
+            with serve_metrics(self.metrics_port, self.metrics_host, self.console, progress) as listener:
+                yield listener
 
     def run(
         self,
         kind: type[Study],
         prepare: Callable[[], Study],
         *,
-        asked: Recipe | None = None,
+        recipe: Recipe | None = None,
         own_keys: tuple[str, ...] = (),
         introduce: Callable[[Console, Any, str], None],
         has_bar_per_entry: bool = False,
         on_stage: Callable[[Any], str] | None = None,
     ) -> StudyOutcome | None:
-        """Run a study and show its result; None where another process reports.
+        """Run a study and show its result; return None in a process that does not report.
 
-        `prepare` makes the requested study. With --resume the stored study runs instead, and options must not
-        have changed the recipe (`asked`), except for keys that the command sets itself. `on_stage` describes a finished
-        stage in one line.
+        `prepare` makes the study that the options ask for. With --resume the stored study runs instead, and `recipe`,
+        made from the options, must not differ from the stored recipe except in `own_keys`, which the command sets.
+        `introduce` prints what will run, `on_stage` describes a finished stage in one line.
         """
         from paceline.cli.progress import StudyProgress
         from paceline.study.engine import run_study
 
-        study, folder = self.choose(kind, prepare, asked, own_keys)
+        study, folder = self.choose(kind, prepare, recipe, own_keys)
         introduce(self.console, study, self.where(study.recipe.cluster))
-        bars = StudyProgress(self.console, has_bar_per_entry=has_bar_per_entry, on_stage=on_stage)
-        with interruptible(), self.followed(bars) as listener, bars:
+        progress = StudyProgress(self.console, has_bar_per_entry=has_bar_per_entry, on_stage=on_stage)
+        with interruptible(), self.listener(progress) as listener, progress:
             outcome = run_study(study, self.launch, listener, self.out, resume=folder)
         if outcome is not None:
-            self._end(outcome)
+            show_study(self.console, outcome.result, outcome.folder, with_report=self.report)
+            write_json(outcome.result, self.json_target)
         return outcome
-
-    def _end(self, outcome: StudyOutcome) -> None:
-        from paceline.cli.console import show_outcome
-
-        show_outcome(self.console, outcome.result, outcome.folder, with_page=self.report)
-        write_json(outcome.result, self.json_target)
 
     def choose(
         self,
         kind: type[Study],
         prepare: Callable[[], Study],
-        asked: Recipe | None = None,
+        recipe: Recipe | None = None,
         own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
         """Return the study to run, and the folder to resume in (None for a new one)."""
@@ -180,12 +194,13 @@ class StudySession:
                 raise UsageError(f"--resume needs one process that starts all workers; leave out {launcher.because}")
             return prepare(), None
         if self.resume:
-            return self._resumed(kind, asked, own_keys)
+            return self._read_resumed(kind, recipe, own_keys)
         study = prepare()
         folder = None if self.fresh else find_unfinished(study, self.out)
-        return study, folder if folder is not None and self._is_wanted(folder) else None
+        return study, folder if folder is not None and self._confirm_resume(folder) else None
 
-    def _resumed(self, kind: type[Study], asked: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
+    def _read_resumed(self, kind: type[Study], recipe: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
+        """Read the study of --resume, and check that the command can continue it."""
         from paceline.recipe import Recipe
         from paceline.results import DONE
         from paceline.runs import folder_of
@@ -197,16 +212,16 @@ class StudySession:
             raise UsageError(f"{self.resume!r} is a {stored.study}, not a {kind.name}; --resume needs a {kind.name}")
         if stored.status == DONE and not getattr(stored, "failed", None):
             raise UsageError(f"{self.resume!r} is finished; `paceline runs show {folder.name}` shows it")
-        if asked is not None:
-            _refuse_other_recipe(asked, Recipe.from_dict(stored.recipe), own_keys)
-        self.console.print(f"Resuming {folder} ({_done_words(stored)}).", markup=False, soft_wrap=True)
+        if recipe is not None:
+            _refuse_other_recipe(recipe, Recipe.from_dict(stored.recipe), own_keys)
+        self.console.print(f"Resuming {folder} ({_progress_words(stored)}).", markup=False, soft_wrap=True)
         return kind.from_stored(stored, num_hosts=self.num_hosts), folder
 
-    def _is_wanted(self, folder: Path) -> bool:
-        """Ask whether to resume; without a terminal, resume."""
+    def _confirm_resume(self, folder: Path) -> bool:
+        """Ask the user whether to resume; return True where there is no terminal to ask in."""
         from paceline.study.study_folder import read_study
 
-        words = f"The same study is unfinished ({_done_words(read_study(folder))}): {folder}"
+        words = f"The same study is unfinished ({_progress_words(read_study(folder))}): {folder}"
         if sys.stdin.isatty():
             self.console.print(words, markup=False, soft_wrap=True)
             return typer.confirm("Resume it?", default=True, err=self.console.stderr)
@@ -214,14 +229,14 @@ class StudySession:
         return True
 
 
-def _done_words(stored: StudyResult) -> str:
+def _progress_words(stored: StudyResult) -> str:
     num_points = getattr(stored, "num_points", None)
     measured = len(stored.results)
     return f"{measured} of {num_points} points measured" if num_points else f"{measured} rows measured"
 
 
 def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
-    """Refuse options beside --resume that would change the stored recipe."""
+    """Refuse options that would change the stored recipe of --resume."""
     from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
 
     ours, theirs, usual = given.to_dict(), stored.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
@@ -235,31 +250,25 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
     return values.get(section, {}).get(name) if dot else values.get(section)
 
 
-def _request() -> LaunchRequest:
-    from paceline.launch.base import LaunchRequest
+def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, single_process: str = "") -> Launcher:
+    """Return the launcher for a command's options and cluster; raise UsageError for mistakes in them.
 
-    return LaunchRequest()
-
-
-def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, only_once: str = "") -> Launcher:
-    """Return the launcher for a command's options and cluster; mistakes in them are raised here.
-
-    `only_once` names a command that decides while it runs what to run next, so that several processes side by side
-    cannot run it.
+    `single_process` is the name of a command that must start all workers itself, because each run decides what runs
+    next. It cannot run under torchrun or with --nnodes.
     """
     from paceline.launch.registry import find_launcher
 
     launcher = find_launcher(replace(launch, cluster=cluster))
-    if only_once and not launcher.starts_all:
+    if single_process and not launcher.starts_all:
         raise UsageError(
-            f"{only_once} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
+            f"{single_process} starts all workers itself; run it once, without {launcher.because}, or with --hosts"
         )
     launcher.check()
     return launcher
 
 
 @contextmanager
-def launched(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
+def start_workers(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
     """Start workers; stop them, and their cluster, when the block ends."""
     with interruptible(), launcher.open(num_processes) as pool:
         yield pool

@@ -1,13 +1,19 @@
-"""The command `sweep`: one recipe with some keys varied."""
+"""The command `sweep`: train one recipe with several values of some keys."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli.options import host_options, recipe_options
 from paceline.cli.study_session import session_options
+from paceline.present.terminal import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paceline.study.sweep import Sweep
 
 ORDER = 3
 
@@ -15,8 +21,8 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         "--vary",
-        help="A recipe key or option and its values; repeat it for a grid. strategy.OPTION is the strategy's option. "
-        "batch-size=32,128,512; strategy.bucket_mb=1,5,25; cluster.bandwidth=100mbit,1gbit.",
+        help="An option or recipe key and its values; several --vary form a grid. batch-size=32,128,512; "
+        "strategy.bucket_mb=1,5,25 (an option of the strategy); cluster.bandwidth=100mbit,1gbit.",
         metavar="KEY=V1,V2,...",
     ),
 ]
@@ -24,13 +30,16 @@ Remedies = Annotated[
     bool,
     typer.Option(
         "--remedies",
-        help="With batch sizes: add rows with linear lr and warm-up, with LARS and with LAMB.",
+        help="When batch sizes vary: also train with remedies for large batches: linear (learning rate scaled, with "
+        "warm-up), lars and lamb.",
     ),
 ]
 OneRemedy = Annotated[
     list[str] | None,
     typer.Option(
-        "--remedy", help="Add one remedy, with settings: lars:lr=5:warmup=2. Repeatable.", metavar="NAME[:KEY=V]"
+        "--remedy",
+        help="Also train with this remedy and its settings: lars:lr=5:warmup=2. Repeatable.",
+        metavar="NAME[:KEY=V]",
     ),
 ]
 
@@ -44,17 +53,16 @@ def sweep(
     vary: Vary = None,
     remedies: Remedies = False,
     remedy: OneRemedy = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Repeats of every point, interleaved.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", help="Run every combination N times, in turn.", min=1)] = 1,
 ) -> None:
-    """Train one recipe with some of its keys varied: every value, or every combination, is a run."""
-    from paceline.cli.introductions import introduce_sweep
+    """Train one recipe with several values of some keys, in every combination."""
     from paceline.results import DONE
     from paceline.study.sweep import Sweep, make_points
     from paceline.study.sweep_axes import parse_remedies, parse_vary
 
-    session.launcher(only_once="sweep")
+    session.launcher(single_process="sweep")
     names = [*(["linear", "lars", "lamb"] if remedies else []), *(remedy or [])]
-    session.refuse_beside_resume(vary=bool(vary), remedies=remedies, remedy=bool(remedy), repeats=repeats != 1)
+    session.refuse_with_resume(vary=bool(vary), remedies=remedies, remedy=bool(remedy), repeats=repeats != 1)
     axes, chosen = parse_vary(vary or []), parse_remedies(names)
 
     def prepare() -> Sweep:
@@ -63,9 +71,32 @@ def sweep(
             session.fetch(data)
         return Sweep.prepare(recipe, axes, chosen, repeats=repeats, num_hosts=session.num_hosts)
 
-    outcome = session.run(Sweep, prepare, asked=recipe, introduce=introduce_sweep)
+    outcome = session.run(Sweep, prepare, recipe=recipe, introduce=_introduce)
     if outcome is not None and outcome.result.status != DONE:
         raise typer.Exit(1)
+
+
+def _introduce(console: Console, study: Sweep, where: str) -> None:
+    """Print the grid, and how much memory its points are predicted to need."""
+    from paceline.study.memory_prediction import amount, footprint_key, predict
+
+    recipe = study.recipe
+    axes = ", ".join(f"{axis.key} ({len(axis.values)} values)" for axis in study.axes)
+    say(
+        console,
+        f"{recipe.name}: {recipe.model.name} on {recipe.data.name}, {recipe.workers} workers{where}, "
+        f"{len(study.points)} points over {axes}, {len(study.points) * study.repeats} runs",
+    )
+    for reason in study.not_predicted:
+        say(console, reason, "yellow")
+    needs = [
+        predict(study.footprints[footprint_key(point.recipe)], point.recipe, point.entry).total_bytes
+        for point in study.points
+        if point.entry is not None and footprint_key(point.recipe) in study.footprints
+    ]
+    if needs:
+        span = amount(max(needs)) if min(needs) == max(needs) else f"{amount(min(needs))} to {amount(max(needs))}"
+        say(console, f"predicted memory of all workers together: {span}")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""The command `verify`: check strategies against one process."""
+"""The command `verify`: check that strategies meet their guarantee."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def verify(
     strategies: Annotated[
         str | None, typer.Option("--strategies", help="Strategies, separated by commas (default: all).")
     ] = None,
-    workers: Annotated[str, typer.Option("--workers", help="World sizes, separated by commas.")] = "1,2,3,4",
+    workers: Annotated[str, typer.Option("--workers", help="Numbers of workers, separated by commas.")] = "1,2,3,4",
     models: Annotated[str, typer.Option("--models", help="Models, separated by commas.")] = "lenet5,vgg11",
-    comm: Annotated[str, typer.Option("--comm", help="Communication backend; auto chooses one.")] = "torch",
+    comm: Annotated[str, typer.Option("--comm", help="Communication backend, or auto to choose one.")] = "torch",
     cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
-    """Check that strategies meet their guarantee, against one process in float64."""
+    """Train with each strategy, and check that the model equals that of a single process, in float64."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from paceline.cli.options import check_json_target, console_for, write_json
-    from paceline.cli.study_session import launched, launcher_for
+    from paceline.cli.output import check_json_target, console_for, write_json
+    from paceline.cli.study_session import launcher_for, start_workers
     from paceline.comm.worker_placement import AUTO, choose_comm
     from paceline.errors import RunError, UsageError
     from paceline.parsing import words_in
@@ -37,7 +37,7 @@ def verify(
     from paceline.results.commands import Certificate
     from paceline.results.study import SCHEMA
     from paceline.study.verify import cases, num_processes, unsupported_strategies
-    from paceline.study.verify import verify as judge
+    from paceline.study.verify import verify as run_cases
 
     check_json_target(json_target)
     try:
@@ -45,26 +45,26 @@ def verify(
     except ValueError:
         raise UsageError(f"--workers {workers!r} is not a list of whole numbers such as 1,2,3,4") from None
     if min(sizes) < 1:
-        raise UsageError(f"--workers {workers!r}: a world has at least one worker")
+        raise UsageError(f"--workers {workers!r}: every number must be 1 or more")
     names = list(words_in(strategies or ""))
     if strategies is not None and not names:
         raise UsageError("--strategies is empty; leave it out to verify all")
     cluster = cluster_of(cluster_text)
-    starter = launcher_for(launch, cluster, only_once="verify")
-    num_nodes = max(cluster.nodes, starter.describe().num_hosts)
+    launcher = launcher_for(launch, cluster, single_process="verify")
+    num_nodes = max(cluster.nodes, launcher.describe().num_hosts)
     if comm == AUTO:
         comm = choose_comm(num_workers=max(sizes), num_nodes=num_nodes)
-    todo = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
+    planned = cases(names, sizes, models.split(","), comm=comm, num_nodes=num_nodes)
     console = console_for(json_target)
     for name, reason in ({} if names else unsupported_strategies(comm)).items():
-        console.print(f"not on comm {comm}: {name}, {reason}", markup=False)
+        console.print(f"not verified on comm {comm}: {name}, {reason}", markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        launched(num_processes(todo), starter) as launcher,
+        start_workers(num_processes(planned), launcher) as pool,
         Progress(*columns, console=console) as progress,
     ):
-        bar = progress.add_task("verifying", total=len(todo))
-        rows = judge(todo, launcher, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
+        bar = progress.add_task("verifying", total=len(planned))
+        rows = run_cases(planned, pool, comm=comm, on_case=lambda row: progress.advance(bar))  # noqa: ARG005
     certificate = Certificate(schema=SCHEMA, results=rows)
     show(console, verify_page(certificate, comm))
     write_json(certificate, json_target)

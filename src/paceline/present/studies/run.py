@@ -1,17 +1,23 @@
-"""The page of one run: its workers, and figures over all of them."""
+"""The page of one run, and the page of a run or study that ended without a result."""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
-from paceline.present import comparison_findings
+from paceline.errors import UsageError
+from paceline.present import comparison_findings, conditions
 from paceline.present.columns import comparison_table, worker_table
-from paceline.present.comparison_page import comparison_page
-from paceline.present.model import Fact, Facts, Page, Presenter, Table, Visibility
+from paceline.present.comparison_page import comparison_page, frame
+from paceline.present.model import Column, Fact, Facts, Finding, Page, Presenter, Table, Visibility
 from paceline.present.numbers import milliseconds, number, percent, seconds, share, significant, whole
 from paceline.present.pages import PageContent
 from paceline.results import RunResult
+from paceline.runs import run_folders
+from paceline.worker_files import worker_files, worker_lines
 
 MOST_STALENESS = 8  # values of the staleness that are listed
 _PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
@@ -81,3 +87,68 @@ def run_facts(run: RunResult) -> list[Fact]:
         )
     )
     return found
+
+
+@dataclass(frozen=True)
+class WorkerProgress:
+    """The steps that a worker of an unfinished run recorded."""
+
+    run: str
+    rank: int
+    steps: int
+    iteration_s: float
+    loss: float | None
+
+
+class UnfinishedPresenter(Presenter):
+    """Shows the steps that workers had recorded when the run or study ended."""
+
+    name: ClassVar[str] = "unfinished"
+
+    def page(self, material: PageContent) -> Page:
+        source = material.sources[0]
+        rows, damaged = [], []
+        for folder in run_folders(source.folder):
+            for rank, file in worker_files(folder).items():
+                try:
+                    rows += _progress_of(folder, rank, file)
+                except UsageError as error:
+                    damaged.append(Finding(f"{error}.", kind="caution"))
+        cautions = [*damaged, *conditions.interventions([source.recipe_values], [])]
+        if not rows:
+            return Page(**frame(material), findings=[Finding("Nothing was measured."), *cautions])
+        name = source.name if source.kind == "run" else "RUN"
+        hint = f"`paceline trace {name}` and `paceline export {name} --to csv` show more."
+        return Page(
+            **frame(material),
+            tables=[
+                Table(
+                    title="No result. Steps that workers recorded before the end:",
+                    columns=_progress_columns(is_run=source.kind == "run"),
+                    rows=rows,
+                )
+            ],
+            findings=[Finding(hint), *cautions],
+        )
+
+
+def _progress_columns(*, is_run: bool) -> list[Column[WorkerProgress]]:
+    columns: list[Column[WorkerProgress]] = [
+        Column(title="Run", short="run", text=lambda row: row.run, is_number=False),
+        Column(title="Worker", short="worker", text=lambda row: str(row.rank)),
+        Column(title="Steps", short="steps", text=lambda row: str(row.steps)),
+        Column(title="Iteration, ms", short="ms/step", text=lambda row: milliseconds(row.iteration_s)),
+        Column(title="Last loss", short="last loss", text=lambda row: number(row.loss)),
+    ]
+    return columns[1:] if is_run else columns
+
+
+def _progress_of(folder: Path, rank: int, file: Path) -> list[WorkerProgress]:
+    """Return what a worker recorded; an empty list if it finished no step."""
+    times: list[float] = []
+    loss: float | None = None
+    for line in worker_lines(file):
+        if line["kind"] == "step":
+            times.append(line["iteration_s"])
+            loss = line.get("loss")
+    return [WorkerProgress(folder.name, rank, len(times), statistics.fmean(times), loss)] if times else []

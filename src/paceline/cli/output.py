@@ -1,0 +1,156 @@
+"""Output of commands: the console, JSON, and checks of output files before anything starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from paceline.errors import RunError, UsageError
+from paceline.output_files import atomic_file, is_stream
+from paceline.present.numbers import counted
+from paceline.present.terminal import say, show
+from paceline.runs import finite
+from paceline.text import plain_text, wrapped
+
+if TYPE_CHECKING:  # these need torch, which --help does without
+    from paceline.recipe import Recipe
+    from paceline.results import RunResult, StudyResult
+    from paceline.study.entries import Entry
+    from paceline.study.preflight import ModelFacts
+
+
+class PlainConsole(Console):
+    """A console that removes control characters from strings, tables and live displays."""
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False, soft_wrap: bool = False) -> None:
+        super().__init__(stderr=stderr, quiet=quiet, soft_wrap=soft_wrap, highlight=False, emoji=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if len(objects) == 1 and isinstance(objects[0], str) and not options.get("soft_wrap", self.soft_wrap):
+            objects = (wrap_long(objects[0], self.width),)
+        super().print(*objects, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        # After the layout, so that columns stay aligned and the remaining text is not parsed as markup.
+        for segment in super().render(renderable, options):
+            if segment.control:  # a cursor movement of the live display
+                yield segment
+            else:
+                yield segment._replace(text=plain_text(segment.text, keep_lines=True))
+
+
+def wrap_long(text: str, width: int) -> str:
+    """Wrap text that is longer than the width; return shorter text unchanged, with its spaces."""
+    return "\n".join(wrapped(text, width)) if len(text) > width else text
+
+
+def console_for(json_target: str, *, is_main: bool = True) -> Console:
+    """Return a console on standard output, or on standard error if `--json -` uses standard output.
+
+    The console prints nothing unless `is_main`.
+    """
+    return PlainConsole(stderr=json_target == "-", quiet=not is_main)
+
+
+def write_json(value: Any, target: str) -> None:
+    """Write a result as JSON to the file of --json; `-` is standard output, and an empty name writes nothing."""
+    if not target:
+        return
+    text = json.dumps(finite(value), indent=1) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        with atomic_file(target) as file:
+            file.write(text)
+    except OSError as error:
+        raise RunError(f"{target!r} cannot be written: {error.strerror}") from None
+
+
+def show_study(console: Console, result: StudyResult, folder: Path, *, with_report: bool) -> None:
+    """Show the result of a study that just ran; write its HTML report into its folder if `with_report`."""
+    from paceline.present import page_in_memory  # needs torch, which --help does without
+
+    page = page_in_memory(result, folder)
+    show(console, page)
+    say(console, f"study   {folder}", is_unbroken=True)
+    if with_report and page.tables:
+        from paceline.present.html import write_page
+
+        say(console, f"report  {write_page(page, folder / 'report.html')}", is_unbroken=True)
+
+
+def show_run(console: Console, result: RunResult, folder: Path) -> None:
+    """Show the result of a run that just ended."""
+    from paceline.present import page_in_memory
+
+    show(console, page_in_memory(result, folder))
+    say(console, f"run             {folder}", is_unbroken=True)
+
+
+def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
+    """Return the beginning of the line that introduces a run or study."""
+    return (
+        f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
+        f"({facts.num_train_samples:,} samples)"
+    )
+
+
+def processes_of(entry: Entry) -> str:
+    """Return the number of workers, and which ranks are servers, in words."""
+    workers = counted(entry.num_workers, "worker")
+    if not entry.num_servers:
+        return workers
+    first, last = entry.num_workers, entry.num_processes - 1
+    ranks = f"1 server (rank {first})" if first == last else f"{entry.num_servers} servers (ranks {first} to {last})"
+    return f"{workers} and {ranks}"
+
+
+def check_json_target(target: str) -> None:
+    """Check before a measurement that the file of --json can be written."""
+    if target != "-":
+        check_target("--json", target)
+
+
+def check_target(option: str, target: str, *, endings: tuple[str, ...] = ()) -> None:
+    """Check that an output file has one of the endings and that its folder can be written; accept an empty name."""
+    if not target:
+        return
+    if endings and not target.endswith(endings):
+        raise UsageError(f"{option} {target!r}: name a file that ends in {' or '.join(endings)}")
+    real = Path(os.path.realpath(target))
+    if real.is_symlink():
+        raise UsageError(f"{option} {target!r} is a link that leads back to itself")
+    if is_stream(target) and not Path(target).is_dir():
+        if not os.access(target, os.W_OK):
+            raise UsageError(f"{option} {target!r} cannot be written")
+        return
+    if not real.parent.is_dir():
+        named = real.parent if Path(target).is_symlink() else Path(target).parent
+        raise UsageError(f"{option} {target!r}: the folder {str(named)!r} does not exist")
+    if Path(target).is_dir():
+        raise UsageError(f"{option} {target!r} is a folder; name a file in it")
+    try:
+        tempfile.TemporaryFile(dir=real.parent).close()  # os.access is wrong for /proc and read-only disks
+    except OSError:
+        raise UsageError(f"{option} {target!r}: the folder cannot be written") from None
+
+
+def check_different(targets: dict[str, str], *, inputs: Sequence[str] = ()) -> None:
+    """Refuse an output file that is also an input, and two outputs to the same file."""
+    files = [("the input", name) for name in inputs if Path(name).is_file()]
+    files += [(option, name) for option, name in targets.items() if name not in ("", "-") and not is_stream(name)]
+    options: dict[str, str] = {}
+    for option, name in files:
+        first = options.setdefault(os.path.realpath(name), option)
+        if first != option:
+            raise UsageError(f"{first} and {option} are the same file, {name!r}")
