@@ -180,7 +180,7 @@ def test_compare_and_verify_on_a_cluster(tmp_path: Path) -> None:
     words = ["--strategies", "ring,overlap", "--workers", "2", "--models", "lenet5", "--cluster", "nodes=2"]
     judged = paceline("verify", *words, cwd=tmp_path)
     assert judged.returncode == 0, judged.stdout + judged.stderr
-    assert "All 2 meet their guarantee on comm torch." in judged.stdout
+    assert "All 2 cases meet their guarantee on comm torch." in judged.stdout
 
 
 @pytest.mark.slow

@@ -152,11 +152,11 @@ def test_under_torchrun_workers_that_leave_no_room_for_servers() -> None:
     few = [{**place, "WORLD_SIZE": "1"}]
     [(code, _, err)] = outcomes([wrong], [place])
     assert code == 2
-    sentence = "--workers 3 conflicts with the 2 workers that torchrun started, of 3 processes with 1 as servers"
+    sentence = "--workers 3 conflicts with the 2 workers that torchrun started (3 processes, 1 of them servers)"
     assert sentence in " ".join(err.split())
     [(code, _, err)] = outcomes([COMMAND], few)
     assert code == 2
-    sentence = "the strategy needs 1 servers beside the workers, but torchrun started 1 in all"
+    sentence = "the strategy needs 1 server and at least 1 worker, but torchrun started 1 in all"
     assert sentence in " ".join(err.split())
 
 

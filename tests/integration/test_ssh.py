@@ -171,7 +171,7 @@ def test_verify_on_two_hosts(site: Site) -> None:
     words = ["verify", "--strategies", "ring", "--workers", "2", "--models", "lenet5"]
     code, out, err = finish(site.start(*words, *site.options))
     assert code == 0, out + err
-    assert "All 1 meet their guarantee" in out
+    assert "1 case meets its guarantee" in out
 
 
 def wait_for_workers(site: Site, process: subprocess.Popen[str], number: int) -> list[int]:

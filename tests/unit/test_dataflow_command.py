@@ -64,7 +64,7 @@ def test_large_and_broken_numbers_are_shown_whole() -> None:
 def test_many_pes_are_listed_line_by_line() -> None:
     """7 x (2 x 3 - 1) + 7 x 2 cycles, of which two are shown."""
     said = run_command("dataflow", "conv", "--input", "random:9x9", "--kernel", "random:3x3", "--cycles", "2")
-    assert "... 47 cycles more; --cycles N" in said.out
+    assert "... 47 more cycles; --cycles N" in said.out
     assert "PE(2,6)" in said.out
 
 
@@ -79,7 +79,7 @@ def test_what_is_left_out_is_said() -> None:
     said = run_command(*given, "--pes", "3x4", width=250)
     assert "Values of PEs in the first of 6 passes:" in said.out
     assert "output row 0 of image 0, filter 0" in said.out
-    for words in ("output of image 0, filter 0\n", "output of image 0, filter 1\n", "... 4 outputs more"):
+    for words in ("output of image 0, filter 0\n", "output of image 0, filter 1\n", "... 4 more outputs"):
         assert words in said.out
     for words in ("output [0, 0, 0, 0] complete", "output [1, 2, 2, 2] complete"):
         assert words in said.out

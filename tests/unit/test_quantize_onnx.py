@@ -79,6 +79,6 @@ def test_the_command_writes_files_and_measures_them(tmp_path: Path) -> None:
     }
     for one in deployed["speedups"]:
         assert 0 < one["interval95"][0] <= one["ratio"] <= one["interval95"][1]
-    assert "ONNX Runtime int8 gives the answer of the integer executor on" in " ".join(said.out.split())
+    assert "ONNX Runtime int8 and the integer executor predict the same class for" in " ".join(said.out.split())
     (page,) = (tmp_path / "out").glob("*/report.html")
     assert 'id="quantize-latency"' in page.read_text()

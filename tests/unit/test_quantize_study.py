@@ -79,7 +79,7 @@ def test_what_was_stored_is_listed_shown_and_reported(done: tuple[Said, dict[str
     assert shown.code == 0, shown.err
     for text in (said.out, shown.out):
         assert "fully integer" in text
-        assert "Most noise" in text
+        assert "Most quantization noise" in text
         assert headline(typed(study)).text in " ".join(text.split())
     differing = run_command("runs", "diff", "last", "last", "--out", str(out))
     assert differing.code == 2

@@ -67,7 +67,7 @@ def test_sentences_say_what_large_batches_cost_and_what_brings_it_back() -> None
     assert [finding.text for finding in findings] == [
         "Most samples per second: batch_size 512 (1,707).",
         "Highest test accuracy: batch_size 32 and 1 more (90.0 %).",
-        "From batch 32 to 512: 5.33 times the samples per second, -20.0 points of test accuracy after as many steps.",
+        "From batch 32 to 512: 5.33 times the samples per second, -20.0 points of test accuracy after equally many steps.",
         "Best remedy at batch 512: linear, +16.0 points.",
         "One repeat cannot tell small differences from noise; --repeats 3 gives intervals.",
     ]
@@ -118,7 +118,7 @@ def test_the_page_says_what_was_varied_and_what_is_missing(tmp_path: Path) -> No
     folder = samples.write(tmp_path / "study", value)
     material = collect([folder])
     page = write_page(page_of(material), tmp_path / "report.html").read_text()
-    assert "Varied from row to row: train.batch_size." in page
+    assert "Rows differ in train.batch_size." in page
     assert "Most samples per second: batch_size 512" in page
     said = [finding.text for finding in page_of(material).findings]
     assert any("6 of 8 rows" in sentence for sentence in said)

@@ -105,8 +105,7 @@ def down(
 ) -> None:
     """Remove clusters built by `up`, and end all processes in them."""
     from paceline.cli.output import console_for
-    from paceline.cluster.running import living_keepers
-    from paceline.cluster.running import take_down
+    from paceline.cluster.running import living_keepers, take_down
     from paceline.errors import UsageError
 
     if bool(names) == everything:

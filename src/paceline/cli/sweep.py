@@ -21,8 +21,8 @@ Vary = Annotated[
     list[str] | None,
     typer.Option(
         "--vary",
-        help="An option or recipe key and its values; several --vary form a grid. batch-size=32,128,512; "
-        "strategy.bucket_mb=1,5,25 (an option of the strategy); cluster.bandwidth=100mbit,1gbit.",
+        help="An option or recipe key and its values: batch-size=32,128, strategy.bucket_mb=1,5,25 (an option of the "
+        "strategy) or cluster.bandwidth=100mbit,1gbit. Several --vary form a grid.",
         metavar="KEY=V1,V2,...",
     ),
 ]

@@ -23,7 +23,7 @@ def verify(
     cluster_text: Cluster = None,
     json_target: Json = "",
 ) -> None:
-    """Train with each strategy, and check that the model equals that of a single process, in float64."""
+    """Check that every strategy meets its guarantee, by comparison with training in one process in float64."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from paceline.cli.output import check_json_target, console_for, write_json

@@ -1,1 +1,1 @@
-"""One file per study: its tables and its findings."""
+"""The pages of studies and other commands: one file each, with its tables and findings."""

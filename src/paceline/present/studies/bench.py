@@ -1,4 +1,4 @@
-"""The page of `paceline bench`: a table of all figures, and bandwidth over size."""
+"""The page of `paceline bench`: a table of all figures, and a chart of bandwidth over size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from paceline.present.styles import Style
 from paceline.results.commands import Bench, CollectiveResult
 
 HTML = Visibility.HTML
-TIME_HELP = "the slowest worker of each iteration"
-BUSBW = (
+TIME_HELP = "time of the slowest worker in each iteration"
+BUSBW_NOTE = (
     "busbw is algbw times 2(n-1)/n for all_reduce, ring and gather-scatter, times (n-1)/n for reduce_scatter and "
-    "all_gather (bytes of the whole tensor), and times 1 for broadcast. Copy: bytes per second that each worker "
-    "copies in memory in the same rounds, all workers at once."
+    "all_gather (bytes of the whole tensor), and times 1 for broadcast. Copy is the bandwidth of a memory copy by each "
+    "worker, measured in the same rounds on all workers at once."
 )
 
 
@@ -24,20 +24,20 @@ def bench_page(outcome: Bench) -> Page:
     series = series_of(outcome.results)
     colours = colours_of(series)
     names = [*series.values(), COPY]
-    about = (
+    description = (
         f"{counted(first.world_size, 'worker')}, {first.dtype}, {counted(first.iterations, 'iteration')} after "
         f"{first.warmup} of warm-up, all comms in turn"
     )
     return Page(
         kind="Paceline bench",
         title="Bandwidth of comms",
-        description=about,
+        description=description,
         started=outcome.started,
         findings=[
             Finding(f"Comm {comm} could not be used here: {reason}.", "Unavailable", "caution", HTML)
             for comm, reason in outcome.unavailable.items()
         ]
-        + [Finding(BUSBW, "Bandwidth", "detail")],
+        + [Finding(BUSBW_NOTE, "Bandwidth", "detail")],
         tables=[bandwidth_table(outcome)],
         tables_title="Figures",
         facts=[Facts(conditions.machine_facts(outcome.environment), "Machine", "machine", HTML)],
@@ -47,18 +47,14 @@ def bench_page(outcome: Bench) -> Page:
 
 
 def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
-    """One row per operation, size, comm and place of the result."""
+    """Return a table with a row per operation, size, comm and place of the result."""
     reference = short_name(outcome.reference)
     columns: list[Column[CollectiveResult]] = [
         Column(title="Operation", short="op", text=lambda row: row.op, is_number=False),
         Column(title="Comm", short="comm", text=lambda row: short_name(row.comm), is_number=False),
         Column(title="Result", short="result", text=lambda row: row.result, is_number=False),
         Column(title="Bytes", short="bytes", text=lambda row: binary_bytes(row.bytes)),
-        Column(
-            title="p50",
-            text=lambda row: short_duration(row.time_s.p50),
-            help=TIME_HELP,
-        ),
+        Column(title="p50", text=lambda row: short_duration(row.time_s.p50), help=TIME_HELP),
         Column(title="p90", text=lambda row: short_duration(row.time_s.p90 or 0.0), importance=10, help=TIME_HELP),
         Column(title="p95", text=lambda row: short_duration(row.time_s.p95), importance=40, help=TIME_HELP),
         Column(
@@ -74,25 +70,23 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             text=lambda row: gigabytes_per_s(row.busbw_bytes_per_s),
             help="as nccl-tests counts it, in GB/s",
         ),
-        Column(
-            title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=Visibility.HTML
-        ),
+        Column(title="Copy, GB/s", text=lambda row: gigabytes_per_s(row.copy_limit_bytes_per_s), places=HTML),
         Column(
             title="% of copy",
             short="% copy",
             text=lambda row: f"{row.percent_of_copy_limit:.1f}",
-            help="busbw over the memory copy rate of each worker, all workers at once "
+            help="busbw over the bandwidth of a memory copy by each worker, all workers at once "
             f"({gigabytes_per_s(outcome.copy_limit_bytes_per_s)} GB/s at the largest size)",
         ),
     ]
-    if is_comparison(outcome):
+    # An operation was measured on several comms or with several kinds of result.
+    if len(outcome.results) > len({(row.op, row.bytes) for row in outcome.results}):
         columns.append(
             Column(
                 title=f"Times {reference}",
                 short=f"x {reference}",
                 text=lambda row: _speedup(row, outcome.reference),
-                help=f"the time of {reference} over this one, the median of all rounds; ~ not distinguishable at 95 % "
-                "confidence",
+                help=f"time of {reference} over that of this row, median of all rounds; ~: no difference at 95 %",
             )
         )
     columns.append(Column(title="Check", short="check", text=_check, is_number=False, importance=20))
@@ -103,11 +97,6 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
         rows=outcome.results,
         keys=[series.index(key_of(row)) for row in outcome.results],
     )
-
-
-def is_comparison(outcome: Bench) -> bool:
-    """Whether an operation was measured on several comms or with several kinds of result."""
-    return len(outcome.results) > len({(row.op, row.bytes) for row in outcome.results})
 
 
 def _speedup(row: CollectiveResult, reference: str) -> str:

@@ -1,4 +1,4 @@
-"""The page of a comparison, and of runs and studies side by side."""
+"""The page of a comparison of strategies, and the page of several runs and studies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ComparePresenter(Presenter):
 
 
 class SeveralPresenter(Presenter):
-    """Runs and studies that a user puts side by side; sweeps of one grid make one sweep."""
+    """Shows several runs and studies together; if all are points of one grid, as a sweep."""
 
     name: ClassVar[str] = "several"
 

@@ -1,4 +1,4 @@
-"""The accelerator: a convolution cycle by cycle, and the cost of a network on a chip."""
+"""The output of `paceline dataflow`: a convolution cycle by cycle, and the cost of a network on a chip."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ from paceline.present.terminal import say, show_tables
 from paceline.results.dataflow import Cost, LayerCost, LayerEnergy, NetworkCost
 
 KIND = "Paceline dataflow"
-MANY_PES = 6  # beyond which every event has a line of its own, instead of a column per PE
-LEAST_WIDTH = 18  # characters of a PE's column, below which the same holds
-MANY_EVENTS = 500_000  # of a whole simulation, beyond which none is printed
-MANY_ROWS = 24  # lines of a matrix or of the table of PEs
-MANY_OUTPUTS = 2  # matrices
-MANY_PRODUCTS = 100_000  # of a PE in a pass, beyond which the other models are left out: pipelined goes through each
-MAX_CYCLES = 10_000_000  # of a chart: some hundred megabytes while it is made
+MAX_PE_COLUMNS = 6  # with more PEs, the table of cycles has a row per event instead of a column per PE
+MIN_COLUMN_WIDTH = 18  # characters; with narrower columns the table has a row per event, too
+MAX_PRINTED_EVENTS = 500_000  # no event of a larger simulation is printed
+MAX_ROWS = 24  # of a printed matrix or of the table of PEs
+MAX_OUTPUTS = 2  # printed matrices
+MAX_PRODUCTS = 100_000  # per PE and pass; above, other models are not compared: pipelined simulates each product
+MAX_CHART_CYCLES = 10_000_000  # a chart of more needs several hundred megabytes
 LEVELS = {"registers": "register_file", "neighbours": "neighbour", "buffer": "buffer", "DRAM": "dram"}
 
 
 def about_conv(simulation: Simulation) -> str:
+    """Return the shape of a convolution, its array and its cycles in one sentence."""
     return f"{'; '.join([*placement_lines(simulation), summary(simulation)])}."
 
 
 def check_conv_charts(simulation: Simulation) -> None:
-    """Refuse a chart of utilisation that would look at too many cycles."""
-    if simulation.cycles > MAX_CYCLES:
+    """Raise UsageError if a chart of utilisation would have too many cycles."""
+    if simulation.cycles > MAX_CHART_CYCLES:
         raise UsageError(
-            f"{simulation.cycles:,} cycles are too many for a chart, which shows up to {MAX_CYCLES:,}; "
-            "take a part of the input, or shorter operations"
+            f"{simulation.cycles:,} cycles are too many for a chart, which shows at most {MAX_CHART_CYCLES:,}; "
+            "use a smaller input or shorter operations"
         )
 
 
 def conv_page(simulation: Simulation) -> Page:
-    """Charts of one convolution."""
+    """Return a page of charts of one convolution."""
     check_conv_charts(simulation)
     return Page(
         kind=KIND,
@@ -68,23 +69,26 @@ def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> N
         say(console, line)
     if simulation.plan.num_passes > 1:
         say(console, f"Values of PEs in the first of {simulation.plan.num_passes:,} passes:")
-    show_tables(console, [_holdings(simulation)])
-    if num_cycles and count_events(simulation) > MANY_EVENTS:
-        say(console, f"{count_events(simulation):,} events are too many to print; --trace FILE has all of them.")
+    show_tables(console, [_pe_table(simulation)])
+    if num_cycles and count_events(simulation) > MAX_PRINTED_EVENTS:
+        say(console, f"{count_events(simulation):,} events are too many to print; --trace FILE writes all.")
     elif num_cycles:
-        found = list(itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation)))
-        show_tables(console, [_cycles(simulation, found, console.width)])
+        first_events = list(itertools.takewhile(lambda event: event.cycle <= num_cycles, events(simulation)))
+        show_tables(console, [_cycles(simulation, first_events, console.width)])
         if num_cycles < simulation.cycles:
-            say(console, f"... {simulation.cycles - num_cycles:,} cycles more; --cycles N, or --trace FILE for all.")
+            say(
+                console,
+                f"... {simulation.cycles - num_cycles:,} more cycles; --cycles N prints more, --trace FILE writes all.",
+            )
     for line in _output(simulation):
         console.print(line, markup=False, soft_wrap=True, no_wrap=True, overflow="ellipsis")
     say(console, summary(simulation))
-    if simulation.plan.num_taps * simulation.plan.shape.output_width <= MANY_PRODUCTS:
+    if simulation.plan.num_taps * simulation.plan.shape.output_width <= MAX_PRODUCTS:
         say(console, _other_models(simulation))
 
 
 def _other_models(simulation: Simulation) -> str:
-    """The cycles that the same convolution takes under the other models."""
+    """Return the cycles of the same convolution under the other models."""
     plan = simulation.plan
     others = {
         model: Simulation.of(simulation.operands, replace(plan.timing, model=model), plan.array).cycles
@@ -94,13 +98,13 @@ def _other_models(simulation: Simulation) -> str:
     return "Other models: " + ", ".join(f"{model} {cycles:,}" for model, cycles in others.items()) + " cycles"
 
 
-def _holdings(simulation: Simulation) -> Table[PEContents]:
-    """The filter row and the input row of each PE in the first pass, and whose partial sums it has."""
+def _pe_table(simulation: Simulation) -> Table[PEContents]:
+    """Return a table of the PEs in the first pass: filter row, input row, and the output row of the partial sums."""
     is_serial = simulation.plan.is_serial
     first = next(simulation.plan.passes())
     num_pes = first.num_columns * simulation.plan.set_rows
     columns: list[Column[PEContents]] = [
-        Column(title="PE", text=lambda one: _name(one.place), is_number=False),
+        Column(title="PE", text=lambda one: _pe_name(one.place), is_number=False),
         Column(
             title="filter row",
             text=lambda one: f"{'all' if is_serial else one.filter_row}: {_lanes(one.weights)}",
@@ -114,76 +118,76 @@ def _holdings(simulation: Simulation) -> Table[PEContents]:
         Column(
             title="partial sums of",
             text=lambda one: (
-                f"output row {one.output_row}" + _which(simulation, one.strip.image, one.strip.filter, before=" of ")
+                f"output row {one.output_row}" + _image_and_filter(simulation, one.strip.image, one.strip.filter)
             ),
             is_number=False,
         ),
     ]
-    more = [f"... {num_pes - MANY_ROWS} more"] if num_pes > MANY_ROWS else []
-    rows = list(itertools.islice(pe_contents(simulation, first), MANY_ROWS))
-    return Table(columns=columns, rows=rows, notes=more)
+    notes = [f"... {num_pes - MAX_ROWS} more"] if num_pes > MAX_ROWS else []
+    rows = list(itertools.islice(pe_contents(simulation, first), MAX_ROWS))
+    return Table(columns=columns, rows=rows, notes=notes)
 
 
 def _lanes(lanes: list[list[Any]]) -> str:
-    """Rows of all channels, cut where they are long."""
+    """Return the rows of all channels as text; long rows are cut."""
     text = " | ".join(
         " ".join(number_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
     )
     return text + (f" | ... {len(lanes) - 3} more" if len(lanes) > 3 else "")
 
 
-def _which(simulation: Simulation, image: int, number: int, *, before: str) -> str:
-    """Image and filter, where there are several."""
+def _image_and_filter(simulation: Simulation, image: int, number: int) -> str:
+    """Return " of image I, filter F", without images or filters if there is only one."""
     shape = simulation.plan.shape
     words = [f"image {image}"] if shape.num_images > 1 else []
     words += [f"filter {number}"] if shape.num_filters > 1 else []
-    return f"{before}{', '.join(words)}" if words else ""
+    return f" of {', '.join(words)}" if words else ""
 
 
-def _cycles(simulation: Simulation, found: list[Event], width: int) -> Table[Any]:
-    """A line per cycle with a column per PE; a line per event where there is no room for the columns."""
-    places = sorted({event.place for event in found})
-    has_passes = found[-1].number > 0
-    if len(places) > MANY_PES or LEAST_WIDTH * len(places) > width - 10:
-        each: list[Column[Event]] = [
-            Column(title="cycle", text=_when),
-            Column(title="PE", text=lambda event: _name(event.place), is_number=False),
-            Column(title="does", text=lambda event: _said(simulation, event), is_number=False),
+def _cycles(simulation: Simulation, shown: list[Event], width: int) -> Table[Any]:
+    """Return a table with a row per cycle and a column per PE; with a row per event if the columns do not fit."""
+    places = sorted({event.place for event in shown})
+    has_passes = shown[-1].number > 0
+    if len(places) > MAX_PE_COLUMNS or MIN_COLUMN_WIDTH * len(places) > width - 10:
+        per_event: list[Column[Event]] = [
+            Column(title="cycle", text=_cycle_range),
+            Column(title="PE", text=lambda event: _pe_name(event.place), is_number=False),
+            Column(title="does", text=lambda event: _event_text(simulation, event), is_number=False),
         ]
         if has_passes:
-            each.insert(1, Column(title="pass", text=lambda event: str(event.number + 1)))
-        return Table(columns=each, rows=found)
-    by_cycle = [list(some) for _, some in itertools.groupby(found, key=lambda event: (event.cycle, event.number))]
-    columns: list[Column[list[Event]]] = [Column(title="cycle", text=lambda some: str(some[0].cycle))]
+            per_event.insert(1, Column(title="pass", text=lambda event: str(event.number + 1)))
+        return Table(columns=per_event, rows=shown)
+    by_cycle = [list(group) for _, group in itertools.groupby(shown, key=lambda event: (event.cycle, event.number))]
+    columns: list[Column[list[Event]]] = [Column(title="cycle", text=lambda group: str(group[0].cycle))]
     if has_passes:
-        columns.append(Column(title="pass", text=lambda some: str(some[0].number + 1)))
-    columns += [Column(title=_name(place), text=_done_by(simulation, place), is_number=False) for place in places]
+        columns.append(Column(title="pass", text=lambda group: str(group[0].number + 1)))
+    columns += [Column(title=_pe_name(place), text=_events_of(simulation, place), is_number=False) for place in places]
     return Table(columns=columns, rows=by_cycle)
 
 
-def _done_by(simulation: Simulation, place: PE) -> Callable[[list[Event]], str]:
-    """Text of a cell: the events of one PE in a cycle."""
+def _events_of(simulation: Simulation, place: PE) -> Callable[[list[Event]], str]:
+    """Return the text of a cell, the events of one PE in a cycle."""
 
-    def text(some: list[Event]) -> str:
-        said = []
-        for event in some:
+    def text(group: list[Event]) -> str:
+        texts = []
+        for event in group:
             if event.place == place:
-                until = f" (to cycle {event.last_cycle})" if event.last_cycle > event.cycle else ""
-                said.append(_said(simulation, event) + until)
-        return "; ".join(said)
+                end = f" (to cycle {event.last_cycle})" if event.last_cycle > event.cycle else ""
+                texts.append(_event_text(simulation, event) + end)
+        return "; ".join(texts)
 
     return text
 
 
-def _when(event: Event) -> str:
+def _cycle_range(event: Event) -> str:
     return str(event.cycle) if event.last_cycle <= event.cycle else f"{event.cycle}-{event.last_cycle}"
 
 
-def _said(simulation: Simulation, event: Event) -> str:
-    """An event in words."""
+def _event_text(simulation: Simulation, event: Event) -> str:
+    """Return an event in words."""
     result = number_text(event.result)
     if event.operation == "send":
-        return f"sends {result} to {_name(event.target or event.place)}"
+        return f"sends {result} to {_pe_name(event.target or event.place)}"
     left, right = number_text(event.left), number_text(event.right)
     if event.operation == "multiply":
         text = f"{left} x {right} = {result}"
@@ -192,33 +196,34 @@ def _said(simulation: Simulation, event: Event) -> str:
     else:
         text = f"{left} + {right} = {result}"
         if event.source is not None:
-            text += f", {right} kept" if event.source == event.place else f", {right} from {_name(event.source)}"
+            is_own = event.source == event.place
+            text += f", {right} stored earlier" if is_own else f", {right} from {_pe_name(event.source)}"
     return f"{text}: output {output_text(simulation, event)} complete" if event.is_complete else text
 
 
-def _name(place: PE) -> str:
+def _pe_name(place: PE) -> str:
     return f"PE({place[0]},{place[1]})"
 
 
 def _output(simulation: Simulation) -> Iterator[str]:
-    """The first outputs in full, and the number of the others."""
+    """Yield lines with the first outputs in full, and the number of the others."""
     output = simulation.output
     kinds = list(itertools.product(range(output.shape[0]), range(output.shape[1])))
-    for image, number in kinds[:MANY_OUTPUTS]:
-        yield "output" + _which(simulation, image, number, before=" of ")
+    for image, number in kinds[:MAX_OUTPUTS]:
+        yield "output" + _image_and_filter(simulation, image, number)
         matrix = output[image, number].tolist()
-        for row in matrix[:MANY_ROWS]:
+        for row in matrix[:MAX_ROWS]:
             yield "  " + " ".join(number_text(value) for value in row)
-        if len(matrix) > MANY_ROWS:
-            yield f"  ... {len(matrix) - MANY_ROWS} rows more"
+        if len(matrix) > MAX_ROWS:
+            yield f"  ... {len(matrix) - MAX_ROWS} more rows"
         yield ""
-    if len(kinds) > MANY_OUTPUTS:
-        yield f"... {len(kinds) - MANY_OUTPUTS:,} outputs more; --json FILE has all of them."
+    if len(kinds) > MAX_OUTPUTS:
+        yield f"... {len(kinds) - MAX_OUTPUTS:,} more outputs; --json FILE writes all."
 
 
 @dataclass(frozen=True)
 class CostRow:
-    """A layer, or all of them together, where the fields of a layer are not known."""
+    """The cost of a layer, or of all layers together (`layer` is None)."""
 
     name: str
     cost: Cost
@@ -226,7 +231,8 @@ class CostRow:
 
 
 def network_page(result: NetworkCost) -> Page:
-    about = f"{result.network}, batch {result.batch}, on {result.chip_description}"
+    """Return the page of the cost of a network on a chip."""
+    intro = f"{result.network}, batch {result.batch}, on {result.chip_description}"
     rows = [CostRow(layer.name, layer, layer) for layer in result.layers]
     if len(rows) > 1:
         rows.append(CostRow("all", result.total))
@@ -236,13 +242,13 @@ def network_page(result: NetworkCost) -> Page:
     return Page(
         kind=KIND,
         title="A network on a chip",
-        description=f"{about}; mappings chosen by {result.objective}",
-        intro=[about],
+        description=f"{intro}; mappings chosen by {result.objective}",
+        intro=[intro],
         tables=tables,
         tables_title="Layers",
         findings=[
             Finding(f"Mappings chosen by {result.objective}.", "Mappings", places=Visibility.TEXT),
-            *_zeros(result),
+            *_zero_findings(result),
         ],
         make_sections=lambda: [make_section("network", "Utilisation, time and energy", result)],
     )
@@ -262,7 +268,7 @@ def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]
             title="PEs",
             text=lambda row: str(row.layer.active_pes) if row.layer else "",
             importance=50,
-            help="active, R x e x r x t",
+            help="active PEs, R x e x r x t",
         ),
         Column(title="Used", short="used", text=lambda row: f"{row.cost.utilisation:.0%}", help="MACs over PEs x time"),
         Column(title="MACs", text=lambda row: f"{_readable(row.cost.macs / 1e6, 0)} M", importance=10),
@@ -285,14 +291,14 @@ def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]
             title="Energy per MAC",
             short="energy/MAC",
             text=lambda row: f"{row.cost.energy.per_mac:.2f}",
-            help="a MAC is 1, DRAM uncompressed",
+            help="energy of a MAC is 1; DRAM uncompressed",
         ),
         Column(
             title="Bound",
             short="bound",
             text=lambda row: row.layer.bound if row.layer else "",
             is_number=False,
-            help="the bottleneck: products (compute), words to and from the array (buffer), or DRAM",
+            help="bottleneck: multiplications (compute), transfers between buffer and array (buffer), or DRAM",
         ),
     ]
     if any(layer.input_zeros for layer in result.layers):
@@ -301,7 +307,7 @@ def _layer_table(result: NetworkCost, rows: Sequence[CostRow]) -> Table[CostRow]
             short="zeros",
             text=lambda row: f"{row.layer.input_zeros:.0%}" if row.layer else "",
             importance=20,
-            help="in the input of a layer",
+            help="share of zeros in the input of the layer",
         )
         columns.insert(4, zeros)
     return Table(id="layers", columns=columns, rows=rows)
@@ -311,27 +317,27 @@ def _access_table(rows: Sequence[CostRow]) -> Table[CostRow]:
     columns: list[Column[CostRow]] = [
         Column(title="Layer", short="layer", text=lambda row: row.name, is_number=False),
         Column(title="Cycles", short="cycles", text=lambda row: f"{row.cost.cycles:,}"),
-        *(Column(title=title, text=_words_at(level)) for title, level in LEVELS.items()),
+        *(Column(title=title, text=_megawords_at(level)) for title, level in LEVELS.items()),
     ]
-    title = "Cycles without waiting for DRAM, and accesses at each level in millions of words:"
+    title = "Cycles without waiting for DRAM, and accesses to each memory level in millions of words:"
     return Table(id="accesses", title=title, columns=columns, rows=rows)
 
 
-def _words_at(level: str) -> Callable[[CostRow], str]:
+def _megawords_at(level: str) -> Callable[[CostRow], str]:
     return lambda row: _readable(row.cost.accesses.total(level) / 1e6, 2)
 
 
 def _dataflow_table(energies: dict[str, LayerEnergy], macs: int) -> Table[tuple[str, LayerEnergy]]:
-    """Energy of every dataflow by level, over all layers."""
-    heads = {"MAC": ("mac", 10), "registers": ("register_file", 20), "neighbour": ("neighbour", 30)}
-    heads |= {"buffer": ("buffer", 40), "DRAM": ("dram", 50)}
+    """Return a table of the energy of every dataflow at each memory level, over all layers."""
+    levels = {"MAC": ("mac", 10), "registers": ("register_file", 20), "neighbour": ("neighbour", 30)}
+    levels |= {"buffer": ("buffer", 40), "DRAM": ("dram", 50)}
     columns: list[Column[tuple[str, LayerEnergy]]] = [
         Column(title="Energy per MAC", short="energy per MAC", text=lambda row: row[0], is_number=False),
         *(
             Column(title=title, text=_energy_at(level, macs), importance=importance)
-            for title, (level, importance) in heads.items()
+            for title, (level, importance) in levels.items()
         ),
-        Column(title="in all", text=lambda row: f"{row[1].per_mac:.2f}"),
+        Column(title="total", text=lambda row: f"{row[1].per_mac:.2f}"),
         Column(title="times", text=lambda row: f"{row[1].over_row_stationary or 1.0:.2f}x"),
     ]
     title = "Energy of other dataflows on the same chip:"
@@ -343,22 +349,22 @@ def _energy_at(level: str, macs: int) -> Callable[[tuple[str, LayerEnergy]], str
 
 
 def _readable(value: float, decimals: int) -> str:
-    """Format a number, with more decimals for small values."""
+    """Format a number, with more decimals if it is small."""
     while decimals < 6 and 0 < value < 10 ** (1 - decimals):
         decimals += 1
     return f"{value:,.{decimals}f}"
 
 
-def _zeros(result: NetworkCost) -> list[Finding]:
-    """The savings by zeros, where they were counted on real values."""
+def _zero_findings(result: NetworkCost) -> list[Finding]:
+    """Return what zeros save; nothing if they were not counted in real activations."""
     if not all(row.is_counted for row in result.layers):
         return []
     total, rows = result.total, result.layers
     gated, plain = total.gated, total.dram_uncompressed_bytes
     found = [
         Finding(
-            f"Zeros counted on test images: {gated.products / total.macs:.0%} of the products are gated, which saves "
-            f"{gated.energy_saved / total.energy.total:.0%} of the energy; DRAM carries "
+            f"Zeros counted on test images: {gated.products / total.macs:.0%} of the products are with 0, which saves "
+            f"{gated.energy_saved / total.energy.total:.0%} of the energy; compression reduces DRAM traffic to "
             f"{total.dram_bytes / plain:.0%} of {plain / 1e6:.2f} MB.",
             "Zeros",
         )

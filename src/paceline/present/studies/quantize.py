@@ -1,4 +1,4 @@
-"""The page of a quantization: every stage in a table, and charts of weights, activations and answers."""
+"""The page of a quantization: a table of its stages, and charts of weights, activations and predictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from paceline.present.model import (
     Facts,
     Finding,
     Page,
-    PageSection,
     Presenter,
     RunSummary,
     Table,
@@ -28,9 +27,9 @@ from paceline.results.quantize import FLOAT, INTEGER, TUNED, Quantization, Stage
 from paceline.runs import Stored
 
 STAGES_NOTE = (
-    "Each stage adds to the ones before it. Every method of calibration is tried, and the chosen one goes on. Up to "
-    "the biases, integers are simulated in float: every number is rounded as the integers would be. Fully integer "
-    "means int8 between operations, int32 inside them, and every rescaling as a multiplier and a shift."
+    "Each stage adds to the previous ones. Every calibration method is tried, and later stages use the chosen one. All "
+    "stages up to the biases simulate integers in float, with values rounded as integers would be. Fully integer means "
+    "int8 between operations, int32 inside them, and every rescaling as a multiplier and a shift."
 )
 
 
@@ -41,13 +40,9 @@ class QuantizePresenter(Presenter):
     def page(self, material: PageContent) -> Page:
         study = study_of(material, Quantization)
         recipe = Recipe.from_dict(study.recipe)
-        given = {
-            **frame(material),
-            "kind": "Paceline quantization",
-            "title": f"{recipe.model.name} on {recipe.data.name} in int8",
-        }
+        title = f"{recipe.model.name} on {recipe.data.name} in int8"
         return Page(
-            **given,
+            **{**frame(material), "kind": "Paceline quantization", "title": title},
             findings=[*notices(material), *findings(study)],
             tiles=tiles(study),
             tables=[stage_table(study.stages)],
@@ -58,11 +53,11 @@ class QuantizePresenter(Presenter):
                     conditions.machine_facts(material.environment), "Machine and versions", "machine", Visibility.HTML
                 ),
             ],
-            make_sections=lambda: _sections(study),
+            make_sections=lambda: [make_section("quantize", "Weights, activations and answers", study)],
         )
 
     def summary(self, stored: Stored) -> RunSummary:
-        """The last integer stage, which has an accuracy and no iteration time."""
+        """Summarise a quantization by its last integer stage, which has an accuracy but no iteration time."""
         study = stored.content
         if not isinstance(study, Quantization) or not study.stages:
             return super().summary(stored)
@@ -92,13 +87,13 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
             title="Points against float",
             short="points",
             text=lambda row: change_points(row.change_points),
-            help="of accuracy, against the float model",
+            help="change of accuracy against the float model, in percentage points",
         ),
         Column(
             title="Answers as float",
             short="as float",
             text=lambda row: accuracy(row.agreement),
-            help="test samples with the float model's answer",
+            help="share of test samples with the same prediction as the float model",
         ),
         Column(
             title="Test loss", text=lambda row: significant(row.test_loss), places=Visibility.MARKDOWN | Visibility.HTML
@@ -108,7 +103,7 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
 
 
 def last_integer(study: Quantization) -> Stage | None:
-    """The last integer-only stage: the fine-tuned one if there is one."""
+    """Return the last integer-only stage, which is the fine-tuned one if there is one; None if there is none."""
     return _stage(study, TUNED) or _stage(study, INTEGER)
 
 
@@ -133,10 +128,10 @@ def headline(study: Quantization) -> Finding:
     size = f"{100 * study.sizes.int8_bytes / study.sizes.float_bytes:.0f} % of the bytes"
     if last.test_accuracy is None:
         losses = f"test loss {number(last.test_loss)} (float: {number(first.test_loss)})"
-        return Finding(f"In integers alone: {losses}, with {size}.", kind="headline")
+        return Finding(f"Integer-only: {losses}, with {size}.", kind="headline")
     change = f"{accuracy(first.test_accuracy)}, {change_points(last.change_points)} points"
     return Finding(
-        f"In integers alone: test accuracy {accuracy(last.test_accuracy)} (float: {change}), with {size}.",
+        f"Integer-only: test accuracy {accuracy(last.test_accuracy)} (float: {change}), with {size}.",
         kind="headline",
     )
 
@@ -144,7 +139,7 @@ def headline(study: Quantization) -> Finding:
 def tiles(study: Quantization) -> list[Tile]:
     found, last, sizes = [], last_integer(study), study.sizes
     if last is not None and last.test_accuracy is not None:
-        found.append(Tile("Accuracy in integers", accuracy(last.test_accuracy), last.name))
+        found.append(Tile("Integer-only accuracy", accuracy(last.test_accuracy), last.name))
         found.append(Tile("Against float", f"{change_points(last.change_points)} points", "of test accuracy"))
     share = f"{100 * sizes.int8_bytes / sizes.float_bytes:.0f} %"
     found.append(Tile("Weights", amount(sizes.int8_bytes), f"{share} of float's {amount(sizes.float_bytes)}"))
@@ -162,7 +157,7 @@ def _left_in_float(study: Quantization) -> list[Finding]:
     if not study.left_in_float:
         return []
     left = listed([f"{op.what} ({op.name})" for op in study.left_in_float])
-    return [Finding(f"Left in float: {left}. There is no integer form.", "Left in float", "problem")]
+    return [Finding(f"Left in float: {left}. They have no integer form.", "Left in float", "problem")]
 
 
 def _noise(study: Quantization) -> list[Finding]:
@@ -170,50 +165,50 @@ def _noise(study: Quantization) -> list[Finding]:
     if not known:
         return []
     least, tensor = min(known)
-    return [Finding(f"Most noise: {tensor}, {least:.1f} dB signal-to-noise ratio.", "Noise")]
+    return [Finding(f"Most quantization noise: {tensor}, signal-to-noise ratio {least:.1f} dB.", "Noise")]
 
 
 def _calibration(study: Quantization) -> Finding:
     chosen, samples = study.chosen_calibration, f"{study.num_calibration_samples} training samples"
     if len(study.distances) == 1:
-        return Finding(f"Activations were calibrated by {chosen} on {samples}.", "Calibration")
+        return Finding(f"Ranges of activations: method {chosen}, calibrated on {samples}.", "Calibration")
     return Finding(
-        f"Of {listed(list(study.distances))}, {chosen} changed the outputs on training images least and was chosen; "
-        f"the test set was not used. Calibrated on {samples}.",
+        f"Ranges of activations: {chosen}, which changed the outputs least among {listed(list(study.distances))}. All "
+        f"were calibrated on {samples}; the test set was not used.",
         "Calibration",
     )
 
 
 def _finetuned(study: Quantization) -> list[Finding]:
-    said = study.finetuned
-    if said is None:
+    tuning = study.finetuned
+    if tuning is None:
         return []
     return [
         Finding(
-            f"Fine-tuned for {said.steps} steps under {said.strategy} on {said.workers} workers at learning rate "
-            f"{said.lr:g}: training loss {number(said.first_loss, 3)} to {number(said.last_loss, 3)}; ranges "
-            "unchanged.",
+            f"Fine-tuned for {tuning.steps} steps under {tuning.strategy} on {tuning.workers} workers at learning rate "
+            f"{tuning.lr:g}: training loss from {number(tuning.first_loss, 3)} to {number(tuning.last_loss, 3)}; "
+            "ranges of activations unchanged.",
             "Fine-tuning",
         )
     ]
 
 
 def _deployed(study: Quantization) -> list[Finding]:
-    """The ONNX files and how ONNX Runtime runs them."""
-    found, title = study.deployed, "Deployment"
-    if found is None:
+    """Return the size of the ONNX files, and their accuracy and speed in ONNX Runtime."""
+    deployed, title = study.deployed, "Deployment"
+    if deployed is None:
         return [Finding(f"No ONNX files: {study.deployed_reason}.", title)]
     lines = [
-        f"ONNX files: int8 {found.int8_bytes / 1e6:.3g} MB, {100 * found.size_ratio:.1f} % of fp32's "
-        f"{found.fp32_bytes / 1e6:.3g} MB."
+        f"ONNX files: int8 {deployed.int8_bytes / 1e6:.3g} MB, {100 * deployed.size_ratio:.1f} % of the "
+        f"{deployed.fp32_bytes / 1e6:.3g} MB of fp32."
     ]
-    if found.agreement_with_integer is not None:
+    if deployed.agreement_with_integer is not None:
         lines.append(
-            "ONNX Runtime int8 gives the answer of the integer executor on "
-            f"{accuracy(found.agreement_with_integer)} of the test set."
+            "ONNX Runtime int8 and the integer executor predict the same class for "
+            f"{accuracy(deployed.agreement_with_integer)} of the test set."
         )
     tables = latency_tables(study)
-    for one in found.speedups:
+    for one in deployed.speedups:
         words = ", ".join(f"{row.runner} {1e3 * row.p50_s:.3g} ms" for row in tables[one.batch])
         low, high = one.interval95
         lines.append(
@@ -223,20 +218,16 @@ def _deployed(study: Quantization) -> list[Finding]:
     return [Finding(line, title) for line in lines]
 
 
-def _sections(study: Quantization) -> list[PageSection]:
-    return [make_section("quantize", "Weights, activations and answers", study)]
-
-
 def _conditions(study: Quantization, recipe: Recipe) -> list[tuple[str, str]]:
     request = study.request
     return [
         ("Model", f"{recipe.model.name}, {study.num_parameters:,} parameters"),
-        ("From", study.source),
+        ("Source", study.source),
         ("Data", recipe.data.name),
         ("Test samples", f"{study.num_test_samples:,}"),
         ("Calibration samples", f"{study.num_calibration_samples:,}, of the training data"),
-        ("Calibrations tried", ", ".join(request.calibrations)),
+        ("Calibration methods", ", ".join(request.calibrations)),
         ("Activations", "int8, symmetric" if request.symmetric else "int8, asymmetric"),
         ("Weights", f"int8, symmetric, {request.weights}"),
-        ("Biases", "int32, in the scale of the input times that of the weights"),
+        ("Biases", "int32, with the scale of the input times the scale of the weights"),
     ]

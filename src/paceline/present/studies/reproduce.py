@@ -1,4 +1,4 @@
-"""The page of a reproduced experiment: measured and published figures in separate tables."""
+"""The page of a reproduced experiment, with measured and published figures in separate tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from paceline.present.charts.registry import make_section
 from paceline.present.charts.reproduce import figure_text, heading
 from paceline.present.columns import comparison_table
 from paceline.present.comparison_page import comparison_page, study_of
@@ -36,7 +37,7 @@ SHORT = {
     "train_accuracy_by_rank": "train by rank",
     "test_accuracy_by_rank": "test by rank",
 }
-# Columns with the lowest number are left out first in a narrow terminal; others are kept.
+# A narrow terminal leaves out the columns with the lowest number first, and never those without a number.
 IMPORTANCE = {
     "train_accuracy_by_rank": 45,
     "messages_per_step": 12,
@@ -54,7 +55,7 @@ IMPORTANCE = {
     "replicas": 44,
     "sent_per_step": 46,
 }
-EXTRAPOLATED = "~: extrapolated, the mean iteration times the iterations of an epoch; not run to its end."
+EXTRAPOLATED_NOTE = "~: extrapolated from the mean iteration to a whole epoch, which was not run to its end."
 
 
 class ReproducePresenter(Presenter):
@@ -74,41 +75,40 @@ class ReproducePresenter(Presenter):
 
 
 def experiment_findings(study: Reproduction) -> list[Finding]:
-    """The proof of the replicas, and the conditions that keep figures from being compared."""
-    text = f"{study.title}. Published figures were measured by others and are in separate tables."
+    """Return whether all replicas were equal, and the conditions that make figures differ from the published ones."""
+    text = f"{study.title}. Published figures, measured by others, are in separate tables."
     found = [Finding(text, "Experiment", "headline", Visibility.HTML | Visibility.MARKDOWN)]
     found += [proof_finding(one) for one in study.proof]
     return found + [Finding(note, "Conditions", "caution") for note in study.notes]
 
 
 def proof_finding(one: Proof) -> Finding:
-    """Whether replicas were the same on every rank after each synchronisation."""
+    """Return whether the replicas of all ranks were equal after each synchronisation."""
     where = f"on all {one.ranks} ranks after {one.equal} of {one.synchronisations} synchronisations"
-    error = f"{one.max_relative_error:.0e} from the oracle (one process that plays all workers, in float64)"
+    error = f"relative error {one.max_relative_error:.0e} against one process that computes all workers in float64"
     if one.passed:
-        text = f"{one.strategy}: the same model, bit for bit, {where}; at the end {error}."
+        text = f"{one.strategy}: bit-identical models {where}; {error}."
         return Finding(text, "Replicas proven")
     first = "" if one.first_unequal is None else f", first different after step {one.first_unequal}"
-    text = f"{one.strategy}: NOT the same model: equal {where}{first}; {error}."
+    text = f"{one.strategy}: models are NOT identical: equal {where}{first}; {error}."
     return Finding(text, "Replicas proven", "problem")
 
 
 def experiment_tables(study: Reproduction) -> list[Table[Any]]:
-    """The tables of a terminal, Markdown and a notebook."""
+    """Return the tables of a terminal, Markdown and a notebook."""
     if not study.ours:
         return []
-    found: list[Table[Any]] = [ours_table(study, Visibility.TEXT)]
-    found += [_ran_here(study, table) for table in study.published]
+    tables: list[Table[Any]] = [measured_table(study, Visibility.TEXT)]
+    tables += [_published_text_table(study, table) for table in study.published]
     load = load_table(study, Visibility.TEXT)
-    return [*found, load] if load.rows else found
+    return [*tables, load] if load.rows else tables
 
 
 def _sections(study: Reproduction) -> list[PageSection]:
-    from paceline.present.charts.registry import make_section
 
-    section = make_section("published", "Published beside measured", study)
+    section = make_section("published", "Published and measured", study)
     if study.ours:
-        section.tables.append(ours_table(study, Visibility.HTML))
+        section.tables.append(measured_table(study, Visibility.HTML))
     for index, table in enumerate(study.published, 1):
         title = f"Published (reference {index}): {table.source}; {table.setting}"
         section.tables.append(published_table(study, table, table.rows, title=title))
@@ -118,25 +118,25 @@ def _sections(study: Reproduction) -> list[PageSection]:
     return [section]
 
 
-def ours_table(study: Reproduction, places: Visibility) -> Table[OurRow]:
+def measured_table(study: Reproduction, places: Visibility) -> Table[OurRow]:
     names = [name for name in study.quantities if any(name in row.figures for row in study.ours)]
     is_extrapolated = any(figure.is_extrapolated for row in study.ours for figure in row.figures.values())
     columns: list[Column[OurRow]] = [
         Column(title="Row", short="row", text=lambda row: row.key, is_number=False),
         Column(title="Steps", text=lambda row: str(row.steps), places=Visibility.HTML | Visibility.MARKDOWN),
-        *(_our_column(study, name) for name in names),
+        *(_measured_column(study, name) for name in names),
     ]
     return Table(
         id="measured-here",
         title="Measured here",
         columns=columns,
         rows=study.ours,
-        notes=[EXTRAPOLATED] if is_extrapolated else (),
+        notes=[EXTRAPOLATED_NOTE] if is_extrapolated else (),
         places=places,
     )
 
 
-def _our_column(study: Reproduction, name: str) -> Column[OurRow]:
+def _measured_column(study: Reproduction, name: str) -> Column[OurRow]:
     def text(row: OurRow) -> str:
         figure = row.figures.get(name)
         if figure is None:
@@ -156,15 +156,15 @@ def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
     )
 
 
-def _ran_here(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
-    """A published table in a terminal: the rows that were also run here, or all rows if none was."""
+def _published_text_table(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
+    """Return a published table for a terminal: the rows that were also measured here, or all if none was."""
     keys = {row.key for row in study.ours}
-    ran = [row for row in table.rows if row.ours in keys]
-    left = len(table.rows) - len(ran) if ran else 0
-    rest = "1 published row was" if left == 1 else f"{left} published rows were"
-    notes = [f"{rest} not run here; the HTML report has them all."] if left else []
+    measured = [row for row in table.rows if row.ours in keys]
+    num_left_out = len(table.rows) - len(measured) if measured else 0
+    rows = "1 published row was" if num_left_out == 1 else f"{num_left_out} published rows were"
+    notes = [f"{rows} not measured here; the HTML report shows all rows."] if num_left_out else []
     title = f"Published, {table.source}: {table.setting}"
-    return published_table(study, table, ran or table.rows, title=title, notes=notes, places=Visibility.TEXT)
+    return published_table(study, table, measured or table.rows, title=title, notes=notes, places=Visibility.TEXT)
 
 
 def published_table(
@@ -179,7 +179,7 @@ def published_table(
     names = [name for name in study.quantities if any(name in row.published for row in table.rows)]
     columns: list[Column[PublishedRow]] = [
         Column(title="Row, as published", short="row, as published", text=lambda row: row.name, is_number=False),
-        Column(title="Row of ours", short="ours", text=lambda row: row.ours or "not run", is_number=False),
+        Column(title="Row measured here", short="here", text=lambda row: row.ours or "not run", is_number=False),
         *(_published_column(study, name) for name in names),
     ]
     return Table(title=title, columns=columns, rows=rows, notes=notes, places=places)
@@ -195,14 +195,14 @@ def _published_column(study: Reproduction, name: str) -> Column[PublishedRow]:
 
 @dataclass(frozen=True)
 class Load:
-    """A worker of one of our rows."""
+    """The resources that one worker of a measured row used."""
 
     key: str
     load: WorkerLoad
 
 
 def load_table(study: Reproduction, places: Visibility) -> Table[Load]:
-    """The resources of each worker."""
+    """Return a table of the resources that each worker used."""
     columns: list[Column[Load]] = [
         Column(title="Row", short="row", text=lambda one: one.key, is_number=False),
         Column(title="Worker", short="worker", text=lambda one: str(one.load.rank)),
@@ -235,7 +235,7 @@ def load_table(study: Reproduction, places: Visibility) -> Table[Load]:
     ]
     return Table(
         id="resources-of-workers",
-        title="Resources of each worker, measured here, over the first repeat",
+        title="Resources of each worker, measured here in the first repeat",
         columns=columns,
         rows=[Load(row.key, one) for row in study.ours for one in row.load],
         places=places,

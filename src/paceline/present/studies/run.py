@@ -19,7 +19,7 @@ from paceline.results import RunResult
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
-MOST_STALENESS = 8  # values of the staleness that are listed
+MAX_STALENESS_VALUES = 8  # listed values of the staleness
 _PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
@@ -33,7 +33,7 @@ class RunPresenter(Presenter):
             worker_table(row, places=places),
             comparison_table(material.rows, places=Visibility.HTML | Visibility.MARKDOWN),
         ]
-        # A terminal shows the facts instead.
+        # A terminal shows the facts instead of the headline.
         headline = dataclasses.replace(
             comparison_findings.headline(material.rows), places=Visibility.ALL & ~Visibility.TERMINAL
         )
@@ -42,26 +42,26 @@ class RunPresenter(Presenter):
 
 
 def run_facts(run: RunResult) -> list[Fact]:
-    """Figures over all workers."""
+    """Return figures over all workers."""
     iteration, final = run.iteration_s, run.final
-    found = [
+    facts = [
         (
             "iteration",
             f"mean {milliseconds(iteration.mean)} ms, p50 {milliseconds(iteration.p50)}, p90 "
-            f"{milliseconds(iteration.p90)}, p95 {milliseconds(iteration.p95)} (over {run.timed_steps} steps; first "
-            f"{run.warmup_steps} dropped as warm-up)",
+            f"{milliseconds(iteration.p90)}, p95 {milliseconds(iteration.p95)} (over {run.timed_steps} steps, after "
+            f"{run.warmup_steps} of warm-up)",
         ),
         ("throughput", f"{whole(run.samples_per_s)} samples/s"),
     ]
     if run.epoch_s is not None:
         without_s = seconds(run.epoch_without_data_s, 3)
-        found.append(("epoch", f"{seconds(run.epoch_s, 3)} s, {without_s} s without loading data"))
+        facts.append(("epoch", f"{seconds(run.epoch_s, 3)} s, {without_s} s without loading data"))
     if run.split is not None and run.split.mean.step_s:
         mean = run.split.mean
-        found.append(
+        facts.append(
             ("step", ", ".join(f"{part} {share(getattr(mean, f'{part}_s') / mean.step_s)}" for part in _PARTS))
         )
-    found += [
+    facts += [
         (
             "training",
             f"{seconds(run.train_s)} s; evaluation {seconds(run.evaluation_s)} s; total {seconds(run.total_s)} s with "
@@ -71,22 +71,23 @@ def run_facts(run: RunResult) -> list[Fact]:
         ("test set", f"loss {number(final.test_loss)}, accuracy {percent(final.test_accuracy)}"),
     ]
     if run.servers:
-        found.append(("servers", f"{run.servers}, beside the workers"))
-    late = run.staleness_updates
-    if late is not None:
-        total = sum(late.counts.values())
-        shown = list(late.counts.items())[:MOST_STALENESS]
-        shares = ", ".join(f"{value}: {percent(count / total)}" for value, count in shown)
-        more = ", ..." if len(late.counts) > MOST_STALENESS else ""
-        found.append(("staleness", f"mean {number(late.mean, 3)}, max {late.max} updates ({shares}{more})"))
-    found.append(
+        facts.append(("servers", f"{run.servers}, in addition to the workers"))
+    staleness = run.staleness_updates
+    if staleness is not None:
+        total = sum(staleness.counts.values())
+        first_values = list(staleness.counts.items())[:MAX_STALENESS_VALUES]
+        shares = ", ".join(f"{value}: {percent(count / total)}" for value, count in first_values)
+        more = ", ..." if len(staleness.counts) > MAX_STALENESS_VALUES else ""
+        text = f"mean {number(staleness.mean, 3)}, max {staleness.max} updates ({shares}{more})"
+        facts.append(("staleness", text))
+    facts.append(
         (
             "replicas",
             f"drift {significant(run.replica_drift)}, guarantee {run.guarantee.lower()}; BatchNorm statistics "
             f"{run.batchnorm}",
         )
     )
-    return found
+    return facts
 
 
 @dataclass(frozen=True)

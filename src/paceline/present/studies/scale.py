@@ -1,4 +1,4 @@
-"""The page of a scaling study: every point against one worker, and where additional workers stop paying."""
+"""The page of a scaling study: every point compared with one worker, and when more workers are not worth it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from paceline.present import conditions
-from paceline.present.charts.scale import scaling_of
+from paceline.present.charts.registry import make_section
+from paceline.present.charts.scale import IDEAL, labels_of, scaling_of
 from paceline.present.comparison_page import condition_facts, frame, notices, study_of
-from paceline.present.model import Column, Facts, KeyEntry, Page, PageSection, Presenter, Table, Tile, Visibility
+from paceline.present.model import Column, Facts, KeyEntry, Page, Presenter, Table, Tile, Visibility
 from paceline.present.numbers import (
     DASH,
     TIMES,
@@ -41,7 +42,7 @@ class ScalePresenter(Presenter):
     def page(self, material: PageContent) -> Page:
         study = study_of(material, ScaleResult)
         rows = study.results
-        labels, looks = _key(rows)
+        labels, key = _key(rows)
         return Page(
             **{**frame(material), "kind": "Paceline scaling study"},
             findings=[*notices(material), *findings(study, material)],
@@ -49,8 +50,8 @@ class ScalePresenter(Presenter):
             tables=[_table(study, mode, labels) for mode in modes_of(rows)],
             tables_title="All points",
             facts=[*_facts(study, material), *condition_facts(material)[1:]],
-            key=looks,
-            make_sections=lambda: _sections(rows),
+            key=key,
+            make_sections=lambda: [make_section("scale", "Over workers", rows)],
         )
 
     def best(self, rows: Sequence[Row]) -> Row:
@@ -58,31 +59,25 @@ class ScalePresenter(Presenter):
 
 
 def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
-    from paceline.present.charts.scale import IDEAL, labels_of, line_styles
+    from paceline.present.charts.scale import line_styles
 
     labels = labels_of(rows)
     return labels, [KeyEntry(name, style) for name, style in zip([*labels, IDEAL], line_styles(rows), strict=True)]
 
 
-def _sections(rows: Sequence[Row]) -> list[PageSection]:
-    from paceline.present.charts.registry import make_section
-
-    return [make_section("scale", "Over workers", rows)]
-
-
 def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
-    """The conditions, with the batches that the modes keep in place of one batch."""
+    """Return the conditions, with the constant batch of each mode instead of one global batch."""
     recipe = material.recipe
     if recipe is None:
         return []
     batches = [(TITLES[mode], batch_words(study.modes, mode)) for mode in study.modes]
-    kept = [fact for fact in conditions.training_facts(recipe, study.results) if fact[0] != "Global batch"]
+    facts = [fact for fact in conditions.training_facts(recipe, study.results) if fact[0] != "Global batch"]
     special = conditions.special_facts([recipe])
-    return [Facts([*kept[:3], *batches, *kept[3:], *special], "Conditions", "conditions", HTML)]
+    return [Facts([*facts[:3], *batches, *facts[3:], *special], "Conditions", "conditions", HTML)]
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:
-    """Figures of the point with the most throughput in the first mode."""
+    """Return key figures of the point with the highest throughput in the first mode."""
     mode = modes_of(rows)[0]
     best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
@@ -92,23 +87,22 @@ def tiles(rows: Sequence[Row]) -> list[Tile]:
         found.append(Tile("Speed-up", f"{times(scaling.speedup)} {TIMES}", "over one worker"))
         found.append(Tile("Efficiency", share(scaling.efficiency), "speed-up over workers"))
     if scaling.communication_share is not None:
-        found.append(Tile("Communication", share(scaling.communication_share), "of a step, not hidden"))
+        found.append(Tile("Communication", share(scaling.communication_share), "of a step, not overlapped by compute"))
     return found
 
 
 def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
-    """One worker, then strategy by strategy, from few workers to many."""
+    """Return a table of one mode: one worker, then each strategy from few to many workers."""
     rows = study.results
     reference = reference_of(rows, mode)
-    shown = ([reference] if reference is not None else []) + [
-        r for line in rows_by_strategy(rows, mode).values() for r in line
-    ]
+    lines = rows_by_strategy(rows, mode).values()
+    ordered = ([reference] if reference is not None else []) + [row for line in lines for row in line]
     return Table(
         id=f"points-{mode}",
         title=f"{TITLES[mode]}: {batch_words(study.modes, mode)}.",
         columns=_columns(rows),
-        rows=shown,
-        keys=[labels.index(row.label) if row.label in labels else len(labels) for row in shown],
+        rows=ordered,
+        keys=[labels.index(row.label) if row.label in labels else len(labels) for row in ordered],
     )
 
 
@@ -124,13 +118,13 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             short="ms/step",
             text=_step,
             places=TERMINAL,
-            help=f"mean over workers, first {warmup} dropped{interval}",
+            help=f"mean over workers, after {warmup} of warm-up{interval}",
         ),
         Column(
             title="Iteration, ms",
             text=lambda row: milliseconds(row.iteration_s.mean),
             places=MARKDOWN | NOTEBOOK | HTML,
-            help="mean over timed steps and workers, the median of repeats",
+            help="mean over timed steps and workers, median of repeats",
         ),
         Column(
             title="95 % interval",
@@ -142,19 +136,19 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             short="speed-up",
             text=lambda row: factor(scaling_of(row).speedup),
             places=TERMINAL,
-            help="samples per second over those of one worker",
+            help="samples per second divided by those of one worker",
         ),
         Column(
             title="Speed-up",
             text=lambda row: bounded(scaling_of(row).speedup, scaling_of(row).speedup_interval95),
             places=MARKDOWN | NOTEBOOK | HTML,
-            help="samples per second over those of one worker of the same code",
+            help="samples per second divided by those of one worker that runs the same code",
         ),
         Column(
             title="Efficiency",
             short="eff.",
             text=lambda row: share(scaling_of(row).efficiency),
-            help="speed-up over the number of workers",
+            help="speed-up divided by the number of workers",
         ),
         Column(
             title="Samples/s",
@@ -166,7 +160,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             title="Throughput gained",
             text=_gained,
             places=MARKDOWN | HTML,
-            help="over the next smaller number of workers",
+            help="compared with the next smaller number of workers",
         ),
         _part("Compute", "compute", 20),
         _part("Communication", "comm", 100),
@@ -175,19 +169,21 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             title="Beyond ideal, ms",
             short="beyond",
             text=lambda row: DASH if row.workers == 1 else short_milliseconds(scaling_of(row).beyond_ideal_s),
-            help="ms of a step above perfect scaling, t_1/N (strong) or t_1 (weak)",
+            help="ms per step more than with perfect scaling, t_1/N (strong) or t_1 (weak)",
         ),
         Column(
             title="Communication, ms",
             short="comm ms",
             text=lambda row: short_milliseconds(scaling_of(row).communication_s),
-            help="communication that compute does not hide",
+            help="communication that compute does not overlap",
         ),
         Column(
             title="Waiting, ms", text=lambda row: short_milliseconds(scaling_of(row).waiting_s), places=MARKDOWN | HTML
         ),
         Column(
-            title="Hidden, ms", text=lambda row: short_milliseconds(scaling_of(row).overlap_s), places=MARKDOWN | HTML
+            title="Overlapped, ms",
+            text=lambda row: short_milliseconds(scaling_of(row).overlap_s),
+            places=MARKDOWN | HTML,
         ),
         Column(
             title="Compute, ms", text=lambda row: short_milliseconds(scaling_of(row).compute_s), places=MARKDOWN | HTML
@@ -202,7 +198,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _part(title: str, short: str, importance: int) -> Column[Row]:
-    """A part of a step as its share, in a terminal; the HTML page has it in milliseconds."""
+    """Return the column of a terminal with the share of a part of the step; the HTML page has milliseconds."""
     key = {"Compute": "compute_s", "Communication": "communication_s", "Waiting": "waiting_s"}[title]
 
     def text(row: Row) -> str:

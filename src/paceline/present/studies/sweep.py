@@ -1,14 +1,15 @@
-"""The page of a sweep: every point, the extremes, and the effect of larger batches."""
+"""The page of a sweep: a table of all points, the best ones, and the effect of larger batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
+from paceline.present.charts.registry import make_section
 from paceline.present.columns import comparison_table
 from paceline.present.comparison_findings import ONE_REPEAT_TEXT
 from paceline.present.comparison_page import comparison_page, frame, study_of
-from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
+from paceline.present.model import Column, Finding, Page, Presenter, Table, Visibility
 from paceline.present.numbers import (
     DASH,
     listed,
@@ -41,11 +42,11 @@ class SweepPresenter(Presenter):
 
 
 def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
-    """The page of the points of one grid."""
+    """Return the page of the points of one grid."""
     rows = material.rows
     keys = list(rows[0].point or {})
     varied = Finding(
-        f"Varied from row to row: {listed(keys)}. Conditions and recipe below are those that all rows start from.",
+        f"Rows differ in {listed(keys)}. The conditions and the recipe below are those before these keys were changed.",
         "Caution",
         "caution",
         Visibility.HTML,
@@ -54,20 +55,14 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
         material,
         first=[*sweep_findings(rows, repeats), *failures],
         tables=[sweep_table(rows), comparison_table(rows, places=Visibility.HTML | Visibility.MARKDOWN)],
-        sections=lambda: _sections(rows),
+        sections=lambda: [make_section("sweep", "What was varied", rows)],
         also=[varied],
         is_sweep=True,
     )
 
 
-def _sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    from paceline.present.charts.registry import make_section
-
-    return [make_section("sweep", "What was varied", rows)]
-
-
 def is_sweep(rows: Sequence[Row]) -> bool:
-    """Whether all rows are points of one grid, each once."""
+    """Whether all rows are different points of one grid."""
     points = [row for row in rows if row.remedy is not None and row.point]
     keys = {tuple(row.point or {}) for row in points}
     places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}
@@ -75,37 +70,38 @@ def is_sweep(rows: Sequence[Row]) -> bool:
 
 
 def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
-    """The extremes, and the largest batch against the smallest."""
+    """Return the fastest and most accurate points, and the effect of the largest batch."""
     if len(rows) < 2:
         return []
     texts = [*_extremes(rows), *_batches(rows)]
-    found = [Finding(texts[0], kind="headline"), *(Finding(text, "Sweep") for text in texts[1:])]
+    findings = [Finding(texts[0], kind="headline"), *(Finding(text, "Sweep") for text in texts[1:])]
     if repeats == 1:
-        found.append(Finding(ONE_REPEAT_TEXT, "Repeats", "caution"))
-    return found
+        findings.append(Finding(ONE_REPEAT_TEXT, "Repeats", "caution"))
+    return findings
 
 
 def failure_finding(one: Failure) -> Finding:
-    """A point that has no row."""
+    """Return why a point has no result."""
+    reason = (one.reason or "").rstrip(".")
     if one.status == "refused":
-        return Finding(f"{one.label} was refused: {(one.reason or '').rstrip('.')}.", "Refused", "caution")
-    return Finding(f"{one.label} failed: {(one.reason or '').rstrip('.')}.", "Failed", "problem")
+        return Finding(f"{one.label} was refused: {reason}.", "Refused", "caution")
+    return Finding(f"{one.label} failed: {reason}.", "Failed", "problem")
 
 
 def _extremes(rows: Sequence[Row]) -> list[str]:
     fastest = max(rows, key=lambda row: row.samples_per_s)
-    found = [f"Most samples per second: {fastest.label} ({whole(fastest.samples_per_s)})."]
+    texts = [f"Most samples per second: {fastest.label} ({whole(fastest.samples_per_s)})."]
     scored = [(row, row.final.test_accuracy) for row in rows if row.final.test_accuracy is not None]
     if scored:
         best, accuracy = max(scored, key=lambda pair: pair[1])
         tied = sum(value == accuracy for _, value in scored) - 1
         more = f" and {tied} more" if tied else ""
-        found.append(f"Highest test accuracy: {best.label}{more} ({percent(accuracy)}).")
-    return found
+        texts.append(f"Highest test accuracy: {best.label}{more} ({percent(accuracy)}).")
+    return texts
 
 
 def _batches(rows: Sequence[Row]) -> list[str]:
-    """From the smallest batch to the largest: gain in throughput, change of accuracy, and the effect of a remedy."""
+    """Compare the smallest and the largest batch: throughput, accuracy, and the effect of the best remedy."""
     keys = set(rows[0].point or {})
     if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):
         return []
@@ -115,19 +111,18 @@ def _batches(rows: Sequence[Row]) -> list[str]:
     small, large = plain[0], plain[-1]
     gain = large.samples_per_s / small.samples_per_s
     # Runs of a fixed number of steps see more samples with a larger batch; runs of epochs see equally many.
-    seen = [row.steps * (row.batch_size or 0) for row in (small, large)]
-    is_by_steps = small.steps == large.steps and seen[0] != seen[1]
-    after = "steps" if is_by_steps else "epochs"
-    found = [
+    has_equal_steps = small.steps == large.steps and small.batch_size != large.batch_size
+    unit = "steps" if has_equal_steps else "epochs"
+    texts = [
         f"From batch {small.batch_size} to {large.batch_size}: {times(gain)} times the samples per second, "
-        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy after as many {after}."
+        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy after equally many {unit}."
     ]
     remedied = [row for row in rows if row.remedy and row.batch_size == large.batch_size]
     if remedied:
         best = max(remedied, key=_accuracy)
-        back = 100 * (_accuracy(best) - _accuracy(large))
-        found.append(f"Best remedy at batch {large.batch_size}: {best.remedy}, {back:+.1f} points.")
-    return found
+        gain_points = 100 * (_accuracy(best) - _accuracy(large))
+        texts.append(f"Best remedy at batch {large.batch_size}: {best.remedy}, {gain_points:+.1f} points.")
+    return texts
 
 
 def _accuracy(row: Row) -> float:
@@ -135,9 +130,8 @@ def _accuracy(row: Row) -> float:
 
 
 def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
-    """One row per point; in a terminal the keys that were varied are columns of their own."""
+    """Return a table with a row per point; in a terminal each varied key has its own column."""
     point = rows[0].point or {}
-    shown = Visibility.TERMINAL | Visibility.MARKDOWN | Visibility.NOTEBOOK
     has_interval = any(row.iteration_mean_s_interval95 for row in rows)
     columns: list[Column[ShownRow]] = [
         *(_key_column(rows, key, short_key(key, point)) for key in point),
@@ -163,24 +157,19 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
             title="Iteration, ms",
             short="ms/step",
             text=lambda row: milliseconds(row.iteration_s.mean),
-            help=f"mean over workers, first {rows[0].warmup_steps} dropped",
+            help=f"mean over workers, after {rows[0].warmup_steps} of warm-up",
         ),
         Column(
             title="95 %",
             text=lambda row: plus_minus(row.iteration_mean_s_interval95, row.iteration_s.mean),
             importance=20,
-            places=shown if has_interval else Visibility(0),
+            places=Visibility.TEXT if has_interval else Visibility(0),
         ),
         Column(title="Samples/s", short="samples/s", text=lambda row: whole(row.samples_per_s)),
         Column(title="Epoch, s", short="epoch s", text=lambda row: seconds(row.epoch_s), importance=10),
         Column(title="Train, s", short="train s", text=lambda row: seconds(row.train_s), importance=50),
         Column(title="Train loss", short="loss", text=lambda row: number(row.final.train_loss, 3), importance=30),
-        Column(
-            title="Test accuracy",
-            short="test",
-            text=lambda row: percent(row.final.test_accuracy),
-            help="accuracy",
-        ),
+        Column(title="Test accuracy", short="test", text=lambda row: percent(row.final.test_accuracy), help="accuracy"),
         Column(
             title="Memory, MB",
             short="MB",
@@ -192,10 +181,10 @@ def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
             short="predicted",
             text=lambda row: megabytes(_predicted(row), 0),
             importance=40,
-            help="predicted before the run, in MB",
+            help="memory predicted before the run, in MB",
         ),
     ]
-    return Table(id="points", columns=columns, rows=rows, places=shown)
+    return Table(id="points", columns=columns, rows=rows, places=Visibility.TEXT)
 
 
 def _key_column(rows: Sequence[ShownRow], key: str, name: str) -> Column[ShownRow]:

@@ -1,4 +1,4 @@
-"""The page of a tuning: every candidate over the rungs, and the strategy to use."""
+"""The page of `paceline tune`: all candidates with their times in every rung, and the best strategy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from paceline.present.charts.registry import make_section
+from paceline.present.charts.tune import TunedRows
 from paceline.present.columns import comparison_table
 from paceline.present.comparison_page import comparison_page, study_of
 from paceline.present.model import Column, Finding, Page, PageSection, Presenter, Table, Visibility
@@ -42,7 +44,7 @@ class TunePresenter(Presenter):
 
 
 def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
-    """The winner and how to use it, and the candidates that were left out."""
+    """Return the best strategy, the command and code that use it, and the candidates that were left out."""
     left_out = [
         Finding(f"Left out before the start: {_labels_of(study, reason)}: {reason}.", "Tuning", "detail")
         for reason in dict.fromkeys(study.left_out.values())
@@ -65,22 +67,24 @@ def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
 
 
 def rung_words(rung: RungResult) -> str:
-    """A rung in one line, for progress."""
+    """Return the result of a rung in one line."""
     counts = {end: sum(row.end == end for row in rung.rows) for end in ("slower", "less accurate", "failed")}
-    out = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none out"
+    eliminated = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none eliminated"
     passed = len(rung.rows) - sum(counts.values())
     unit = "points" if rung.judged_by == "accuracy" else "%"
     judge = f"test {rung.judged_by} (margin {rung.margin:g} {unit})"
-    return f"rung {rung.rung}, {rung.steps} steps, judged by {judge}: {passed} of {len(rung.rows)} passed ({out})"
+    return (
+        f"rung {rung.rung}, {rung.steps} steps, judged by {judge}: {passed} of {len(rung.rows)} passed ({eliminated})"
+    )
 
 
 def lost_words(best: Best) -> str:
-    """The loss of the best strategy against the exact reference, with its confidence interval."""
+    """Return what the best strategy loses against the exact reference, with its confidence interval."""
     if best.guarantee == "EXACT":
         return "it is exact, so nothing is lost"
     unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
-    bounds, did = best.lost_interval95, "gains" if best.lost < 0 else "loses"
-    words = f"it {did} {abs(best.lost):.2f} {unit} against exact after equal samples"
+    bounds, verb = best.lost_interval95, "gains" if best.lost < 0 else "loses"
+    words = f"it {verb} {abs(best.lost):.2f} {unit} against exact after equal samples"
     if bounds is None:
         return f"{words} (one seed)"
     words = f"{words} (95 % interval over seeds {bounds[0]:+.2f} to {bounds[1]:+.2f} lost)"
@@ -98,8 +102,8 @@ def _labels_of(study: TuneResult, reason: str) -> str:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A candidate in the last rung that it reached, and its time in every rung."""
+class TriedCandidate:
+    """A candidate, the last rung that it reached, and its time in every rung."""
 
     candidate: Candidate
     rung: RungResult
@@ -107,9 +111,9 @@ class Tried:
     end: str
 
 
-def candidate_table(study: TuneResult) -> Table[Tried]:
-    """All candidates, by the last rung that they reached and then by time."""
-    columns: list[Column[Tried]] = [
+def candidate_table(study: TuneResult) -> Table[TriedCandidate]:
+    """Return a table of all candidates, sorted by the last rung that they reached and then by time."""
+    columns: list[Column[TriedCandidate]] = [
         Column(title="Strategy", short="strategy", text=lambda one: one.candidate.label, is_number=False),
         *(_rung_column(rung, is_first=index == 0) for index, rung in enumerate(study.rungs)),
         Column(title="Test accuracy", short="test", text=lambda one: percent(one.candidate.test_accuracy)),
@@ -118,31 +122,31 @@ def candidate_table(study: TuneResult) -> Table[Tried]:
             title="Lost",
             short="lost",
             text=_lost,
-            help="against exact after equal samples, points of test accuracy or % of test loss; exact strategies lose "
-            "nothing but rounding",
+            help="against the exact strategy after equal samples, in points of test accuracy or % of test loss; exact "
+            "strategies differ by rounding only",
         ),
         Column(
             title="Sent, MB",
             short="MB sent",
             text=lambda one: megabytes(one.candidate.sent_bytes),
             importance=10,
-            help="in the last rung, by the worker that sent most",
+            help="sent in the last rung by the worker that sent most",
         ),
         Column(title="End", short="end", text=lambda one: one.end, is_number=False),
     ]
     return Table(id="candidates", columns=columns, rows=_tried(study), places=TEXT)
 
 
-def _rung_column(rung: RungResult, *, is_first: bool) -> Column[Tried]:
+def _rung_column(rung: RungResult, *, is_first: bool) -> Column[TriedCandidate]:
     return Column(
         title=f"{rung.steps} steps, ms",
         short=f"{rung.steps} steps",
         text=lambda one: milliseconds(one.times_s.get(rung.rung)),
-        help="ms per step of the slowest worker, at each rung" if is_first else "",
+        help="ms per step of the slowest worker, in each rung" if is_first else "",
     )
 
 
-def _tried(study: TuneResult) -> list[Tried]:
+def _tried(study: TuneResult) -> list[TriedCandidate]:
     latest: dict[str, tuple[int, Candidate]] = {}
     for place, rung in enumerate(study.rungs):
         for row in rung.rows:
@@ -150,7 +154,7 @@ def _tried(study: TuneResult) -> list[Tried]:
     order = sorted(latest.values(), key=lambda pair: (-pair[0], _seconds(pair[1])))
     best = study.best.label if study.best is not None else None
     return [
-        Tried(
+        TriedCandidate(
             row,
             study.rungs[place],
             {rung.rung: one.iteration_s for rung in study.rungs for one in rung.rows if one.label == row.label},
@@ -164,7 +168,7 @@ def _seconds(row: Candidate) -> float:
     return float("inf") if row.iteration_s is None else row.iteration_s
 
 
-def _lost(one: Tried) -> str:
+def _lost(one: TriedCandidate) -> str:
     row = one.candidate
     if row.guarantee == "EXACT":
         return "exact"
@@ -172,18 +176,15 @@ def _lost(one: Tried) -> str:
 
 
 def _end(row: Candidate, *, is_last: bool) -> str:
-    """The reason for the elimination of a candidate."""
+    """Return why a candidate was eliminated, or that it was not."""
     if row.end == "failed":
         return f"failed: {row.reason}"
-    if row.end == "kept":  # in the last rung: the fastest, not distinguishable from one with a stronger guarantee
+    if row.end == "kept":  # in the last rung: as fast as the best strategy, which has a stronger guarantee
         return "no difference" if is_last else "passed"
     return "exact" if row.end == "reference" else row.end
 
 
 def _sections(study: TuneResult, material: PageContent) -> list[PageSection]:
-    from paceline.present.charts.registry import make_section
-    from paceline.present.charts.tune import TunedRows
-
     section = make_section("tuning", "Tuning", TunedRows(study, material.rows))
     section.tables.extend(_rung_table(rung) for rung in study.rungs)
     return [section]

@@ -1,4 +1,4 @@
-"""The equivalence certificate as a page: one row per strategy, number of workers and model."""
+"""The page of `paceline verify`: a row per strategy, number of workers and model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from paceline.results.commands import Certificate, CertificateRow
 
 def verify_page(certificate: Certificate, comm: str) -> Page:
     broken = [row for row in certificate.results if not row.meets_guarantee]
-    met = f"All {len(certificate.results)} meet their guarantee on comm {comm}."
+    count = len(certificate.results)
+    met = "1 case meets its guarantee" if count == 1 else f"All {count} cases meet their guarantee"
     return Page(
         kind="Paceline verify",
         title=f"Strategies on comm {comm}",
         tables=[certificate_table(certificate)],
         tables_title="Certificate",
-        findings=[] if broken else [Finding(met, kind="headline")],
+        findings=[] if broken else [Finding(f"{met} on comm {comm}.", kind="headline")],
     )
 
 
@@ -45,14 +46,14 @@ def verdict(row: CertificateRow) -> str:
 
 
 def broken_words(row: CertificateRow) -> str:
-    """Why a strategy does not meet its guarantee."""
+    """Return why a strategy does not meet its guarantee."""
     where = f"{row.strategy} on {row.world_size} workers with {row.model}"
     first = row.first_divergence
     if first is not None:
         place = f"step {first.step}, rank {first.rank}, tensor {first.tensor}"
         return f"{where}: {place} is off by {first.error:.1e}"
     if not row.bytes_as_predicted:
-        return f"{where}: bytes sent are not those predicted"
+        return f"{where}: it sends other bytes than predicted"
     if row.guarantee != "NONE":
         return f"{where}: parameters did not change"
-    return f"{where}: it has no guarantee, but its parameters do not differ"
+    return f"{where}: it has no guarantee, yet its parameters equal those of one process"
