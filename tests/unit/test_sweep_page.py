@@ -67,7 +67,7 @@ def test_sentences_say_what_large_batches_cost_and_what_brings_it_back() -> None
     assert [finding.text for finding in findings] == [
         "Most samples per second: batch_size 512 (1,707).",
         "Highest test accuracy: batch_size 32 and 1 more (90.0 %).",
-        "From batch 32 to 512: 5.33 times the samples per second, -20.0 points of test accuracy after equally many steps.",
+        "From batch 32 to 512: 5.33 times the samples per second, -20.0 points of test accuracy with equal steps.",
         "Best remedy at batch 512: linear, +16.0 points.",
         "One repeat cannot tell small differences from noise; --repeats 3 gives intervals.",
     ]

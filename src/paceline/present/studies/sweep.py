@@ -115,7 +115,7 @@ def _batches(rows: Sequence[Row]) -> list[str]:
     unit = "steps" if has_equal_steps else "epochs"
     texts = [
         f"From batch {small.batch_size} to {large.batch_size}: {times(gain)} times the samples per second, "
-        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy after equally many {unit}."
+        f"{100 * (_accuracy(large) - _accuracy(small)):+.1f} points of test accuracy with equal {unit}."
     ]
     remedied = [row for row in rows if row.remedy and row.batch_size == large.batch_size]
     if remedied:
