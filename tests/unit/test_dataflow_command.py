@@ -196,7 +196,7 @@ def test_only_columns_that_are_shown_are_explained(width: int) -> None:
     said = run_command("dataflow", "network", "alexnet", width=width)
     head = next(line for line in said.out.splitlines() if "mapping" in line)
     for column, words in {
-        "zeros": "zeros: in the input",
+        "zeros": "zeros: share of zeros",
         "buffer MB": "buffer MB: between",
         "DRAM MB": "DRAM MB: with",
     }.items():

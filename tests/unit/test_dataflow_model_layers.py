@@ -318,7 +318,7 @@ def test_the_command_says_what_zeros_save(quantized: Path) -> None:
     assert said.code == 0, said.err
     assert max(map(len, said.out.splitlines())) <= 100
     text = " ".join(said.out.split())
-    assert "of the products are gated" in text
+    assert "of the products are with 0" in text
     assert "Integer-only: int8 weights" in text
     total = json.loads(run_command(*words, "--json", "-").out)["total"]
     assert 0 < total["gated"]["products"] < total["macs"]

@@ -244,7 +244,7 @@ def test_a_model_without_classes_has_losses_alone(tmp_path: Path) -> None:
     first, last = study["stages"][0], last_integer(typed(study))
     assert last is not None
     assert last.test_loss == pytest.approx(first["test_loss"], rel=0.05)
-    assert "Calibrated on 150 training samples" in " ".join(said.out.split())
+    assert "calibrated on 150 training samples" in " ".join(said.out.split())
 
 
 def _nan(state: dict[str, torch.Tensor]) -> None:
