@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.present import conditions
-from paceline.present.model import KEPT, Column, Finding, Page, RunSummary, Table
+from paceline.present.model import ALWAYS_SHOWN, Column, Finding, Page, RunSummary, Table
 from paceline.present.numbers import DASH, megabytes, milliseconds, number, percent, signed_percent
 from paceline.present.pages import presenters
 from paceline.results import Json
@@ -158,14 +158,14 @@ def _outcomes(rows: Sequence[DiffRow]) -> Table[DiffRow]:
     return Table(columns=columns, rows=rows)
 
 
-def _per_side(title: str, text: Callable[[DiffRow, int], str], importance: int = KEPT) -> list[Column[DiffRow]]:
+def _per_side(title: str, text: Callable[[DiffRow, int], str], importance: int = ALWAYS_SHOWN) -> list[Column[DiffRow]]:
     """Return the columns of A and of B for one quantity."""
 
     def column(index: int) -> Column[DiffRow]:
         return Column(
             title=f"{title} {SIDES[index]}",
             text=lambda row: text(row, index),
-            importance=importance if importance == KEPT else importance + index,
+            importance=importance if importance == ALWAYS_SHOWN else importance + index,
         )
 
     return [column(0), column(1)]
@@ -189,7 +189,9 @@ def _splits(rows: Sequence[DiffRow]) -> Table[StepParts]:
     columns: list[Column[StepParts]] = [Column(title="ms of a step", text=lambda one: one.name, is_number=False)]
     for part in sides[0].seconds:
         name = part.removesuffix("_s")
-        columns.append(Column(title=name, text=_milliseconds_of(part), importance=10 if name == "rest" else KEPT))
+        columns.append(
+            Column(title=name, text=_milliseconds_of(part), importance=10 if name == "rest" else ALWAYS_SHOWN)
+        )
     return Table(columns=columns, rows=sides)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from paceline.present import conditions
 from paceline.present.charts.registry import make_section
-from paceline.present.charts.scale import IDEAL, labels_of, scaling_of
+from paceline.present.charts.scale import IDEAL, labels_of, line_styles, scaling_of
 from paceline.present.comparison_page import condition_facts, frame, notices, study_of
 from paceline.present.model import Column, Facts, KeyEntry, Page, Presenter, Table, Tile, Visibility
 from paceline.present.numbers import (
@@ -59,8 +59,6 @@ class ScalePresenter(Presenter):
 
 
 def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
-    from paceline.present.charts.scale import line_styles
-
     labels = labels_of(rows)
     return labels, [KeyEntry(name, style) for name, style in zip([*labels, IDEAL], line_styles(rows), strict=True)]
 
