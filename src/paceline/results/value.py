@@ -62,7 +62,11 @@ def null() -> Any:
 
 def empty_list() -> Any:
     """Declare a field that defaults to an empty list and is written as []; a default of `list` would be omitted."""
-    return msgspec.field(default_factory=list)
+    return msgspec.field(default_factory=_new_list)
+
+
+def _new_list() -> list[Any]:
+    return []
 
 
 def changed(value: V, **changes: Any) -> V:
