@@ -54,13 +54,14 @@ class Codec(ABC):
     def sum(self, tensor: Tensor, sum_over_workers: SumFunction, comm: Comm, key: Key = 0) -> None:
         """Sum a contiguous tensor over workers in place.
 
-        `sum_over_workers` is the strategy's sum. A codec whose encoding cannot be added uses the comm instead.
+        `sum_over_workers` is the function with which the strategy sums. A codec whose encoded tensors cannot be added
+        does not call it, and uses the comm instead.
         """
 
     def sum_together(
         self, tensors: Sequence[Tensor], sum_over_workers: SumFunction, comm: Comm, keys: Sequence[Key]
     ) -> None:
-        """Sum several tensors. The number of bytes is that of separate sums; a codec may send fewer messages."""
+        """Sum several tensors. This sends as many bytes as separate sums; a codec may use fewer messages."""
         for tensor, key in zip(tensors, keys, strict=True):
             self.sum(tensor, sum_over_workers, comm, key)
 

@@ -1,4 +1,4 @@
-"""Codecs `fp16` and `bf16`: casts to another data type, summed while encoded."""
+"""Codecs `fp16` and `bf16`: tensors are cast to 16 bits and summed in that type."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class PowerSgd(Codec):
         self._feedback.load_state_dict(state)
 
     def _sides(self, spec: TensorSpec) -> tuple[int, int] | None:
-        """Return rows and columns of a tensor as a matrix; None if factors would not save half of its bytes."""
+        """Return rows and columns of a tensor as a matrix, or None if factors would not halve its bytes."""
         if len(spec.shape) > 1:
             rows = spec.shape[0]
             columns = spec.numel // max(rows, 1)

@@ -24,7 +24,7 @@ def to_integers(
 
 
 def to_numbers(integers: Tensor, scale: Tensor | float, zero_point: int = 0) -> Tensor:
-    """Return the values of integers, which have a floating-point type."""
+    """Return (integers - zero_point) * scale, in a floating-point type."""
     return (integers - zero_point) * scale if zero_point else integers * scale
 
 

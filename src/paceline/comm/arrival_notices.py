@@ -57,7 +57,7 @@ class ArrivalListener:
                 self._claimed[peer, tag] += 1
 
     def has(self, tag: int) -> bool:
-        """Whether an unclaimed message with this tag has been announced."""
+        """Return whether a peer has announced a message with this tag that no receive has claimed."""
         with self._lock:
             if any(other == tag for _, other in self._arrived):
                 return True

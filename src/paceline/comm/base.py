@@ -1,7 +1,7 @@
 """The interface of communication backends, which also counts everything that a strategy sends.
 
-A comm implements point-to-point messages, and replaces those default collectives (collectives.py) for which it has a
-faster one. A strategy predicts operations; the comm converts operations to bytes on its medium.
+A comm implements point-to-point messages. It inherits collectives built from messages (collectives.py) and overrides
+those that its medium does faster. A strategy predicts its operations; the comm converts them to bytes on its medium.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Comm(MessageCollectives):
         return self._observed(self._iall_reduce(tensor), span)
 
     def ireduce_scatter(self, output: Tensor, tensor: Tensor) -> Work:
-        """Start a reduce-scatter: `output` receives this worker's part, of N equal parts, of the sum.
+        """Start a reduce-scatter: the sum is divided into N equal parts, and `output` receives this worker's part.
 
         `output` may be a view of this worker's own part of `tensor`.
         """
@@ -146,7 +146,7 @@ class Comm(MessageCollectives):
         """Advance pending operations without blocking, for comms that move bytes in the worker's own thread."""
 
     def settle(self, end: float) -> None:
-        """Report the operations that DDP started and waited for in a backward that ended at `end`."""
+        """Report DDP's operations of a backward that ended at `end`; DDP started them and waited for them itself."""
         if self.launched:
             launched, self.launched = self.launched, []
             settle(launched, end)
@@ -156,7 +156,7 @@ class Comm(MessageCollectives):
     def reduction(self, numel: int, dtype: torch.dtype, device: torch.device, *, shared: bool = False) -> Reduction:
         """Allocate a vector of zeros that is summed over workers repeatedly.
 
-        With `shared`, the sum may be in memory that peers read too, so the caller must not write to it.
+        With `shared`, peers may read the sum in the same memory, so the caller must not write to it.
         """
         del shared
         return Reduction(self, torch.zeros(numel, dtype=dtype, device=device))
@@ -175,7 +175,7 @@ class Comm(MessageCollectives):
             self._is_counting = before
 
     def wire(self) -> Wire:
-        """Return the bytes on the medium of everything counted so far."""
+        """Return the bytes that all operations counted so far put on the medium."""
         return self.predict(self.counter, self.rank, self.world_size)
 
     @classmethod
@@ -190,7 +190,7 @@ class Comm(MessageCollectives):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return sent and received bytes per byte of the tensor. These are the values of the default collectives."""
+        """Return the bytes sent and received per byte of an operation's tensor, here for the default collectives."""
         others = world_size - 1
         is_root = rank == (peer or 0)
         factors = {
@@ -207,7 +207,7 @@ class Comm(MessageCollectives):
 
     @classmethod
     def sent_to(cls, op: str, peer: int | None, rank: int, world_size: int) -> dict[int, float]:
-        """Return, by receiving rank, the bytes that a worker sends in an operation per byte of the tensor."""
+        """Return how many bytes a worker sends to each rank in one operation, as a multiple of the tensor's size."""
         sent, _ = cls.wire_factors(op, peer, rank, world_size)
         root = peer or 0
         if op == "send" or (op in ("gather", "all_reduce") and rank != root):
@@ -257,7 +257,7 @@ class Comm(MessageCollectives):
         return self.medium
 
     def _observed(self, work: Work, span: OpenOperation | None) -> Work:
-        """Return work that reports its completion, if the operation is recorded."""
+        """Wrap the work so that it reports its completion, if the operation is recorded."""
         if span is None:
             return work
         if isinstance(work, CompletedWork):  # done during the call

@@ -1,6 +1,6 @@
-"""Defaults of the communication backends: collectives built from messages, and vectors in the worker's own memory.
+"""Default implementations for communication backends: collectives built from messages, vectors in private memory.
 
-A comm replaces those for which its medium has something faster.
+A comm overrides those that its medium does faster.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MessageCollectives(ABC):
         target.add_(other)
 
     def mix(self, target: Tensor, other: Tensor, share: float) -> None:
-        """Move `target` towards `other` by the fraction `share`; equal elements keep their bits."""
+        """Interpolate `target` towards `other` by the fraction `share`, in place. Equal elements stay bit-identical."""
         target.lerp_(other, share)
 
     def _barrier(self) -> None:
@@ -154,13 +154,13 @@ class Reduction:
         return self.comm.ireduce_scatter(self.result[part], self.own[begin:end])
 
     def part(self, begin: int, end: int) -> slice:
-        """Return this worker's part of a range."""
+        """Return this worker's part (one of N equal parts) of a range."""
         size = (end - begin) // self.comm.world_size
         return slice(begin + self.comm.rank * size, begin + (self.comm.rank + 1) * size)
 
 
 class SharedVector:
-    """A vector that is equal on all workers after each `gather`: in shared memory if the comm has it, else copies."""
+    """A vector that is equal on all workers after each `gather`, in shared memory if the comm has it, else copied."""
 
     is_one_memory: ClassVar[bool] = False
 
@@ -169,7 +169,7 @@ class SharedVector:
         self.memory = memory
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Exchange the N equal parts of each range, of which each worker has written its own."""
+        """Exchange each range: every worker has written its own of N equal parts, and receives the others."""
         for begin, end in ranges:
             size = (end - begin) // self.comm.world_size
             mine = begin + self.comm.rank * size

@@ -23,7 +23,7 @@ def spare_cores(num_workers: int) -> int:
 
 
 class HelperThreads:
-    """One thread that runs jobs in order, and others that process blocks of shared jobs."""
+    """The helper threads of a worker: one runs queued jobs in order, the others process blocks of shared jobs."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -41,7 +41,7 @@ class HelperThreads:
         self._jobs.put(job)
 
     def share(self, job: Job, count: int) -> None:
-        """Run a SharedJob on up to `count` of the other threads at once."""
+        """Let up to `count` of the unordered threads process blocks of a SharedJob."""
         for _ in range(min(count, self.size - 1)):
             self._shared_jobs.put(job)
 

@@ -53,7 +53,7 @@ class HierarchicalComm(Comm):
         address: str = "",
         names: Sequence[int] = (),
     ) -> None:
-        """`names` are the workers' ranks in a larger world, for errors."""
+        """`names` are the workers' ranks in the larger world, used in error messages."""
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
         self._store = store
@@ -93,7 +93,7 @@ class HierarchicalComm(Comm):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return the bytes that a worker writes and reads, as if all workers were on one node.
+        """Return the bytes written and read per byte of the tensor, as if all workers were on one node.
 
         The bytes on the network depend on the placement of the workers, which is unknown before they are connected.
         """
@@ -258,7 +258,7 @@ class HierarchicalComm(Comm):
             self._local._broadcast(tensor, 0)
 
     def _medium(self, op: str, peer: int | None) -> str:
-        """Return `memory` within a node; `network` if several nodes take part, although only leaders use it."""
+        """Return `memory` within a node, `network` if several nodes take part (although only their leaders use it)."""
         is_message = op in ("send", "recv")
         is_local = len(self._nodes) == 1 or (is_message and peer is not None and self._node_of[peer] == self._own_node)
         return "memory" if is_local else "network"

@@ -17,7 +17,7 @@ LAUNCH_S = 20e-6  # a shorter call started an operation and returned at once
 
 
 class CommListener(Protocol):
-    """Receives every completed operation, and every interval in which one blocks the worker's own thread.
+    """Receives every completed operation, and every interval in which an operation blocks the worker's own thread.
 
     Times are those of `time.perf_counter`. `number` counts a worker's collectives, and its messages by peer, tag and
     direction, so that the same number means the same operation on every worker.
@@ -92,13 +92,13 @@ class OpenOperation:
         self.listener.blocked(self.op, self.peer, self.tag, begin, end, self.number, is_busy=is_busy)
 
     def launched(self) -> None:
-        """Report the call that started the operation, if it took so long that the thread did a part of the work."""
+        """Report the call that started the operation, if it took so long that it did part of the work itself."""
         now = perf_counter()
         if now - self.begin > LAUNCH_S:
             self.blocked(self.begin, now, is_busy=True)
 
     def end_here(self) -> None:
-        """Report the operation as complete now; it blocked the worker's own thread from its begin."""
+        """Report the operation as complete now, and the worker's own thread as blocked since the operation began."""
         end = perf_counter()
         self.end(end)
         self.blocked(self.begin, end)
@@ -110,7 +110,7 @@ class BackgroundWork:
     completed: float | None = None  # time of completion; None while it is unknown
 
     def watch(self) -> None:
-        """Start to record the time of completion."""
+        """Arrange that the time at which the work completes is recorded; return at once."""
 
 
 class ObservedWork:
@@ -142,7 +142,7 @@ class ObservedWork:
 
 
 class LaunchedGroup:
-    """Operations that DDP starts in one call and waits for itself."""
+    """Operations that DDP starts together in one call. DDP waits for them in C++, not through the comm."""
 
     def __init__(self, work: Any, spans: list[OpenOperation]) -> None:
         self.work, self.spans = work, spans

@@ -64,7 +64,7 @@ class ShmComm(Comm):
         timeout_s: float = 60.0,
         names: Sequence[int] = (),
     ) -> None:
-        """`names` are the workers' ranks in a larger world, for errors."""
+        """`names` are the workers' ranks in the larger world, used in error messages."""
         super().__init__(rank, world_size)
         if world_size > MAX_WORKERS:
             raise RunError(
@@ -98,7 +98,7 @@ class ShmComm(Comm):
 
     @classmethod
     def wire_factors(cls, op: str, peer: int | None, rank: int, world_size: int) -> tuple[float, float]:
-        """Return the bytes written to and read from shared memory; what several peers read is written once."""
+        """Return the bytes written to and read from shared memory. Data that several peers read is written once."""
         others = world_size - 1
         if not others and op not in ("send", "recv"):
             return 0, 0
@@ -288,7 +288,7 @@ class ShmComm(Comm):
             begin += piece.numel()
 
     def _sum_small(self, flat: Tensor) -> None:
-        """Sum a short tensor: every worker adds all of it, in the same order."""
+        """Sum a short tensor: every worker adds the tensors of all workers, in the same order."""
         number, collective = self._next_piece(), _collective("all_reduce", flat)
         self._put(flat, number, collective)
         self._counters.wait_ready_all(number, collective)

@@ -137,14 +137,14 @@ class _Message:
 
 @dataclass(eq=False)
 class Sending(_Message):
-    """A message to a peer, whose `tensor` is the rest to be sent; done when all of it is in the channel."""
+    """A message to a peer. `tensor` is the part that is not sent yet; it is done when all of it is in the channel."""
 
     def __post_init__(self) -> None:
         self.total = self.tensor.numel()
 
 
 class Receiving(_Message):
-    """A receive that was posted for a message of a peer; done when the message is in `tensor`."""
+    """A posted receive of a message from a peer. It is done when the message is in `tensor`."""
 
 
 def channel_bytes(world_size: int) -> int:
@@ -295,7 +295,7 @@ class _Inbox:
 
 
 def _pop(queues: dict[int, deque[T]], tag: int) -> T:
-    """Remove the first element of a tag's queue, and the queue when it is empty: every step may use a new tag."""
+    """Remove the first element of a tag's queue. Delete an empty queue, since every step may use a new tag."""
     queue = queues[tag]
     first = queue.popleft()
     if not queue:

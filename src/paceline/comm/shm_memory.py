@@ -136,7 +136,7 @@ def copy(target: Tensor, source: Tensor) -> None:
 
 
 def part_bounds(numel: int, world_size: int, itemsize: int) -> list[int]:
-    """Return where each worker's part of a vector begins and the last one ends. Parts are whole cache lines."""
+    """Return the N + 1 bounds of the workers' parts of a vector. Parts are whole cache lines."""
     per_line = max(LINE_BYTES // itemsize, 1)
     size = -(-numel // (world_size * per_line)) * per_line
     return [min(size * rank, numel) for rank in range(world_size + 1)]

@@ -29,7 +29,7 @@ BLOCK_BYTES = 256 << 10  # the smallest block that is worth another thread
 
 @dataclass(frozen=True)
 class Threads:
-    """The waiters of a worker's own thread and of its first helper thread, and the helpers if cores are free."""
+    """The waiters of a worker's own and of its ordered helper thread, and the helper threads if cores are free."""
 
     waiter: ShmWaiter
     helper_waiter: ShmWaiter
@@ -37,7 +37,7 @@ class Threads:
 
 
 class ShmReduction(Reduction):
-    """A vector per worker in shared memory, and one for the sum, which is read in place or copied to each worker's.
+    """A reduction in shared memory: a vector per worker, and one for the sum, which workers read in place or copy.
 
     Each worker adds its part of a range once all workers have started the range. Helper threads add long vectors while
     the worker continues; otherwise the worker adds whenever it enters the comm. A worker starts a range again only
@@ -167,7 +167,7 @@ class ShmReduction(Reduction):
         self._waiter.wake(self._waiter.rank)
 
     def _publish_added(self, number: int, error: BaseException | None) -> None:
-        """Publish up to which range this worker's parts are added, without a gap."""
+        """Publish how many ranges, counted from the first without a gap, this worker has added its part of."""
         if error is not None:
             self._fail(error)
             return

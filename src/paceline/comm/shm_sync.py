@@ -51,7 +51,7 @@ class ShmWaiter:
         is_helper: bool = False,
         names: Sequence[int] = (),
     ) -> None:
-        """`names` are the workers' ranks in a larger world, for errors."""
+        """`names` are the workers' ranks in the larger world, used in error messages."""
         self.names = names or range(world_size)
         self.rank, self.world_size, self.timeout_s = rank, world_size, timeout_s
         self._slot = rank + world_size * is_helper
@@ -90,7 +90,7 @@ class ShmWaiter:
                 libc().sem_post(self._semaphores[slot])
 
     def wait(self, first_missing: Callable[[], int], *, whom: str = "") -> None:
-        """Wait until `first_missing` returns -1. Before, it returns the rank of a peer that has to make progress.
+        """Wait until `first_missing` returns -1. Until then it returns the rank of a peer that has not made progress.
 
         `whom` replaces that peer's name in the error after the time limit.
         """

@@ -27,7 +27,7 @@ Store = Any  # torch.distributed.Store; its stubs are not exported
 
 
 class TorchComm(Comm):
-    """Connects workers by gloo, and by nccl for CUDA tensors if asked; otherwise these go through host memory."""
+    """Connects workers by gloo. CUDA tensors use nccl if requested; otherwise they are copied through host memory."""
 
     name: ClassVar[str] = "torch"
 
@@ -44,7 +44,7 @@ class TorchComm(Comm):
     ) -> None:
         """`address` is the local address that peers reach this worker at; empty lets gloo find one.
 
-        `names` are the workers' ranks in a larger world, for errors.
+        `names` are the workers' ranks in the larger world, used in error messages.
         """
         super().__init__(rank, world_size)
         self._names = names or range(world_size)
@@ -198,7 +198,7 @@ class _TorchWork:
 
 
 class _Collective(_TorchWork, BackgroundWork):
-    """A collective of torch, whose time of completion is known, unlike that of a message."""
+    """A collective of torch. Its time of completion is known; that of a message is not."""
 
     def watch(self) -> None:
         self._work.get_future().add_done_callback(self._set_completed)
@@ -211,8 +211,9 @@ class _Collective(_TorchWork, BackgroundWork):
 class CountedGroup(dist.ProcessGroup):
     """A process group for torch's DistributedDataParallel that counts its traffic and forwards to another group.
 
-    So DDP's one communication hook stays free. Integer tensors are DDP's own bookkeeping (shapes, order of buckets) and
-    are not counted. DDP waits in C++, so its operations are stored in `comm.launched` until backward ends.
+    A wrapper is used because DDP accepts a single communication hook, which a codec may need. Integer tensors are DDP's
+    own bookkeeping (shapes, order of buckets) and are not counted. DDP waits in C++, so its operations are stored in
+    `comm.launched` until backward ends.
     """
 
     def __init__(self, comm: Comm, group: Any) -> None:
@@ -264,7 +265,7 @@ def is_peer_failure(error: BaseException) -> bool:
 
 
 def make_store(host: str, port: int, *, is_master: bool, timeout_s: float) -> Any:
-    """Return the store for the rendezvous of workers: the server if `is_master`, else a client. Port 0: a free one."""
+    """Return the store for the rendezvous: its server if `is_master`, else a client. Port 0 picks a free port."""
     if is_master and host == "127.0.0.1":
         return keep_store(host, port, timeout_s=timeout_s)
     return dist.TCPStore(host, port, None, is_master, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)

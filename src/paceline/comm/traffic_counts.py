@@ -60,7 +60,7 @@ class CommLink(NamedTuple):
 def by_medium(comm: Comm, counter: Counter) -> dict[str, Wire]:
     """Return the bytes that this worker's counted operations put on each medium.
 
-    A collective that uses both, as on the hierarchical comm with several hosts, counts as network.
+    A collective that uses memory and network, as on the hierarchical comm with several hosts, counts as network.
     """
     parts = {"network": Counter(), "memory": Counter()}
     for (op, peer), nbytes in counter.nbytes.items():
@@ -86,7 +86,7 @@ def bytes_by_link(comm: Comm, counter: Counter) -> dict[CommLink, float]:
 
 
 def medium_of(link: CommLink, comm: Comm, servers: Comm | None) -> str:
-    """Return the medium of a link of this worker: network or memory."""
+    """Return the medium between this worker and a peer: network or memory."""
     peer = link.receiver if link.sender == comm.rank else link.sender
     comm_of_peer = comm if peer < comm.world_size or servers is None else servers
     return comm_of_peer._medium("send", peer)

@@ -33,7 +33,7 @@ class WorkQueue:
         self._failure: CommError | None = None
 
     def start(self, what: str, do: Callable[[], None], result: list[Any], *, is_blocking: bool) -> QueuedWork:
-        """Start an operation; `is_blocking`: the caller waits for it."""
+        """Start an operation. `is_blocking` says that the caller will wait for it at once."""
         if is_blocking and threading.current_thread() is self._thread:
             raise RuntimeError(f"{what} in a callback of another operation would wait for itself; use async_op=True")
         work = QueuedWork(what, do, result)

@@ -29,7 +29,7 @@ class Guarantee(enum.Enum):
 
     @staticmethod
     def of_codec(codec: Codec) -> Guarantee:
-        """Return the guarantee of a strategy that averages all gradients in every step."""
+        """Return the guarantee that averaging all gradients in every step has with this codec."""
         return Guarantee.EXACT if codec.relative_error == 0 else Guarantee.LOSSY
 
 
@@ -55,7 +55,7 @@ USER_LOOP = GradientPolicy(
 
 @dataclass(kw_only=True)
 class Worker:
-    """The parts of a worker that its strategy may use."""
+    """What a strategy may use of its worker: the comm, the model, the optimiser, the gradient policy."""
 
     comm: Comm
     codec: Codec
@@ -112,7 +112,7 @@ class Strategy(ABC):
         self.worker = worker
 
     def on_gradient(self, parameter: nn.Parameter) -> None:
-        """Handle a gradient as soon as it is complete, during the last backward of a step."""
+        """Handle a parameter's gradient as soon as backward has completed it, in the last backward of a step."""
 
     def after_backward(self) -> None: ...
 

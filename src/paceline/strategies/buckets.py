@@ -1,4 +1,4 @@
-"""Gradient buckets, last layer first; each is exchanged as soon as backward has completed it."""
+"""Gradient buckets, filled from the last layer on. Each is exchanged as soon as its gradients are complete."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class GradientBuckets:
                 gradient_of(parameter).copy_(result)
 
     def _start(self) -> None:
-        """Start complete buckets in order, which is the same on every worker whatever the order of gradients."""
+        """Start complete buckets in their fixed order, so that all workers start them in the same order."""
         while len(self._works) < len(self.buckets) and self._num_missing[len(self._works)] == 0:
             bucket = self.buckets[len(self._works)]
             reduction = self.reductions[bucket.kind]
@@ -220,7 +220,7 @@ class GradientBuckets:
                 comm.all_reduce(reduction.own[bucket.flags : bucket.end])
 
     def _make_fill(self, bucket: Bucket, reduction: Reduction) -> Callable[[], None] | None:
-        """Return a function, callable on any thread, that copies weighted gradients to the comm; None if in place."""
+        """Return a function that copies weighted gradients to the comm's memory; None if they are there already."""
         weight = 1.0 if self.is_in_place else self._worker.weight  # the loss was weighted already
         if self.is_in_place and all(self.parameters[index].grad is self.own[index] for index in bucket.members):
             return None
@@ -287,7 +287,7 @@ class Bucketed(Accumulating, GradientBuffers, CarriesReach, BufferEstimate, Tuna
         return Limits(first_mb * MB, self.bucket_mb * MB)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:  # noqa: ARG002
-        """Estimate the vectors of the buckets; a codec that sums by itself needs about as much again."""
+        """Estimate the memory of the buckets' vectors. A codec that does its own summing doubles it."""
         if world_size == 1:
             return 0
         cast = self.codec.cast

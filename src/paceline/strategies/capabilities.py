@@ -87,7 +87,7 @@ class Drifting(ABC):
 
 
 class Periodic(ABC):
-    """A strategy that synchronises after some steps only. A PERIODIC strategy without it does so after every step."""
+    """A strategy that synchronises after some steps only; without it, PERIODIC means after every step."""
 
     @abstractmethod
     def is_synchronised(self, step: int) -> bool:
@@ -127,7 +127,7 @@ class WrappedModel(ScaledLoss):
 
 
 class GradientBuffers(ScaledLoss):
-    """A strategy into whose memory backward writes gradients (in Paceline's own loop)."""
+    """A strategy that provides the memory that backward writes gradients to (in Paceline's own loop)."""
 
     @abstractmethod
     def zero_grad(self) -> None:
@@ -136,11 +136,11 @@ class GradientBuffers(ScaledLoss):
     @property
     @abstractmethod
     def hooked_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters for which `on_gradient` is called; without this capability, all."""
+        """Return the parameters for which `on_gradient` is called. Without this capability it is called for all."""
 
 
 class CarriesReach:
-    """A strategy that implements `GradientPolicy.none_where_unreached`; for others, `paceline.parallel` does it."""
+    """A strategy that implements `GradientPolicy.none_where_unreached` itself; else `paceline.parallel` does."""
 
 
 class ShardedOptimizer(ABC):
@@ -172,7 +172,7 @@ class ModelCheck(ABC):
 
 
 class TunedValues(enum.Enum):
-    """The lists of values from which `tune` takes those of an option; users set them with --buckets and --periods."""
+    """Values that `tune` tries for an option. Users set them with --buckets and --periods."""
 
     BUCKET_MB = "bucket_mb"
     PERIOD_STEPS = "period_steps"

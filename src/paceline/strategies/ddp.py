@@ -27,7 +27,7 @@ _LEAVE_BUFFERS_ALONE: dict[str, Any] = {
 
 
 class _Replica(DistributedDataParallel):
-    """DDP that reports unused parameters with Paceline's remedy."""
+    """DDP whose error about unused parameters names Paceline's option that allows them."""
 
     def forward(self, *inputs: Any, **arguments: Any) -> Any:
         try:

@@ -14,7 +14,7 @@ from paceline.strategies.gradients import GradientAveraging
 
 @dataclass(kw_only=True)
 class GatherScatter(GradientAveraging):
-    """Rank 0 gathers each gradient tensor, averages and scatters the mean; all traffic passes one worker."""
+    """Rank 0 gathers each gradient tensor, averages it and sends the mean to all; all traffic passes through rank 0."""
 
     name: ClassVar[str] = "gather-scatter"
     is_tried: ClassVar[bool] = False  # by `tune`: a baseline

@@ -84,6 +84,6 @@ class Gossip(WeightAveraging, Drifting):
 
 
 def peer_distance(num_workers: int, step: int) -> int:
-    """Return the distance to the peer of a step: 1, 2, 4, ... below the number of workers, repeated."""
+    """Return the distance to the peer of a step. It cycles through the powers of two below the number of workers."""
     num_shifts = (num_workers - 1).bit_length()
     return 1 << step % num_shifts if num_shifts else 0

@@ -19,7 +19,7 @@ from paceline.strategies.capabilities import Accumulating, BufferEstimate, Tunab
 
 @dataclass(kw_only=True)
 class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
-    """Base of strategies that average gradients after backward, weighted by samples; a subclass implements `sum`."""
+    """Base class: averages gradients after backward, weighted by samples. A subclass implements `sum`."""
 
     fused: ClassVar[bool] = False  # all gradients as one vector, or tensor by tensor
 
@@ -63,7 +63,7 @@ class GradientAveraging(Accumulating, BufferEstimate, Tunable, Strategy):
         self.codec.sum(tensor, self.sum, self.worker.comm, key)
 
     def buffer_bytes(self, tensors: Sequence[TensorSpec], rank: int, world_size: int) -> int:
-        """Estimate one vector of all gradients, or the largest tensor; a lossy codec needs about as much again."""
+        """Estimate the memory of one vector of all gradients, or of the largest tensor. A lossy codec doubles it."""
         if world_size == 1:
             return 0
         total = sum(tensor.nbytes for tensor in tensors)

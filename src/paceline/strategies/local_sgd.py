@@ -1,4 +1,4 @@
-"""Strategy `local-sgd`: weights are averaged every few steps; with an outer optimiser, DiLoCo."""
+"""Strategy `local-sgd`: average weights every few steps. With an outer optimiser, this is DiLoCo."""
 
 from __future__ import annotations
 

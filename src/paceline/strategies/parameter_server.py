@@ -1,4 +1,4 @@
-"""Strategy `parameter-server`: the side of the workers; `serving.py` has that of the servers."""
+"""Strategy `parameter-server`, as the workers run it; `serving.py` has the servers' part."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ParameterServer(Accumulating, Servers, Asynchronous, Heartbeat, ModelCheck
         return self.servers
 
     def staleness_bound(self, num_workers: int) -> int | None:
-        """Return the bound: during one step, each other worker can go from s steps behind to s + 1 steps ahead."""
+        """Return the bound: in one step, each other worker can go from s steps behind this one to s + 1 ahead."""
         return None if self.max_staleness is None else (num_workers - 1) * (2 * self.max_staleness + 1)
 
     @property

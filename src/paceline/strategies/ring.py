@@ -47,7 +47,7 @@ class Ring(GradientsOrWeights):
 
 
 class BufferPool:
-    """Receive buffers that all calls reuse: new memory would be paged in each time."""
+    """Receive buffers that all calls reuse, because the kernel would have to map new memory in every call."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
@@ -88,7 +88,7 @@ def ring_all_reduce(
     receives: list[tuple[Work, Tensor]] = []
 
     def post_receives(count: int) -> None:
-        """Post receives for `count` pieces, and for all sums once no more buffers are needed."""
+        """Post receives until `count` are posted. Once no more buffers are needed, post all remaining ones."""
         for index in range(len(receives), count if count < num_added else len(arriving)):
             part = arriving[index][1]
             target = buffers[index % AHEAD][: part.numel()] if index < num_added else part

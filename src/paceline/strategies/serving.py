@@ -56,7 +56,7 @@ class Share:
 
     @property
     def rates(self) -> list[float]:
-        """Return the learning rate of every tensor. Schedules act on the worker's optimiser, which does not step."""
+        """Return every tensor's learning rate, to send to the server: schedules change only the worker's copy."""
         return [float(group["lr"]) for group in self._groups]
 
     def set_rates(self, rates: list[float], scale: float) -> None:

@@ -1,4 +1,4 @@
-"""Strategy `stepwise`: one trip round the ring per step, each worker continuing from a partial mean."""
+"""Strategy `stepwise`: weights travel round the ring once per step; each worker continues from a partial mean."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIRST_TRIP, FULL_MEAN = 0x5100, 0x5200  # not used by collectives
 
 
 class _Leg(NamedTuple):
-    """One worker's part in the trip of one chunk."""
+    """The part of one worker in moving one chunk round the ring: what it receives, averages and sends."""
 
     position: int  # from the chunk's start; the mean at this position is of position + 1 workers
     begin: int
@@ -161,7 +161,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return operations
 
     def metrics(self) -> Json:
-        """Return how far averaging moved this replica, relative to its length, in the measured steps."""
+        """Return the mean, maximum and last distance that averaging moved this replica, relative to its norm."""
         if not self._moves:
             return {}
         moved = [float((distance / length).sqrt()) for distance, length in self._moves]
@@ -179,7 +179,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
         return self.exact_every > 0 and (step + 1) % self.exact_every == 0
 
     def _legs(self, numel: int, rank: int, world_size: int, step: int) -> list[_Leg]:
-        """Return this worker's leg of every chunk's trip, in the order in which chunks arrive."""
+        """Return this worker's part in moving every chunk, in the order in which the chunks arrive."""
         sizes = chunk_sizes(numel, world_size) if self.form == "chunks" else [numel]
         start = -step if self.rotate else 0
         legs, begin = [], 0
@@ -220,7 +220,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
     def _spread_means(self, vector: Tensor, legs: list[_Leg], step: int, sends: list[Work]) -> None:
         """Start to send full means from their last workers to all others; they arrive during the next step.
 
-        They are sent directly: round the ring each hop would interrupt a computing worker. The bytes are the same.
+        They are sent directly, since each hop of a ring would interrupt a computing worker. The bytes are the same.
         """
         comm = self.worker.comm
         tag = FULL_MEAN + step % TAGS
@@ -258,7 +258,7 @@ class Stepwise(WeightAveraging, Drifting, Tunable):
 
     @staticmethod
     def _last(leg: _Leg, rank: int, world_size: int) -> int:
-        """Return the rank at the end of a chunk's trip, which has the full mean."""
+        """Return the last rank that a chunk reaches; it holds the full mean."""
         return (rank - leg.position - 1) % world_size
 
 

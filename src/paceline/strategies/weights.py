@@ -1,4 +1,4 @@
-"""Base class of strategies that average weights: replicas as vectors, copies to send from, and bounds of the drift."""
+"""Base class of strategies that average weights, and its tools: weights as a vector, copies to send, drift bounds."""
 
 from __future__ import annotations
 
