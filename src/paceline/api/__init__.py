@@ -1,4 +1,4 @@
-"""The studies as functions, for scripts and notebooks."""
+"""The Python API: run, compare, scale, sweep and tune as functions, for scripts and notebooks."""
 
 from paceline.api.notebook_view import RunView, StudyView
 from paceline.api.studies import compare, run, scale, sweep, tune

@@ -1,4 +1,4 @@
-"""Results of the Python API: mappings that print as tables, in a terminal and in a notebook."""
+"""Results of the Python API, which print as tables in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paceline.results import Json, StudyResult, to_json
 class StudyView(Mapping[str, Any]):
     """The result of a study: prints as a table, and maps the keys of its JSON to plain values.
 
-    `rows` are the rows of a data frame, `study` is the typed result (`study.results[0].label`), `folder` the folder
-    where it is stored.
+    `rows` can be passed to `pandas.DataFrame`, `study` is the typed result (`study.results[0].label`), and `folder`
+    is the folder where the study is stored.
     """
 
     def __init__(self, study: StudyResult, folder: Path) -> None:
@@ -28,7 +28,7 @@ class StudyView(Mapping[str, Any]):
 
     @property
     def rows(self) -> list[Json]:
-        """One row per result, with its main figures."""
+        """The main figures of each result, as a list of dicts."""
         return [
             {
                 **(row.point or {}),
@@ -63,7 +63,7 @@ class StudyView(Mapping[str, Any]):
 
 
 class RunView(Json):
-    """The result of a run: a dict, with its folder in `folder`, that prints as a table of its workers."""
+    """The result of a run: a dict that prints as a table of its workers. The key `folder` is where it is stored."""
 
     def __init__(self, result: results.RunResult, folder: Path) -> None:
         super().__init__({**to_json(result), "folder": str(folder)})

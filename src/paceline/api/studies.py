@@ -1,4 +1,4 @@
-"""The studies as functions, for scripts and notebooks."""
+"""The functions of the Python API: run, compare, scale, sweep and tune."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def compare(
     """Train under several strategies and compare them: `compare("lenet5-mnist")` or `compare(model, data)`.
 
     With `data` the first argument is a model: a name, `file.py:factory`, an nn.Module or a function that builds one.
-    `data` is a name, a paceline Data, a pair (train, test) of torch data sets or of (inputs, targets), or a single one,
-    of which a tenth becomes the test set. `loss` is a function of output and target. Objects are sent to worker
-    processes, so their classes must be importable there: in a file, not in a notebook cell.
+    `data` is a name, a paceline Data, a pair (train, test) of torch data sets or of (inputs, targets), or a single
+    data set, of which a tenth becomes the test set. `loss` is a function of output and target. Objects are sent to
+    worker processes, so their classes must be importable there: in a file, not in a notebook cell.
     """
     if strategies:
         changes["strategies"] = _names(strategies)
@@ -86,7 +86,7 @@ def compare(
     elif loss is not None:
         changes["train__loss"] = loss
     if data is not None or not isinstance(recipe, str | Recipe):
-        changes |= _parts(recipe, data, objects)
+        changes |= _model_and_data(recipe, data, objects)
         changes.setdefault("strategies", list(load_recipe(DEFAULT_RECIPE).strategies))
         recipe = Recipe()
     workers = CallLauncher(launcher, hosts, objects)
@@ -108,8 +108,8 @@ def sweep(
     """Vary keys of a recipe: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
     A key is a recipe key, an option name or `strategy.OPTION`; several keys form a grid. A point that fails or does not
-    fit into memory is listed in `failures`. Like all studies, an unfinished one with the same arguments is resumed,
-    unless `fresh`.
+    fit into memory is listed in `failures`. Like all studies, an unfinished study with the same arguments is resumed,
+    unless `fresh` is set.
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
@@ -135,7 +135,7 @@ def scale(
     """Train with several numbers of workers and compare with one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
 
     `mode` is strong (constant global batch), weak (constant batch per worker) or both. Each of `results` has `scaling`;
-    `paying` has the number of workers from which more are not worth it. Points that fail are listed in `failed`.
+    `paying` has the number of workers beyond which more are not worth it. Points that fail are listed in `failed`.
     """
     numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
     counts = parse_workers(numbers)
@@ -189,7 +189,7 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
 def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool) -> StudyView:
     """Run a study, or resume an unfinished one with the same arguments.
 
-    A study of objects is not resumed: objects passed by two calls cannot be compared.
+    A study of Python objects is not resumed, because the objects of two calls cannot be compared.
     """
     resume = None if fresh or workers.objects else find_unfinished(study, Path(out))
     outcome = run_study(study, workers.launch, StudyListener(), Path(out), resume=resume)
@@ -197,8 +197,8 @@ def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool)
     return StudyView(outcome.result, outcome.folder)
 
 
-def _parts(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
-    """Return name, model and data of a recipe; objects are registered and appended to `objects`."""
+def _model_and_data(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
+    """Return the name, model and data of a recipe; register objects and append their names to `objects`."""
     if data is None:
         raise UsageError(f"compare() got a {type(model).__name__} but no data; call compare(model, data)")
     if isinstance(model, Recipe):
@@ -236,7 +236,7 @@ LauncherChoice = str | LaunchRequest | Launcher | None
 
 @dataclass(frozen=True)
 class CallLauncher:
-    """Starts the workers of one call and sends objects to them."""
+    """Starts the workers of one API call, and sends them the objects of the call."""
 
     choice: LauncherChoice
     hosts: str | Sequence[str] | None = None
@@ -253,7 +253,7 @@ class CallLauncher:
 
 
 def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
-    """Return the launcher of a call, checked; it must start all workers from this process."""
+    """Return the checked launcher of an API call; refuse one that does not start all workers from this process."""
     if isinstance(choice, Launcher):
         launcher = _ready(choice, hosts, cluster)
     else:

@@ -179,7 +179,7 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
             title="Waiting, ms", text=lambda row: short_milliseconds(scaling_of(row).waiting_s), places=MARKDOWN | HTML
         ),
         Column(
-            title="Overlapped, ms",
+            title="Hidden, ms",
             text=lambda row: short_milliseconds(scaling_of(row).overlap_s),
             places=MARKDOWN | HTML,
         ),
