@@ -70,7 +70,7 @@ def test_one_comm_is_compared_with_nothing() -> None:
     outcome = made_up_bench()
     alone = changed(outcome, results=outcome.results[1:])
     assert not any("x torch" in line for line in printed(alone))
-    assert "x torch: the time of torch over this one" in " ".join(printed(outcome))
+    assert "x torch: time of torch over that of this row" in " ".join(printed(outcome))
 
 
 def test_a_difference_that_may_be_noise_is_marked() -> None:

@@ -221,7 +221,7 @@ def test_a_replica_that_differs_once_fails_the_proof() -> None:
     once = compare_digests("bad", proven(["a", "b", "c"], ["a", "x", "c"]))
     assert (once.passed, once.first_unequal, once.equal) == (False, 1, 2)
     finding = proof_finding(once)
-    assert "NOT the same" in finding.text
+    assert "NOT identical" in finding.text
     assert finding.kind == "problem"
     assert not compare_digests("far", proven(["a", "b"], ["a", "b"], error=1e-3)).passed, "equal, but not the average"
     assert not compare_digests("still", proven(["a", "a"], ["a", "a"])).passed, "nobody moved"
