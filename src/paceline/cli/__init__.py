@@ -1,6 +1,6 @@
 """The command line: one file per command, found by walking this package.
 
-A command is a module with `ORDER`, `register(app)` and a function or a group that has the name of the module.
+A command is a module with `ORDER`, `register(app)`, and a function or a group of commands that is named as the module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def _version(
 
 
 def main() -> None:
-    """Run a command; on an error print one sentence and exit with 2 (wrong request) or 1 (failure while running)."""
+    """Run the command in sys.argv.
+
+    On an error, print one sentence and exit with 2 if the request was wrong, or with 1 if it failed while running.
+    """
     signal.signal(signal.SIGTERM, _terminated)
     # Otherwise the C++ code of torch prints its own stack trace before our one-sentence error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

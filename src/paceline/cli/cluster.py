@@ -81,7 +81,7 @@ def execute(
     node: Annotated[int, typer.Argument(help="Number of the node, from 0.", metavar="NODE")],
     command: Annotated[list[str], typer.Argument(help="Command to run in the node.", metavar="COMMAND...")],
 ) -> None:
-    """Run a command in a node, with its network, CPU share and memory limit."""
+    """Run a command in a node, with the network, the CPU share and the memory limit of the node."""
     from paceline.cluster.opening import find_cluster
     from paceline.errors import UsageError
 
@@ -118,7 +118,7 @@ def down(
 
 @cluster.command()
 def prune() -> None:
-    """Remove what clusters left behind whose managing process was killed."""
+    """Remove the remains of clusters whose managing process was killed."""
     from paceline.cli.output import console_for
     from paceline.cluster.running import prune as remove_leftovers
 
@@ -141,7 +141,7 @@ def check(
     without_cpu_shares: WithoutShares = False,
     json_target: Json = "",
 ) -> None:
-    """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with the request."""
+    """Measure bandwidth, latency and CPU shares inside a cluster, and compare them with the requested ones."""
     from paceline.cli.output import check_json_target, console_for, write_json
     from paceline.cluster.check import TOLERANCE, check_cluster
     from paceline.cluster.opening import find_or_build
@@ -175,7 +175,7 @@ def _address_range(addresses: list[str]) -> str:
 
 
 def _cluster_line(cluster: ListedCluster) -> str:
-    """Return a cluster in one line, beginning with its name."""
+    """Describe a cluster in one line that begins with its name."""
     end = f"ends with process {cluster.parent}" if cluster.parent else "stays until down"
     not_ready = "" if cluster.is_ready else ", not ready"
     return (
@@ -196,7 +196,7 @@ def overcommit_warning(layout: ClusterLayout, num_cores: int | None = None) -> s
 
 
 def load_warning(load: float | None = None, num_cores: int | None = None) -> str:
-    """Return a warning if other load would lower the measured figures, else an empty string."""
+    """Return a warning if other processes use so much of the machine that measurements would be too low."""
     load, cores = os.getloadavg()[0] if load is None else load, num_cores or os.cpu_count() or 1
     if load < 0.75 * cores:
         return ""
@@ -204,7 +204,7 @@ def load_warning(load: float | None = None, num_cores: int | None = None) -> str
 
 
 def _figure_line(figure: ClusterFigure) -> str:
-    """Return a measured figure, the requested one and the verdict in one line."""
+    """Describe a measurement in one line: the measured value, the requested one, and whether the two agree."""
     line = f"{figure.what:10} {figure.where:10} {_quantity(figure, figure.measured):>14}"
     if figure.asked is None:
         return f"{line} (not requested)"

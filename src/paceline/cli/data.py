@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
-    """Download a data set unless it exists; return its folder."""
+    """Download a data set with a progress bar, unless it is already here. Return its folder."""
     from paceline.data import download  # needs torch, which --help does without
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -57,7 +57,7 @@ def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
 
 
 def fetch_if_needed(config: DataConfig, console: Console) -> None:
-    """Download the data of a recipe if it is a published data set and may be downloaded."""
+    """Download a recipe's data set if it is a published one and the recipe allows downloads."""
     from paceline.data.published import PUBLISHED
 
     if config.name in PUBLISHED and config.download:

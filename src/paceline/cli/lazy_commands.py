@@ -19,17 +19,18 @@ from paceline.text import plain_text
 
 
 class CommandSummary(NamedTuple):
-    """The entry of a command in the list of commands."""
+    """What the list of commands says about a command."""
 
     name: str
-    order: tuple[bool, int]  # groups of commands come last
+    order: tuple[bool, int]  # whether it is a group, so that groups come last; its ORDER
     help: str
 
 
 def read_summary(name: str, source: str) -> CommandSummary | None:
-    """Return the summary of a command's module; None for a module that registers no command.
+    """Read the summary of a command from the source of its module. Return None if the module is not a command.
 
-    The text is the constant `HELP`, or `help` of the group, or the docstring of the function of the module's name.
+    The help text is the constant `HELP`, the argument `help` of the group, or the docstring of the function that is
+    named as the module, whichever of these exists first.
     """
     order: int | None = None
     texts: dict[str, str] = {}
@@ -51,7 +52,7 @@ def read_summary(name: str, source: str) -> CommandSummary | None:
 
 
 class LazyGroup(TyperGroup):
-    """All commands, ordered by `ORDER`; a module is imported when its command is used."""
+    """The group of all commands, ordered by `ORDER`. The module of a command is imported when the command is used."""
 
     _shows_summaries = False
 
@@ -107,7 +108,7 @@ class LazyGroup(TyperGroup):
 
 @cache
 def _load(name: str) -> Any:
-    """Return the command of a module, with all its options."""
+    """Import the module of a command, and return the command with all its options."""
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
     alone.callback()(lambda: None)  # a group, even of one command
     importlib.import_module(f"{paceline.cli.__name__}.{name}").register(alone)
@@ -117,7 +118,7 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _plain_messages() -> Iterator[None]:
-    """Remove control characters from option errors, which quote the user's input."""
+    """Remove control characters from messages of errors in the block, because they quote the user's input."""
     try:
         yield
     except Exception as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MetricsListener(StudyListener):
-    """Listener that writes a study's progress to a metrics board and forwards every callback to another listener."""
+    """Writes the progress of a study to a metrics board, and forwards every callback to another listener."""
 
     def __init__(self, board: MetricsBoard, forward_to: StudyListener) -> None:
         self._board, self._next = board, forward_to
@@ -44,7 +44,10 @@ class MetricsListener(StudyListener):
 
 @contextmanager
 def serve_metrics(port: int, host: str, console: Console, forward_to: StudyListener) -> Iterator[StudyListener]:
-    """Serve metrics inside the block, and yield the listener that updates them and forwards to another one."""
+    """Serve metrics while the block runs.
+
+    Yields a listener that updates the metrics and forwards every callback to `forward_to`.
+    """
     from paceline.measure.prometheus import MetricsBoard, metrics_server  # needs prometheus_client
 
     board = MetricsBoard()

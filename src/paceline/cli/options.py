@@ -136,7 +136,10 @@ HOST_OPTIONS = {
 
 
 def host_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of launchers; it receives a `LaunchRequest` as `launch` instead."""
+    """Add the options that select hosts and ports to a command.
+
+    Instead of their values, the command gets one `LaunchRequest` as the argument `launch`.
+    """
 
     @functools.wraps(command)
     def wrapper(**arguments: Any) -> None:
@@ -152,9 +155,10 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
 def recipe_options(
     *, leave_out: tuple[str, ...], more_changes: Callable[[Mapping[str, Any]], Changes] = lambda _: {}
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every option of a recipe; it receives the finished `recipe` instead of them.
+    """Return a decorator that adds an option for every recipe key to a command, except for keys in `leave_out`.
 
-    `more_changes` returns the changes to the recipe that the command's own options ask for.
+    Instead of the values of the options, the command gets the finished recipe as the argument `recipe`. `more_changes`
+    returns further changes to the recipe, made from the other arguments of the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -193,7 +197,7 @@ def recipe_options(
 
 
 def _check_repeated(values: Mapping[str, Any]) -> None:
-    """Refuse a repeatable option with an empty value, which would be dropped silently."""
+    """Raise UsageError if a repeatable option has an empty value, which would be ignored silently."""
     for key, value in values.items():
         if isinstance(value, list) and not all(word.strip() for word in value):
             flag = dict(recipe_keys())[key].metadata["flag"]
@@ -220,7 +224,7 @@ def _recipe_parameter(name: str, key: str) -> inspect.Parameter:
 
 
 def parameters_without(name: str, command: Callable[..., None]) -> list[inspect.Parameter]:
-    """Return the parameters of a command with their types, except the one that a decorator fills in."""
+    """Return the parameters of a command with their types, except the parameter called `name`."""
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters if parameter.name != name]
@@ -231,7 +235,7 @@ def keyword_parameter(name: str, annotation: Any, default: Any = inspect.Paramet
 
 
 def with_signature(wrapper: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
-    """Return the wrapper with these parameters as its signature, from which typer makes the options."""
+    """Return the wrapper with these parameters as its signature. Typer makes the options from the signature."""
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -240,7 +244,11 @@ def with_signature(wrapper: Callable[..., None], parameters: list[inspect.Parame
 
 
 def _with_torchrun_workers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> Recipe:
-    """Apply changes to a recipe; under torchrun, take the number of workers from it. The last ranks are servers."""
+    """Return the recipe with the changes applied.
+
+    Under torchrun, the number of workers is the number of its processes without those that serve. Servers have the last
+    ranks.
+    """
     if not _is_torchrun():
         return recipe.replace(changes)
     num_servers = _max_servers(recipe, changes, leave_out)
@@ -252,7 +260,10 @@ def _is_torchrun() -> bool:
 
 
 def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
-    """Return the number of workers that torchrun started, or `requested` without torchrun; refuse a conflict."""
+    """Return the number of workers that torchrun started. Without torchrun, return `requested`.
+
+    Raises UsageError if another number was requested, or if the servers leave no process for a worker.
+    """
     if not _is_torchrun():
         return requested
     try:
@@ -272,7 +283,10 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
 
 
 def _max_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
-    """Return the largest number of servers of the command's strategies, which all have the same workers."""
+    """Return the largest number of servers that any strategy of the command needs.
+
+    All strategies have the same number of workers, so this many processes are left for servers.
+    """
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of
     from paceline.study.entries import ONE_WORKER

@@ -48,20 +48,20 @@ class PlainConsole(Console):
 
 
 def wrap_long(text: str, width: int) -> str:
-    """Wrap text that is longer than the width; return shorter text unchanged, with its spaces."""
+    """Wrap text that is longer than `width`. Return shorter text unchanged, including repeated spaces."""
     return "\n".join(wrapped(text, width)) if len(text) > width else text
 
 
 def console_for(json_target: str, *, is_main: bool = True) -> Console:
     """Return a console on standard output, or on standard error if `--json -` uses standard output.
 
-    The console prints nothing unless `is_main`.
+    If `is_main` is false, the console prints nothing.
     """
     return PlainConsole(stderr=json_target == "-", quiet=not is_main)
 
 
 def write_json(value: Any, target: str) -> None:
-    """Write a result as JSON to the file of --json; `-` is standard output, and an empty name writes nothing."""
+    """Write a result as JSON to the file of --json. `-` is standard output, and an empty name writes nothing."""
     if not target:
         return
     text = json.dumps(finite(value), indent=1) + "\n"
@@ -77,7 +77,7 @@ def write_json(value: Any, target: str) -> None:
 
 
 def show_study(console: Console, result: StudyResult, folder: Path, *, with_report: bool) -> None:
-    """Show the result of a study that just ran; write its HTML report into its folder if `with_report`."""
+    """Print the result of a study that just ran. If `with_report`, write its HTML report into its folder."""
     from paceline.present import page_in_memory  # needs torch, which --help does without
 
     page = page_in_memory(result, folder)
@@ -90,7 +90,7 @@ def show_study(console: Console, result: StudyResult, folder: Path, *, with_repo
 
 
 def show_run(console: Console, result: RunResult, folder: Path) -> None:
-    """Show the result of a run that just ended."""
+    """Print the result of a run that just ended, and the name of its folder."""
     from paceline.present import page_in_memory
 
     show(console, page_in_memory(result, folder))
@@ -98,7 +98,7 @@ def show_run(console: Console, result: RunResult, folder: Path) -> None:
 
 
 def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
-    """Return the beginning of the line that introduces a run or study."""
+    """Describe recipe, model and data in words that begin the introduction of a run or study."""
     return (
         f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
         f"({facts.num_train_samples:,} samples)"
@@ -106,7 +106,7 @@ def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
 
 
 def processes_of(entry: Entry) -> str:
-    """Return the number of workers, and which ranks are servers, in words."""
+    """Describe the processes under one strategy: the number of workers, and the ranks of servers."""
     workers = counted(entry.num_workers, "worker")
     if not entry.num_servers:
         return workers
@@ -116,13 +116,16 @@ def processes_of(entry: Entry) -> str:
 
 
 def check_json_target(target: str) -> None:
-    """Check before a measurement that the file of --json can be written."""
+    """Raise UsageError if the file of --json cannot be written. Commands call this before they measure."""
     if target != "-":
         check_target("--json", target)
 
 
 def check_target(option: str, target: str, *, endings: tuple[str, ...] = ()) -> None:
-    """Check that an output file has one of the endings and that its folder can be written; accept an empty name."""
+    """Raise UsageError if an output file has none of the endings, or if its folder cannot be written.
+
+    An empty name is accepted.
+    """
     if not target:
         return
     if endings and not target.endswith(endings):
@@ -146,7 +149,7 @@ def check_target(option: str, target: str, *, endings: tuple[str, ...] = ()) -> 
 
 
 def check_different(targets: dict[str, str], *, inputs: Sequence[str] = ()) -> None:
-    """Refuse an output file that is also an input, and two outputs to the same file."""
+    """Raise UsageError if an output file is also an input, or if two outputs are the same file."""
     files = [("the input", name) for name in inputs if Path(name).is_file()]
     files += [(option, name) for option, name in targets.items() if name not in ("", "-") and not is_stream(name)]
     options: dict[str, str] = {}

@@ -20,14 +20,14 @@ from paceline.study.base import Cell, StudyListener
 from paceline.study.entries import Entry
 from paceline.train.context import Event
 
-LINE_EVERY_S = 10.0  # between two plain lines
-DRAW_HZ = 4  # drawing takes time from the workers
+LINE_EVERY_S = 10.0  # least time between two plain lines
+DRAW_HZ = 4  # low, because drawing takes processor time from the workers
 MOST_WORKER_LINES = 8
-_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # of 100 columns
+_LABEL = Column(max_width=30, no_wrap=True, overflow="ellipsis")  # in a terminal of 100 columns
 
 
 class StudyProgress(StudyListener):
-    """The progress of a study, one view per stage. Use it as a context manager."""
+    """Shows the progress of a study, with a new view for each stage. Use it as a context manager."""
 
     def __init__(
         self, console: Console, *, has_bar_per_entry: bool, on_stage: Callable[[Any], str] | None = None
@@ -80,7 +80,7 @@ def _has_bars(console: Console) -> bool:
 
 
 class StrategyProgress(StudyListener, ABC):
-    """Base class of the two views of strategies that train in turn. Use it as a context manager."""
+    """Base class of views that show the progress of strategies, which train in turn. Use it as a context manager."""
 
     def __enter__(self) -> StrategyProgress:
         return self
@@ -101,15 +101,15 @@ class StrategyProgress(StudyListener, ABC):
 
     @abstractmethod
     def say(self, text: str, style: str = "") -> None:
-        """Print a line above the progress."""
+        """Print a line above the bars, or as the next line if there are no bars."""
 
     @abstractmethod
     def progress(self, entry: Entry, event: Event) -> None:
-        """Show the progress of one worker."""
+        """Show the progress that a worker's event reports."""
 
 
 def strategy_progress(entries: Sequence[Entry], *, repeats: int, console: Console) -> StrategyProgress:
-    """Return live bars in a terminal, else plain lines."""
+    """Return a view with live bars if the console is a terminal, else a view with plain lines."""
     if _has_bars(console):
         return StrategyBars(entries, repeats, console)
     return PlainLines(repeats, console)
@@ -177,12 +177,12 @@ class StrategyBars(StrategyProgress):
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, share: float, **fields: Any) -> None:
-        """Move a bar, which is full after all repeats; `share` is the finished share of the current repeat."""
+        """Move the bar of a strategy. `share` is the finished share of the current repeat; all repeats fill the bar."""
         self._progress.update(self._tasks[entry.label], completed=self._repeat + share, **fields)
 
 
 class PlainLines(StrategyProgress):
-    """Plain lines for files and pipes: one every few seconds, and one for each finished run."""
+    """Plain lines of progress for files and pipes: one every few seconds, and one for each finished run."""
 
     def __init__(self, repeats: int, console: Console) -> None:
         self._repeats, self._console = repeats, console
@@ -263,7 +263,10 @@ class RunsBar(StudyListener):
 
 
 class WorkerStatusLines:
-    """A status line per worker from its latest event; with more than eight workers, the rest share the last line."""
+    """A status line for each worker, made from its latest event.
+
+    With more than eight workers, the eighth line summarises the rest.
+    """
 
     def __init__(self) -> None:
         self._latest: dict[int, Event] = {}
@@ -276,7 +279,7 @@ class WorkerStatusLines:
         self._latest = {}
 
     def lines(self) -> list[tuple[str, ...]]:
-        """Return worker, step, loss, throughput and share of time in the comm for each line."""
+        """Return for each line: worker, step, loss, throughput, and share of time in the comm."""
         events = [event for _, event in sorted(self._latest.items())]
         num_single = len(events) if len(events) <= MOST_WORKER_LINES else MOST_WORKER_LINES - 1
         lines = [_status(f"worker {event['rank']}", [event]) for event in events[:num_single]]

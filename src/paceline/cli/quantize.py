@@ -169,7 +169,7 @@ def quantize(
 
 @contextmanager
 def _stage_progress(console: Console) -> Iterator[StageListener]:
-    """Show a bar for the stage that is evaluated, and print a line for each finished stage."""
+    """Show a bar for the stage that is being evaluated, and print a line for each finished stage."""
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -197,7 +197,7 @@ def register(app: typer.Typer) -> None:
 
 
 def make_tuning(recipe: Recipe, *, steps: int, strategy: str, workers: int | None, lr: float | None) -> FineTuning:
-    """Build the fine-tuning; raise UsageError for mistakes in its options, before anything starts."""
+    """Make the fine-tuning from its options. Raise UsageError for mistakes in them, before anything starts."""
     from paceline.cli.study_session import launcher_for, start_workers
     from paceline.launch.base import LaunchRequest
     from paceline.recipe import ClusterConfig

@@ -30,7 +30,7 @@ def report(
     ] = "",
     runs: Runs = Path("runs"),
 ) -> None:
-    """Write an HTML page with the results of runs and studies; it needs no other files."""
+    """Write a self-contained HTML page with the results of runs and studies."""
     from paceline.present import collect, page_of
     from paceline.present.chart_images import write_figures
     from paceline.present.html import write_page, write_whole

@@ -79,7 +79,7 @@ def list_explicitly(
     last: Last = None,
     json_target: Json = "",
 ) -> None:
-    """List stored runs and studies, like `paceline runs` alone."""
+    """List stored runs and studies, as `paceline runs` does without a subcommand."""
     filters = {"model": model, "strategy": strategy, "status": status, "kind": kind, "since": since, "last": last}
     _list(out or context.obj, filters, json_target)
 
@@ -166,7 +166,7 @@ def diff(
 
 
 def _parse_percent(option: str, text: str) -> float:
-    """Return 5.0 for `5%`. The sign is required, because 0.05 could be meant as a fraction."""
+    """Return 5.0 for `5%`. The percent sign is required, because 0.05 could be meant as a fraction."""
     try:
         value = float(text.removesuffix("%"))
     except ValueError:
@@ -216,7 +216,7 @@ def delete(
 
 
 def _folders_to_delete(names: list[str], out: Path, *, older_than: str, failed: bool) -> list[Path]:
-    """Return the folders to delete, after checking that each is a run or a study."""
+    """Return the folders that the options select, after checking that each is a run or a study."""
     from paceline.runs import age_s, check_deletable, find, list_runs, resolve_folder
 
     age = age_s(older_than) if older_than else None

@@ -1,4 +1,4 @@
-"""The session of a command that trains: its options, workers, progress, resumed study and output."""
+"""What all commands that run a study share: options, start of workers, progress, resuming, and output."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 def session_options(
     *, leave_out: tuple[str, ...] = (), takes_hosts: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that all studies have; it receives a `StudySession` as `session` instead."""
+    """Return a decorator that adds the options of all studies to a command.
+
+    Instead of their values, the command gets a `StudySession` as the argument `session`.
+    """
     options = {name: option for name, option in OPTIONS.items() if name not in leave_out}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -81,7 +84,7 @@ def session_options(
 
 @dataclass(frozen=True)
 class StudySession:
-    """A running command that trains: the values of its options, and what it does with them."""
+    """The values of the options that all studies have. Its methods run a study as these options say."""
 
     request: LaunchRequest
     resume: str = ""
@@ -100,20 +103,24 @@ class StudySession:
         return console_for(self.json_target, is_main=self.launcher().is_main)
 
     def fetch(self, data: DataConfig) -> None:
-        """Download published data that is missing."""
+        """Download the data set if it is a published one that is missing, unless the recipe forbids it."""
         from paceline.cli.data import fetch_if_needed
 
         fetch_if_needed(data, console_for(self.json_target))
 
     def prepare_recipe(self, recipe: Recipe) -> Recipe:
-        """Download missing data, and return the recipe with comm `auto` replaced by the best comm."""
+        """Download missing data. Return the recipe, in which the best comm replaces `auto`."""
         from paceline.study.entries import settle_comm
 
         self.fetch(recipe.data)
         return settle_comm(recipe, self.num_hosts)
 
     def refuse_with_resume(self, **is_given: bool) -> None:
-        """Refuse the command's own options together with --resume, which uses those of the stored study."""
+        """Raise UsageError if --resume is combined with an option of the command itself.
+
+        A resumed study uses the stored values of these options. `is_given` says for each option whether the user gave
+        it.
+        """
         names = [f"--{name.replace('_', '-')}" for name, given in is_given.items() if given]
         if self.resume and names:
             raise UsageError(f"--resume uses the options of the stored study; leave out {', '.join(names)}")
@@ -127,7 +134,7 @@ class StudySession:
         return launcher_for(self.request, cluster or self.request.cluster, single_process=single_process)
 
     def where(self, cluster: ClusterConfig) -> str:
-        """Return where workers run, as the end of a sentence; empty for plain processes of this host."""
+        """Say where workers run, as the end of a sentence. For plain processes on this host, return an empty text."""
         words = self.launcher(cluster).describe().words
         return f", {words}" if words else ""
 
@@ -137,7 +144,10 @@ class StudySession:
 
     @contextmanager
     def listener(self, progress: StudyListener) -> Iterator[StudyListener]:
-        """Yield the listener of a study: `progress`, and the metrics of --metrics-port."""
+        """Yield the listener of a study: `progress`.
+
+        With --metrics-port, yield one that also updates the metrics, and serve them while the block runs.
+        """
         from paceline.cli.metrics import serve_metrics
 
         if self.metrics_port is None or not self.launcher().is_main:
@@ -157,11 +167,11 @@ class StudySession:
         has_bar_per_entry: bool = False,
         on_stage: Callable[[Any], str] | None = None,
     ) -> StudyOutcome | None:
-        """Run a study and show its result; return None in a process that does not report.
+        """Run a study and show its result. Return None if another process shows the result.
 
-        `prepare` makes the study that the options ask for. With --resume the stored study runs instead, and `recipe`,
-        made from the options, must not differ from the stored recipe except in `own_keys`, which the command sets.
-        `introduce` prints what will run, `on_stage` describes a finished stage in one line.
+        `prepare` makes the study that the options ask for. With --resume, the stored study runs instead, and `recipe`,
+        which is made from the options, must not differ from the stored recipe except in `own_keys`, which the command
+        sets. `introduce` prints what will run. `on_stage` describes a finished stage in one line.
         """
         from paceline.cli.progress import StudyProgress
         from paceline.study.engine import run_study
@@ -183,7 +193,7 @@ class StudySession:
         recipe: Recipe | None = None,
         own_keys: tuple[str, ...] = (),
     ) -> tuple[Study, Path | None]:
-        """Return the study to run, and the folder to resume in (None for a new one)."""
+        """Return the study to run, and the folder in which to resume it. The folder of a new study is None."""
         from paceline.study.engine import find_unfinished
 
         if self.resume and self.fresh:
@@ -200,7 +210,7 @@ class StudySession:
         return study, folder if folder is not None and self._confirm_resume(folder) else None
 
     def _read_resumed(self, kind: type[Study], recipe: Recipe | None, own_keys: tuple[str, ...]) -> tuple[Study, Path]:
-        """Read the study of --resume, and check that the command can continue it."""
+        """Read the study that --resume names, and check that the command can continue it."""
         from paceline.recipe import Recipe
         from paceline.results import DONE
         from paceline.runs import folder_of
@@ -218,7 +228,7 @@ class StudySession:
         return kind.from_stored(stored, num_hosts=self.num_hosts), folder
 
     def _confirm_resume(self, folder: Path) -> bool:
-        """Ask the user whether to resume; return True where there is no terminal to ask in."""
+        """Ask the user whether to resume the study in `folder`. Without a terminal to ask in, return True."""
         from paceline.study.study_folder import read_study
 
         words = f"The same study is unfinished ({_progress_words(read_study(folder))}): {folder}"
@@ -236,7 +246,7 @@ def _progress_words(stored: StudyResult) -> str:
 
 
 def _refuse_other_recipe(given: Recipe, stored: Recipe, own_keys: tuple[str, ...]) -> None:
-    """Refuse options that would change the stored recipe of --resume."""
+    """Raise UsageError if options of the recipe differ from the stored recipe of the resumed study."""
     from paceline.recipe import DEFAULT_RECIPE, load_recipe, recipe_keys
 
     ours, theirs, usual = given.to_dict(), stored.to_dict(), load_recipe(DEFAULT_RECIPE).to_dict()
@@ -251,10 +261,10 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
 
 
 def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, single_process: str = "") -> Launcher:
-    """Return the launcher for a command's options and cluster; raise UsageError for mistakes in them.
+    """Return the launcher for the options and the cluster. Raise UsageError for mistakes in them.
 
-    `single_process` is the name of a command that must start all workers itself, because each run decides what runs
-    next. It cannot run under torchrun or with --nnodes.
+    `single_process` is the name of a command that must start all workers itself, because each run decides which run is
+    next. Such a command cannot run under torchrun or with --nnodes.
     """
     from paceline.launch.registry import find_launcher
 
@@ -269,14 +279,14 @@ def launcher_for(launch: LaunchRequest, cluster: ClusterConfig, *, single_proces
 
 @contextmanager
 def start_workers(num_processes: int, launcher: Launcher) -> Iterator[WorkerPool]:
-    """Start workers; stop them, and their cluster, when the block ends."""
+    """Yield workers to the block. When it ends, stop the workers and their cluster."""
     with interruptible(), launcher.open(num_processes) as pool:
         yield pool
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C into a one-sentence error."""
+    """Turn Ctrl-C in the block into a RunError with a one-sentence message."""
     try:
         yield
     except KeyboardInterrupt as error:

@@ -53,7 +53,7 @@ def trace(
 
 
 def trace_lines(summary: TraceSummary) -> list[str]:
-    """Return lines that name the trace file, its content and how to open it."""
+    """Return lines that describe the trace file and say how to open it."""
     from paceline.present.numbers import counted
 
     size = f"{summary.path.stat().st_size / 1e6:.2f} MB"

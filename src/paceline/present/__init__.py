@@ -1,8 +1,8 @@
 """Presentation of results: columns, findings and charts, declared once per study for all renderers.
 
-`page_of` makes the page of stored results or of results in memory. present/terminal.py, html.py and
-text_renderers.py render it. These functions are imported on first use, because commands such as `dataflow` show tables
-without needing torch.
+`collect` reads stored results. `page_of` and `page_in_memory` make a page of results, which present/terminal.py,
+html.py and text_renderers.py render. The three functions are imported on first use, because commands such as `dataflow`
+show tables without needing torch.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MAX_PES = 400
 
 
 def check_animation(simulation: Simulation) -> None:
-    """Refuse a simulation that is too large for a page."""
+    """Raise UsageError if a simulation has too many events, cycles or PEs for a page."""
     count, (rows, columns) = count_events(simulation), simulation.plan.array
     if max(count, simulation.cycles) > MAX_EVENTS or rows * columns > MAX_PES:
         raise UsageError(
@@ -31,7 +31,7 @@ def check_animation(simulation: Simulation) -> None:
 
 
 def write_animation(simulation: Simulation, output: str | Path) -> Path:
-    """Write the page atomically."""
+    """Write the HTML page of a simulation atomically, and return its path."""
     check_animation(simulation)
     script = Markup(template_file("animation.js"))
     page = render_template(
@@ -48,7 +48,7 @@ def write_animation(simulation: Simulation, output: str | Path) -> Path:
 
 
 def _story(simulation: Simulation) -> Json:
-    """Return the data that the script of the page plays."""
+    """Return the simulation as JSON data, which the script of the page plays."""
     plan, shape = simulation.plan, simulation.plan.shape
     return {
         "rows": plan.array[0],
@@ -66,7 +66,7 @@ def _story(simulation: Simulation) -> Json:
 
 
 def _pass(simulation: Simulation, one: Pass) -> Json:
-    """Return the values that each PE of a pass holds."""
+    """Return the weights and inputs that each PE holds during a pass."""
     found = [
         {
             "place": list(held.place),
@@ -86,7 +86,7 @@ def _pass(simulation: Simulation, one: Pass) -> Json:
 def _compact_event(event: Event) -> list[Any]:
     """Return an event as a list, which keeps the page small.
 
-    Values are text, because JavaScript would round 64-bit integers.
+    Operands and results are text, because JavaScript would round 64-bit integers.
     """
     source = event.source or event.target
     return [

@@ -1,4 +1,4 @@
-"""Charts as plain values: figures for plotly.js, choices between them, and the same values as a table."""
+"""Charts as data: figures for plotly.js, choices between figures, and the drawn values as a table."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from paceline.present.rows import ShownRow
 from paceline.results.value import Json
 
-TICK_WIDTH = 16  # characters of a label per line
+TICK_WIDTH = 16  # characters in a line of a label
 MAX_LINES = 4  # lines of a label beside a bar; a longer label is replaced by its short form
 
 
 @dataclass(frozen=True)
 class PlotlyFigure:
-    """Traces and a layout for plotly.js; the page's theme sets the colours of text and grid."""
+    """Traces and a layout for plotly.js. The script of the page sets the colours of text and grid from its theme."""
 
     traces: list[Json] = field(default_factory=list)
     layout: Json = field(default_factory=dict)
@@ -40,7 +40,7 @@ class PlotlyFigure:
 
 
 def new_figure(**layout: Any) -> PlotlyFigure:
-    """Return an empty figure with the layout that all charts share; the page's script sets the colours."""
+    """Return an empty figure with the layout that all charts share. `layout` adds keys or replaces them."""
     axes = {name: {"automargin": True, "zeroline": False} for name in ("xaxis", "yaxis")}
     usual = {"showlegend": False, "height": 320, "hovermode": "closest", "margin": {"l": 10, "r": 14, "t": 12, "b": 10}}
     return PlotlyFigure(layout={**usual, **axes, **layout})
@@ -52,7 +52,7 @@ LEGEND_ABOVE = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanch
 
 @dataclass(frozen=True)
 class Choice:
-    """Options that a reader can switch between; charts that offer the same choice switch together."""
+    """Options that a reader of the page can switch between. Charts with a choice of the same name switch together."""
 
     name: str
     options: tuple[str, ...]
@@ -61,7 +61,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a chart as a table, for exact figures and for screen readers; the first column names the row."""
+    """The values of a chart as a table, for exact numbers and for screen readers. The first column names the row."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -69,7 +69,10 @@ class Values:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with a view (a figure) for each combination of its choices; the last choice varies fastest."""
+    """A chart with one figure, called a view, for each combination of options.
+
+    In `views`, the option of the last choice varies fastest.
+    """
 
     id: str
     title: str
@@ -78,19 +81,19 @@ class Chart:
     table: Values
     is_wide: bool = False
     choices: Sequence[Choice] = ()
-    initial: int = 0
+    initial: int = 0  # index of the view that is visible first
 
     @property
     def picks(self) -> list[int]:
-        """The index of the selected option of each choice in the initial view."""
+        """For each choice, the index of the option that the initial view shows."""
         return self._picks_of(self.initial)
 
     def options_of(self, number: int) -> list[str]:
-        """Return the selected options of a view."""
+        """Return the options that the view with index `number` shows, one for each choice."""
         return [choice.options[pick] for choice, pick in zip(self.choices, self._picks_of(number), strict=True)]
 
     def title_of(self, number: int) -> str:
-        """Return the title with the selected options of a view."""
+        """Return the title of the chart, followed by the options of the view with index `number`."""
         joined = " over " if [choice.name for choice in self.choices] == ["over"] else ": "
         return joined.join([self.title, *([", ".join(self.options_of(number))] if self.choices else [])])
 
@@ -103,14 +106,14 @@ class Chart:
 
     @property
     def spec(self) -> Json:
-        """The chart as data for the page's script."""
+        """The views and the number of options of each choice, as JSON for the script of the page."""
         views = [{"data": view.traces, "layout": view.layout} for view in self.views]
         sizes = [len(choice.options) for choice in self.choices]
         return {"id": self.id, "sizes": sizes, "initial": self.initial, "views": views}
 
 
 def compact(value: Any) -> Any:
-    """Round floats to five digits; NaN and infinity become null, because JSON has neither."""
+    """Round floats in nested values to five digits. NaN and infinity become None, because JSON has neither."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -121,12 +124,15 @@ def compact(value: Any) -> Any:
 
 
 def label_of(row: ShownRow) -> str:
-    """Return the full label, for hover texts."""
+    """Return the full label of a row, escaped for a hover text."""
     return plain(row.full_label)
 
 
 def wrapped(row: ShownRow) -> str:
-    """Break a long label into lines before options and codec; use the short label if that takes too many lines."""
+    """Return the label of a row for an axis, broken into lines before its options and its codec.
+
+    A label that needs more than `MAX_LINES` lines is replaced by the short label.
+    """
     lines = _lines(row.label)
     if len(lines) > MAX_LINES:
         lines = _lines(row.short_label)
@@ -145,7 +151,7 @@ def _lines(label: str) -> list[str]:
 
 
 def shortened(row: ShownRow) -> str:
-    """Return the short label, for axes."""
+    """Return the short label of a row, escaped for an axis."""
     return plain(row.short_label)
 
 

@@ -26,7 +26,7 @@ LIMIT_MS = 120_000
 
 
 def write_figures(page: Page, folder: Path) -> list[Path]:
-    """Write a PNG and an SVG of every view of every chart, in light colours, with title and legend."""
+    """Write every view of every chart as PNG and SVG, in light colours, with title and legend. Return the paths."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{str(folder)!r} is a file; --figures names a folder")
     driver = _driver()
@@ -38,7 +38,10 @@ def write_figures(page: Page, folder: Path) -> list[Path]:
 
 
 def find_browser() -> str | None:
-    """Return the browser that PACELINE_CHROMIUM names, or the first that is installed."""
+    """Return the browser that the environment variable PACELINE_CHROMIUM names, or the first that is installed.
+
+    Returns None if there is none.
+    """
     return os.environ.get("PACELINE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
@@ -84,13 +87,16 @@ def _draw(driver: Any, page_file: Path, views: Sequence[tuple[str, Chart, int, s
 
 
 def _content(address: str) -> bytes:
-    """Decode a data: URL."""
+    """Return the decoded bytes of a data: URL."""
     head, _, body = address.partition(",")
     return base64.b64decode(body) if head.endswith(";base64") else urllib.parse.unquote_to_bytes(body)
 
 
 def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
-    """Yield every view with its file name and title, both with the options of the view."""
+    """Yield file name, chart, index and title of every view.
+
+    The file name and the title include the options that the view shows.
+    """
     used: set[str] = set()
     for chart in charts:
         for number in range(len(chart.views)):
@@ -104,5 +110,5 @@ def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int,
 
 
 def _file_name(text: str) -> str:
-    """Reduce a label to letters and digits, so that user text cannot name a folder or a device."""
+    """Reduce a label to characters that are safe in a file name, so that user text cannot name a folder or a device."""
     return re.sub(r"[^a-z0-9.=]+", "-", text.lower().replace("%", "percent")).strip("-.")[:50]

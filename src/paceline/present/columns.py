@@ -29,7 +29,7 @@ from paceline.results import Row, RunResult, SplitMean, WorkerResult, WorkerSpli
 
 TERMINAL, MARKDOWN, NOTEBOOK, HTML = Visibility.TERMINAL, Visibility.MARKDOWN, Visibility.NOTEBOOK, Visibility.HTML
 NOWHERE = Visibility(0)
-MS = "Iteration, ms"  # the group of columns
+MS = "Iteration, ms"  # the heading over several columns
 RowColumn = Column[ShownRow]
 
 STEP_HELP = "mean over workers, first {} dropped"
@@ -39,7 +39,7 @@ ROLE_HELP = "limit: workers that never synchronise; it and one worker do not com
 def comparison_table(
     rows: Sequence[ShownRow], *, title: str = "", places: Visibility = Visibility.ALL
 ) -> Table[ShownRow]:
-    """Return a table of all figures with one row per strategy."""
+    """Return the table of a comparison: a row for each strategy, a column for each measured quantity."""
     return Table(
         id="strategies",
         title=title,
@@ -53,7 +53,7 @@ def comparison_table(
 
 
 def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
-    """Return a table of times, verdicts, speed-ups and throughput for the HTML page."""
+    """Return a table of times, verdicts, speed-ups and throughput of each strategy, for the HTML page."""
     columns: list[RowColumn] = [
         _strategy_column(),
         _workers_column(HTML),
@@ -85,7 +85,7 @@ def speed_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
 
 
 def worker_table(row: RunResult, *, title: str = "", places: Visibility = Visibility.ALL) -> Table[WorkerResult]:
-    """Return a table with one row per worker."""
+    """Return a table with one row for each worker of a run."""
     splits = {one.rank: one for one in (row.split.per_worker if row.split is not None else [])}
     equal = ""
     if row.workers > 1:
@@ -182,7 +182,10 @@ def _workers_column(places: Visibility) -> RowColumn:
 
 
 def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
-    """Return the columns of the interval, and of the 95th percentile where one repeat gives no interval."""
+    """Return the columns of the 95 % interval of the time per iteration.
+
+    A terminal shows the 95th percentile instead if there is no interval, which needs several repeats.
+    """
     return [
         Column(
             "95 %",
@@ -201,7 +204,7 @@ def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
 
 
 def _time_column(target: float | None) -> RowColumn:
-    """Return the column of the training time, until the target accuracy if one was set."""
+    """Return the column of the training time. If a target accuracy was set, it is the time until the target."""
     if target is not None:
         return Column(f"Train to {percent(target)}, s", _time_to_target, short=f"s to {target:.4g}")
     return Column("Train, s", lambda row: seconds(row.train_s), short="train s", importance=10, places=TERMINAL | HTML)
@@ -244,12 +247,12 @@ def _time_to_target(row: ShownRow) -> str:
 
 
 def _overlap(split: SplitMean | None) -> str:
-    """Return the share of its communication that a worker hides."""
+    """Format the share of a worker's communication that is hidden under computing."""
     return DASH if split is None else share(split.overlap_fraction)
 
 
 def _waiting(split: SplitMean | None) -> str:
-    """Return the share of a step that a worker waits for others."""
+    """Format the share of a step in which a worker waits for other workers."""
     return DASH if split is None or not split.step_s else share(split.waiting_s / split.step_s)
 
 
@@ -275,7 +278,7 @@ def _to_fastest(row: ShownRow) -> str:
 
 
 def _verdict(row: ShownRow) -> str:
-    """Return the verdict against the fastest strategy, or the role of a baseline."""
+    """Return the verdict of comparing a row with the fastest strategy. For a baseline, return its role."""
     return row.role or (row.versus_fastest.verdict if row.versus_fastest else None) or DASH
 
 
@@ -291,7 +294,7 @@ def _guarantee(row: Row) -> str:
 
 
 def _best(rows: Sequence[ShownRow]) -> int | None:
-    """Return the index of the fastest row, to highlight it."""
+    """Return the index of the fastest row, for highlighting. Return None if rows were not compared."""
     if len(rows) < 2:
         return None
     verdicts = [row.versus_fastest.verdict if row.versus_fastest else None for row in rows]

@@ -1,4 +1,4 @@
-"""Findings from comparing rows: speed, speed-up, cost of synchronising, accuracy, replicas."""
+"""Findings from comparing rows: speed, speed-up, cost of synchronising, accuracy, and whether replicas are equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE_REPEAT_TEXT = "One repeat cannot tell small differences from noise; --repeat
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """Return the fastest strategy, or a tie at 95 % confidence."""
+    """Return a finding that names the fastest strategy, or all strategies if they tie at 95 % confidence."""
     fastest, competing = fastest_row(rows), rivals(rows)
     if fastest is None:
         return Finding(
@@ -43,17 +43,20 @@ def headline(rows: Sequence[Row]) -> Finding:
         text = f"No difference in time per iteration at 95 % confidence {where}: {same}."
         return Finding(text, kind="headline")
     once = " in one repeat" if ONE_REPEAT in verdicts.values() else ""
-    text = f"Fastest {_kind(fastest)} strategy{once}: {fastest.label}, {_time(fastest, where)}."
+    text = f"Fastest {_guarantee_adjective(fastest)} strategy{once}: {fastest.label}, {_time(fastest, where)}."
     return Finding(text, kind="headline")
 
 
-def _kind(fastest: Row) -> str:
-    """Return the kind of strategy that was compared; an inexact one is fastest only if no exact one was measured."""
+def _guarantee_adjective(fastest: Row) -> str:
+    """Return the adjective of "Fastest ... strategy" in the headline, which says what kind of strategies competed.
+
+    A lossy strategy is called synchronous, because exact strategies competed with it.
+    """
     return {"EXACT": "exact", "LOSSY": "synchronous"}.get(fastest.guarantee, fastest.guarantee.lower())
 
 
 def speed(rows: Sequence[Row]) -> list[Finding]:
-    """Compare the other strategies with the fastest."""
+    """Return findings that compare the time per iteration of the other strategies with that of the fastest."""
     fastest = fastest_row(rows)
     if fastest is None:
         return []
@@ -85,7 +88,10 @@ def one_repeat(rows: Sequence[Row], repeats: int | None) -> list[Finding]:
 
 
 def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
-    """Return the speed-up over one worker with the same global batch; a problem if one worker is faster."""
+    """Return a finding with the speed-up of the fastest strategy over one worker at the same global batch.
+
+    If one worker is faster, the finding is a problem.
+    """
     title = "Against one worker"
     fastest = fastest_row(rows)
     alone = next((row for row in rows if row.workers == 1), None)
@@ -120,7 +126,10 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
 
 
 def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
-    """Compare every strategy with workers that never synchronise, if those were measured."""
+    """Return findings that compare the time per iteration with that of workers that never synchronise.
+
+    If such workers were not measured, return none.
+    """
     title = "Cost of synchronising"
     pairs = [(row, row.versus_none) for row in rows if row.versus_none is not None and row.guarantee != "NONE"]
     if not pairs:
@@ -149,7 +158,7 @@ def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
 
 
 def learning(rows: Sequence[Row]) -> list[Finding]:
-    """Return the final test accuracies, grouped by value; a loss that is not finite is a problem."""
+    """Return a finding with the final test accuracies, and a problem if the final loss of a strategy is not finite."""
     title = "Learning"
     lost = [row.label for row in rows if row.final.train_loss is None]
     found = []
@@ -173,7 +182,10 @@ def learning(rows: Sequence[Row]) -> list[Finding]:
 
 
 def replicas(rows: Sequence[Row]) -> list[Finding]:
-    """Return whether workers ended with the same parameters; if not, that is a problem of an exact strategy."""
+    """Return findings that say whether the workers of each strategy ended with equal parameters.
+
+    If the workers of an exact strategy did not, the finding is a problem.
+    """
     title = "Replicas"
     several = [row for row in rows if row.workers > 1]
     apart = [row for row in several if not row.replicas_equal]

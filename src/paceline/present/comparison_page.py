@@ -9,7 +9,7 @@ from paceline.present import comparison_findings, conditions, measurement_findin
 from paceline.present.columns import comparison_table, speed_table, worker_table
 from paceline.present.model import Facts, Finding, KeyEntry, Page, PageSection, Table, Tile, Visibility
 from paceline.present.numbers import TIMES, amount, counted, duration, duration_interval, listed, percent, share, times
-from paceline.present.pages import PageContent, ending, requested_repeats
+from paceline.present.pages import PageContent, ending_words, requested_repeats
 from paceline.present.rows import ShownRow, fastest_row, names_to_explain
 from paceline.present.styles import styles_of
 from paceline.recipe import Recipe
@@ -33,13 +33,15 @@ def comparison_page(
     also: Sequence[Finding] = (),
     is_sweep: bool = False,
 ) -> Page:
-    """Make a page of rows. A study passes its own first findings, tables, sections and further findings.
+    """Make a page that compares rows.
 
-    Without `first`, the page begins with the fastest strategy. Sections of the study come before those of every page.
+    By default the findings begin with the fastest strategy, and the table is that of a comparison: a study can pass
+    others as `first` and `tables`. The findings `also` come after those about rows, and the study's `facts` and
+    `sections` before those that every page has.
     """
     rows = material.rows
     begin = [comparison_findings.headline(rows)] if first is None else list(first)
-    # A sweep has its own sentence about repeats.
+    # The page of a sweep has its own sentence about repeats.
     repeats = 0 if is_sweep else max((requested_repeats(source) for source in material.sources), default=1)
     findings = [*begin, *row_findings(rows, material.recipe, repeats), *also, *cautions(material)]
     return Page(
@@ -60,7 +62,7 @@ def comparison_page(
 
 
 def frame(material: PageContent) -> Json:
-    """Return the fields that identify a page: kind, title, recipes, source."""
+    """Return the arguments of `Page` that say where its results come from: kind, title, recipes and folder."""
     recipes = material.recipes
     names = list(dict.fromkeys(recipe.name for recipe in recipes))
     first = material.sources[0]
@@ -89,7 +91,10 @@ def intro(source: Stored) -> list[str]:
 
 
 def notices(material: PageContent) -> list[Finding]:
-    """Return the notices that come before all figures."""
+    """Return the notices before the headline, which concern the page as a whole.
+
+    They name results that are left out, unfinished runs, and differences between recipes or machines.
+    """
     sources = material.sources
     texts = [
         *material.left_out,
@@ -108,7 +113,7 @@ def notices(material: PageContent) -> list[Finding]:
 
 
 def _unfinished(source: Stored, *, is_alone: bool) -> str:
-    """Return the notice about a run or study that ended early, with the part that was measured."""
+    """Say how a run or study ended early, and how many of its rows and repeats were measured."""
     subject = f"This {source.kind}" if is_alone else source.name
     num_rows = getattr(source.content, "num_points", None)
     if num_rows is None:
@@ -117,7 +122,7 @@ def _unfinished(source: Stored, *, is_alone: bool) -> str:
     repeats = [row.repeats for row in source.results if isinstance(row, Row)]
     done = f", {min(repeats)} of {counted(requested_repeats(source), 'repeat')}" if repeats else ""
     measured = f"{len(source.results)} of {counted(num_rows, 'row')}{done}"
-    return f"{subject} {ending(source)}. Measured until then: {measured}."
+    return f"{subject} {ending_words(source)}. Measured until then: {measured}."
 
 
 def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) -> list[Finding]:
@@ -138,7 +143,7 @@ def row_findings(rows: Sequence[ShownRow], recipe: Recipe | None, repeats: int) 
 
 
 def cautions(material: PageContent) -> list[Finding]:
-    """Return the conditions that limit the validity of the figures."""
+    """Return cautions about conditions that limit the validity of the measurements, such as a busy machine."""
     settings = [source.recipe_values for source in material.sources]
     found = [
         Finding(f"{text[0].upper()}{text[1:].rstrip('.')}.", "Caution", "caution")
@@ -155,7 +160,7 @@ def cautions(material: PageContent) -> list[Finding]:
 
 
 def condition_facts(material: PageContent) -> list[Facts]:
-    """Return the conditions of the training and of the machine, for the HTML page."""
+    """Return facts about the training and about the machine, for the HTML page."""
     recipe = material.recipe
     found = []
     if recipe is not None:
@@ -168,7 +173,7 @@ def condition_facts(material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
-    """Return the key figures of the fastest row; none if rows cannot be compared."""
+    """Return tiles with the main numbers of the fastest row. If the rows cannot be compared, return none."""
     row = fastest_row(rows)
     if row is None:
         return []
@@ -194,7 +199,7 @@ def tiles(rows: Sequence[ShownRow]) -> list[Tile]:
 
 
 def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Return the chart sections of every page, with the table of speed in the speed section."""
+    """Return the chart sections that every page of rows has, with the table of speed in the speed section."""
     from paceline.present.charts.registry import make_sections
 
     sections = make_sections(rows)
@@ -205,7 +210,7 @@ def _chart_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
-    """Return each different recipe with the name of the first folder that has it."""
+    """Return each different recipe as TOML, together with the name of the first result that has it."""
     texts: dict[str, str] = {}
     for source in material.sources:
         if source.recipe is not None:
@@ -214,7 +219,7 @@ def _recipe_texts(material: PageContent) -> list[tuple[str, str]]:
 
 
 def study_of(material: PageContent, kind: type[S]) -> S:
-    """Return the result of the only study on a page, in its own type."""
+    """Return the result of the only study on a page, which must be of type `kind`."""
     content = material.sources[0].content
     assert isinstance(content, kind)
     return content

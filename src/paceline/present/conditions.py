@@ -24,7 +24,7 @@ _DONE = {"slow": "slowed down", "kill": "killed", "hang": "made to hang"}
 
 
 def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
-    """Return facts about the training and its timing."""
+    """Return facts about the model, the data, the optimiser and the timed steps."""
     train, optimizer, schedule = recipe.train, recipe.optimizer, recipe.schedule
     lr = f"{optimizer.lr:g}, {schedule.name}"
     if schedule.scale_lr != "none":
@@ -59,7 +59,7 @@ def training_facts(recipe: Recipe, rows: Sequence[Row]) -> list[Fact]:
 
 
 def special_facts(recipes: Sequence[Recipe]) -> list[Fact]:
-    """Return facts about emulated nodes, injected faults and profiled steps, where there are any."""
+    """Return facts about emulated nodes, injected faults and profiled steps, if a recipe has any of them."""
     injected = list(dict.fromkeys(" plus ".join(recipe.measure.inject) or "none" for recipe in recipes))
     profiled = list(dict.fromkeys(recipe.measure.profile or "none" for recipe in recipes))
     nodes = list(dict.fromkeys(str(recipe.cluster) or "none" for recipe in recipes))
@@ -97,7 +97,7 @@ def machine_cautions(
             f"{counted(most, 'worker')} of {counted(recipe.threads, 'thread')} share {counted(cores, 'core')}, so "
             "times include waiting for a core."
         )
-    # A run stores the load at its end, when the run itself is the load; a study stores it before it starts.
+    # A study stores the load before it starts. A run stores it at the end, when the run itself causes the load.
     if is_study and cores and load and load[0] > BUSY * cores:
         found.append(
             f"The machine was busy at the start (load average {significant(load[0])} on {counted(cores, 'core')}), so "
@@ -127,7 +127,7 @@ def interventions(settings: Sequence[Json], rows: Sequence[RunResult]) -> list[F
 
 
 def is_disturbed(settings: Json) -> bool:
-    """Return whether faults were injected."""
+    """Return whether a recipe's values (`settings`) inject faults."""
     measure = settings.get("measure")
     return isinstance(measure, dict) and bool(measure.get("inject"))
 
@@ -143,5 +143,5 @@ def _injected(text: str, rows: Sequence[RunResult], where: str) -> str:
 
 
 def _all(values: Iterable[str]) -> str:
-    """Return the common value, or all values if they differ."""
+    """Return the value if all values are equal. Otherwise list the different ones, joined by "or"."""
     return listed(list(dict.fromkeys(values)), "or")

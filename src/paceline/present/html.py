@@ -1,4 +1,4 @@
-"""HTML renderer: a self-contained page that loads nothing from elsewhere; all user text is escaped."""
+"""HTML renderer of pages. An HTML page loads nothing from elsewhere, and all user text in it is escaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HTML = Visibility.HTML
 
 
 def write_page(page: Page, output: Path) -> Path:
-    """Write a page atomically."""
+    """Render a page and write it to the file `output` atomically. Return `output`."""
     if output.is_dir():
         raise UsageError(f"{str(output)!r} is a folder; name a file, such as {str(output / 'report.html')!r}")
     write_whole(output, render(page))
@@ -64,7 +64,7 @@ def render(page: Page) -> str:
 
 
 def _split_findings(findings: Sequence[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """Split findings into notices before the headline and points after it."""
+    """Return the findings before the headline, and those after it. The headline itself is in neither list."""
     places = [index for index, finding in enumerate(findings) if finding.kind == "headline"]
     first = places[0] if places else 0
     return list(findings[:first]), [finding for finding in findings[first:] if finding.kind != "headline"]
@@ -86,7 +86,7 @@ def _groups(columns: Sequence[Column[Any]]) -> list[tuple[str, int]]:
 
 
 def _legend(table: Table[Any]) -> str:
-    """Return the text below a table: the help of its columns and its notes."""
+    """Return the text below a table: explanations of its columns, and its notes."""
     titles: dict[str, list[str]] = {}
     for column in _columns(table):
         if column.help.lower() not in column.full_title.lower():
@@ -96,7 +96,7 @@ def _legend(table: Table[Any]) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Render a template. All values are escaped; an undefined name is an error."""
+    """Render a template with all values escaped. An undefined name in the template raises an error."""
     environment = Environment(
         loader=PackageLoader("paceline.present"),
         autoescape=True,
@@ -109,7 +109,7 @@ def render_template(name: str, **values: Any) -> str:
 
 
 def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
-    """Yield findings with their titles; a title that equals the previous one becomes empty."""
+    """Yield each finding with its title, or with an empty title if the finding before has the same one."""
     previous = ""
     for finding in findings:
         yield "" if finding.title == previous else finding.title, finding
@@ -117,13 +117,13 @@ def _grouped(findings: Sequence[Finding]) -> Iterator[tuple[str, Finding]]:
 
 
 def _tied(text: str) -> str:
-    """Join numbers and their units with a no-break space."""
+    """Replace the space between a number and its unit by a no-break space."""
     units = r"(?=(%|ms|s|B|kB|MB|GB|times|(worker|core|thread|repeat|step)s?)(?!\w))"
     return re.sub(rf"(?<=\d) {units}", "\N{NO-BREAK SPACE}", text)
 
 
 def _breakable(text: str) -> Markup:
-    """Allow line breaks before the options and the codec of a label."""
+    """Return a label as HTML that may be broken before its options, before its codec and after commas."""
     return escape(text).replace(":", Markup("<wbr>:")).replace("+", Markup("<wbr>+")).replace(",", Markup(",<wbr>"))
 
 
@@ -136,7 +136,10 @@ def policy_for(scripts: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def packed_plotly() -> tuple[str, str]:
-    """Return plotly.js compressed, for the page to unpack, and plain, for its digest in the content policy."""
+    """Return plotly.js twice: compressed and as plain text.
+
+    The page contains the compressed text and unpacks it. The content security policy needs a digest of the plain text.
+    """
     script = get_plotlyjs()
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode(), script
 

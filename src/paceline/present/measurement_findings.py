@@ -38,7 +38,10 @@ _PARTS = {
 
 
 def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
-    """Return the split of a step of the fastest strategy, and the share of communication that each strategy hides."""
+    """Return two findings: what the fastest strategy spends a step on, and how much communication is hidden.
+
+    The second one lists all strategies, each with the share of its communication that is hidden under computing.
+    """
     title, found = "Time of a step", []
     fastest = fastest_row(rows)
     if fastest is not None and fastest.split is not None:
@@ -64,12 +67,15 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
 
 
 def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
-    """Return the workers whose own work takes longer than that of the others, or a finding that there is none."""
+    """Return a problem for each straggler, or a finding that there is none.
+
+    A straggler is a worker whose phases of a step take longer than those of the other workers, without time of waiting.
+    """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]
     checked = [row for row in several if row.stragglers is not None]
     found = []
-    slow = _slow(checked)
+    slow = _straggler_keys(checked)
     for rank, phase in slow:
         named = [
             (row, one) for row in checked for one in row.stragglers or [] if (one.rank, one.phase) == (rank, phase)
@@ -96,9 +102,12 @@ def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Findin
 
 
 def straggler_words(named: Sequence[Straggler]) -> str:
-    """Describe a slow worker in one phase, from the measurements under one or several strategies."""
-    excess = _span([one.excess_percent / 100 for one in named], bare_percent)
-    added = _span([one.excess_s for one in named], milliseconds)
+    """Describe how much slower a straggler is than the other workers in one phase.
+
+    `named` has a measurement for each strategy under which this straggler was found.
+    """
+    excess = _value_range([one.excess_percent / 100 for one in named], bare_percent)
+    added = _value_range([one.excess_s for one in named], milliseconds)
     bounds = [bound / 100 for one in named for bound in one.interval95_percent]
     phase = "all phases" if named[0].phase == "all" else named[0].phase
     return (
@@ -107,8 +116,8 @@ def straggler_words(named: Sequence[Straggler]) -> str:
     )
 
 
-def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
-    """Return each slow worker and phase once, sorted by the number of strategies under which it was found."""
+def _straggler_keys(rows: Sequence[Row]) -> list[tuple[int, str]]:
+    """Return rank and phase of each straggler once. Those found under the most strategies come first."""
     counts: dict[tuple[int, str], int] = {}
     for row in rows:
         for one in row.stragglers or []:
@@ -117,7 +126,7 @@ def _slow(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def _remedy(row: RunResult, recipe: Recipe | None) -> str:
-    """Return the option that gives enough steps; empty if it is unknown."""
+    """Name the option that gives straggler detection enough steps. Return an empty text if it is unknown."""
     if recipe is None or not row.steps or row.target is not None:  # a target ends the run early
         return ""
     train, needed = recipe.train, LEAST_STEPS + recipe.train.warmup_iterations
@@ -129,7 +138,10 @@ def _remedy(row: RunResult, recipe: Recipe | None) -> str:
 
 
 def target(rows: Sequence[Row]) -> list[Finding]:
-    """Return which strategies reached the target accuracy, and after how many steps, seconds and bytes."""
+    """Return a finding that says when each strategy reached the target accuracy, in steps, seconds and bytes.
+
+    Strategies that did not reach it are a problem.
+    """
     title = "Target accuracy"
     asked = [(row, row.target) for row in rows if row.target is not None]
     if not asked:
@@ -178,7 +190,7 @@ def _missed(row: Row, one: Target) -> str:
 
 
 def traffic(rows: Sequence[Row]) -> list[Finding]:
-    """Return the largest difference between the bytes that the kernel counted and the prediction."""
+    """Return a finding with the largest difference between bytes counted by the kernel and bytes predicted."""
     ratios = [
         (one.kernel_sent_bytes / one.predicted_sent_bytes - 1, row.label, one.rank)
         for row in rows
@@ -197,7 +209,7 @@ def traffic(rows: Sequence[Row]) -> list[Finding]:
 
 
 def overhead(rows: Sequence[Row]) -> list[Finding]:
-    """Return the profiling overhead of each row as a share of a step."""
+    """Return a finding for each row whose profiling overhead was measured, as a percentage of a step."""
     found = []
     for row in rows:
         if row.measuring is None:
@@ -214,7 +226,7 @@ def overhead(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _span(values: Sequence[float], text: Callable[[float], str]) -> str:
-    """Return the smallest and the largest value as text, or one text if both are equal."""
+def _value_range(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Return the smallest and the largest value as "LOW to HIGH", or one text if both are formatted equally."""
     low, high = text(min(values)), text(max(values))
     return low if low == high else f"{low} to {high}"

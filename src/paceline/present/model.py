@@ -22,7 +22,7 @@ ALWAYS_SHOWN = 100  # importance of a column that a terminal of any width shows
 
 
 class Visibility(Flag):
-    """The renderers that show a column, a table or a finding."""
+    """The renderers that show a column, a table, a finding or a list of facts."""
 
     TERMINAL = auto()
     MARKDOWN = auto()
@@ -36,14 +36,15 @@ class Visibility(Flag):
 class Column(Generic[T]):
     """A column of a table. The first column of a table names the row.
 
-    `help` explains the column, without its name ("mean over workers"): the legend below a table has the help of the
-    columns that are shown. In a narrow terminal the column of the lowest `importance` is left out first.
+    `text` formats the cell of a row. `help` explains the column without repeating its title ("mean over workers") and
+    is part of the legend below the table. In a narrow terminal, the column of the lowest `importance` is left out
+    first.
     """
 
     title: str
     text: Callable[[T], str]
     _: KW_ONLY
-    short: str = ""  # the heading in a terminal and a notebook; the title where empty
+    short: str = ""  # the heading in a terminal; if empty, the full title
     group: str = ""  # a heading over several columns of an HTML table
     is_number: bool = True
     importance: int = ALWAYS_SHOWN
@@ -52,18 +53,18 @@ class Column(Generic[T]):
 
     @property
     def heading(self) -> str:
-        """The heading of a table with short headings."""
+        """The heading in a terminal: the short title, or the full title if there is no short one."""
         return self.short or self.full_title
 
     @property
     def full_title(self) -> str:
-        """The title with its group."""
+        """The title, after the heading of the group if the column has one."""
         return f"{self.group} {self.title}".strip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Generic[T]):
-    """Rows under columns. `notes` are sentences below the table, independent of the columns that are shown."""
+    """Columns, and the rows that they format. `notes` are sentences below the table that do not explain a column."""
 
     columns: Sequence[Column[T]]
     rows: Sequence[T]
@@ -71,9 +72,9 @@ class Table(Generic[T]):
     id: str = ""
     notes: Sequence[str] = ()
     places: Visibility = Visibility.ALL
-    keys: Sequence[int] = ()  # per row: index in the page's key of strategies, for the swatch
-    best: int | None = None  # the row to highlight
-    full_names: Sequence[str] = ()  # per row: the whole name, where the name in the table is a short form
+    keys: Sequence[int] = ()  # per row: index of its strategy in the page's key, for the colour
+    best: int | None = None  # index of the row to highlight
+    full_names: Sequence[str] = ()  # per row: the full label, of which the table may show a short form
     summary: str = ""  # text after the title of a collapsed table on the HTML page
 
     def columns_in(self, place: Visibility) -> list[Column[T]]:
@@ -84,7 +85,7 @@ class Table(Generic[T]):
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[str] = ()) -> Table[Any]:
-    """Return a table of strings; `numbers` names the columns to align as numbers."""
+    """Return a table of strings. `numbers` has the headings of the columns that are aligned as numbers."""
 
     def column(index: int, heading: str) -> Column[Sequence[str]]:
         return Column(title=heading, text=lambda row: row[index], is_number=heading in numbers)
@@ -99,8 +100,9 @@ Kind = Literal["headline", "finding", "detail", "caution", "problem", "code"]
 class Finding:
     """One or more sentences about one subject. The text is complete without the title.
 
-    The headline is the main result. Details are shown on the HTML page only. A caution limits the validity of the
-    figures; a problem is highlighted. Code is shown unwrapped, so that it can be copied.
+    The kind decides how renderers show it: the headline is the main result, a detail is on the HTML page only, a
+    caution limits the validity of the measurements, a problem is highlighted, and code is not wrapped, so that it can
+    be copied.
     """
 
     text: str
@@ -133,7 +135,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section of the HTML page: charts, their tables, and in `missing` the reasons for charts that are absent."""
+    """A section of the HTML page with charts and tables.
+
+    `missing` has a sentence for each chart that could not be drawn.
+    """
 
     id: str
     title: str
@@ -153,16 +158,16 @@ class KeyEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """The page of a study or of several runs, for all renderers. A terminal shows tables first, HTML findings first.
+    """The page of one study or of several runs, for all renderers. A terminal shows tables first, HTML findings first.
 
     On the HTML page, `tables` come before the sections with charts and `appendix` after them. `make_sections` is called
-    only for HTML pages and pictures.
+    only for HTML pages and for images of charts.
     """
 
     kind: str  # the line above the title, such as "Paceline report"
     title: str
     description: str = ""
-    intro: Sequence[str] = ()  # lines that identify stored results: name, status, what ran
+    intro: Sequence[str] = ()  # lines that say which stored results these are: name, status, model and data
     started: str = ""
     num_sources: int = 1
     findings: Sequence[Finding] = ()
@@ -171,16 +176,16 @@ class Page:
     tables_title: str = "Strategies"
     facts: Sequence[Facts] = ()
     key: Sequence[KeyEntry] = ()
-    names: Sequence[Fact] = ()  # short names, each with the full name
+    names: Sequence[Fact] = ()  # short labels, each with the full label
     make_sections: Callable[[], Sequence[PageSection]] = tuple
     appendix: Sequence[Table[Any]] = ()  # collapsed tables: the workers of every row
     appendix_title: str = "Workers"
-    recipes: Sequence[Fact] = ()  # name and TOML text
+    recipes: Sequence[Fact] = ()  # each: name of a run or study, and its recipe as TOML
     foot: str = ""  # where the results are stored
 
     @property
     def headline(self) -> str:
-        """The text of the headline; empty where there is none."""
+        """The text of the headline, or an empty text if there is none."""
         return next((finding.text for finding in self.findings if finding.kind == "headline"), "")
 
     def findings_in(self, place: Visibility) -> list[Finding]:
@@ -189,7 +194,7 @@ class Page:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run or study in the list of runs."""
+    """What the list of runs says about a run or study."""
 
     strategy: str
     workers: int | None = None
@@ -198,7 +203,7 @@ class RunSummary:
 
 
 class Presenter(ABC):
-    """Makes the page of one kind of study: a class in a file of present/studies/, found by the registry."""
+    """Makes the page of one type of study. Each is a class in a file of present/studies/, found by the registry."""
 
     name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies on one page
     shows_empty: ClassVar[bool] = False  # whether it makes a page for a study without rows
@@ -207,13 +212,16 @@ class Presenter(ABC):
     def page(self, material: PageContent) -> Page: ...
 
     def best(self, rows: Sequence[Row]) -> Row:
-        """Return the row that represents the study in the list of runs."""
+        """Return the row by which the list of runs summarises the study: the fastest."""
         from paceline.study.run_results import fastest_of
 
         return fastest_of(rows)
 
     def summary(self, stored: Stored) -> RunSummary:
-        """Return the entry for the list of runs: the fastest strategy, or the requested ones if there is no result."""
+        """Summarise a run or study by its fastest strategy, for the list of runs.
+
+        Without a result, name the strategy that the run requested, or how many the study requested.
+        """
         if not stored.results:
             requested = f"{len(stored.strategies)} requested" if stored.kind == "study" else stored.requested_label
             return RunSummary(strategy=requested)

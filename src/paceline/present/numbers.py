@@ -1,6 +1,6 @@
 """Formatters of numbers, for all renderers.
 
-Formatters for columns leave the unit out, because it is in the heading. An unknown value becomes an en dash.
+Formatters for columns leave the unit out, because it is in the heading. An unknown value (None) becomes an en dash.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _BYTE_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Format a loss or another plain number."""
+    """Format a number without a unit, such as a loss, with at most `digits` significant digits."""
     return DASH if value is None else f"{value:.{digits}g}"
 
 
 def significant(value: float | None) -> str:
-    """Format with three significant digits, without an exponent from 0.001 on."""
+    """Format a number with three significant digits. Only numbers below 0.001 have an exponent."""
     if value is None:
         return DASH
     value = float(f"{value:.2e}")  # rounded first, so that 9.999 is 10.0 and not 10.00
@@ -36,7 +36,7 @@ def significant(value: float | None) -> str:
 
 
 def drift(value: float | None) -> str:
-    """Format the distance between replicas with one digit: only its magnitude matters."""
+    """Format the distance between replicas with one significant digit, because only its magnitude matters."""
     return DASH if value is None else f"{value:.0e}" if value else "0"
 
 
@@ -65,7 +65,7 @@ def duration(value_s: float) -> str:
 
 
 def time_interval(bounds: Sequence[float] | None) -> str:
-    """Format an interval of times in milliseconds for a column; intervals of few repeats can start below zero."""
+    """Format an interval of seconds as milliseconds for a column. A bound below zero becomes zero."""
     return DASH if not bounds else f"{milliseconds(max(bounds[0], 0.0))} to {milliseconds(bounds[1])}"
 
 
@@ -92,12 +92,12 @@ def amount(num_bytes: float | None) -> str:
 
 
 def byte_unit(largest: float) -> tuple[str, float]:
-    """Return the unit for an axis up to this value, and the size of the unit in bytes."""
+    """Return the unit of an axis that ends at `largest` bytes, and the number of bytes in this unit."""
     return next(((u, s) for u, s in _BYTE_UNITS if largest >= s), ("bytes", 1.0))
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """Format a fraction in percent, with one digit as for an accuracy."""
+    """Format a fraction in percent, with one decimal unless `digits` says otherwise."""
     return DASH if fraction is None else f"{100 * fraction:.{digits}f} %"
 
 
@@ -107,13 +107,13 @@ def share(fraction: float | None) -> str:
 
 
 def bare_percent(fraction: float) -> str:
-    """Format a measured fraction in percent without the percent sign; below 1 % with one digit."""
+    """Format a fraction in percent without the percent sign. A value below 1 % has one decimal."""
     value = fraction * 100
     return f"{value:.1f}" if abs(value) < 1 else f"{value:.0f}"
 
 
 def signed_percent(value_percent: float, digits: int = 1) -> str:
-    """Format a change in percent with its sign, but without the percent sign."""
+    """Format a change, given in percent, with its sign but without the percent sign."""
     return f"{value_percent:+.{digits}f}"
 
 
@@ -122,7 +122,7 @@ def times(ratio: float | None) -> str:
 
 
 def factor(ratio: float | None) -> str:
-    """Format a speed-up for a column: 2.67x."""
+    """Format a speed-up for a column, such as 2.67x."""
     return DASH if ratio is None else f"{ratio:.2f}x"
 
 
@@ -136,12 +136,12 @@ def bounded(ratio: float | None, bounds: Sequence[float] | None) -> str:
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """Join words: a, b and c."""
+    """Join words as in "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def few(words: Sequence[str], limit: int = 6) -> str:
-    """Join words; of too many, only the first: a, b and 7 others."""
+    """Join words as in "a, b and c". If there are more than `limit`, count the last ones: "a, b and 7 others"."""
     if len(words) <= limit:
         return listed(words)
     return f"{', '.join(words[: limit - 1])} and {len(words) - limit + 1} others"
@@ -157,12 +157,12 @@ def ms(value_s: float | None) -> str:
 
 
 def accuracy(fraction: float | None) -> str:
-    """Format an accuracy in percent with two digits for charts."""
+    """Format an accuracy in percent with two decimals, for charts."""
     return percent(fraction, 2)
 
 
 def short_duration(value_s: float) -> str:
-    """Format a time with three digits in microseconds, milliseconds or seconds."""
+    """Format a time in microseconds, milliseconds or seconds, with about three significant digits."""
     for unit, scale in (("\N{MICRO SIGN}s", 1e6), ("ms", 1e3)):
         if value_s * scale < 999.5:
             return f"{_three(value_s * scale)} {unit}"
@@ -170,7 +170,7 @@ def short_duration(value_s: float) -> str:
 
 
 def gigabytes_per_s(bytes_per_s: float) -> str:
-    """Format a bandwidth for a column."""
+    """Format a bandwidth in GB/s for a column."""
     return _three(bytes_per_s / 1e9)
 
 
@@ -185,7 +185,10 @@ BINARY_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def binary_bytes(num_bytes: int) -> str:
-    """Format a size in powers of 1024, as options accept it (4K); sizes between whole units have three digits."""
+    """Format bytes in powers of 1024, in the form that options accept, such as 4K.
+
+    A size that is not a whole number of units has three significant digits.
+    """
     unit = next(unit for unit in reversed(BINARY_UNITS) if num_bytes >= BINARY_UNITS[unit] or not unit)
     size = BINARY_UNITS[unit]
     digits = 4 if num_bytes < 1 << 10 or num_bytes % size == 0 else 3

@@ -30,16 +30,16 @@ presenters: Registry[Presenter] = Registry("study", "paceline.present.studies", 
 
 @dataclass(frozen=True)
 class PageContent:
-    """Sources of one page, their rows under unique names, and the differences between the sources."""
+    """What a page shows: stored runs and studies, their rows under unique labels, and how their recipes differ."""
 
     sources: list[Stored]
     rows: list[ShownRow]
-    differing: dict[str, list[str]] = field(default_factory=dict)  # recipe key: its values
-    left_out: list[str] = field(default_factory=list)  # sentences
+    differing: dict[str, list[str]] = field(default_factory=dict)  # recipe key: its different values
+    left_out: list[str] = field(default_factory=list)  # sentences about results that are left out
 
     @property
     def study(self) -> str:
-        """Name of the presenter of the page."""
+        """The name of the presenter of the page."""
         return (self.sources[0].study or "run") if len(self.sources) == 1 else "several"
 
     @property
@@ -48,7 +48,7 @@ class PageContent:
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe of the first source; `differing` lists where the others differ."""
+        """The recipe of the first source. `differing` has the keys in which other sources differ."""
         return self.sources[0].recipe
 
     @property
@@ -59,7 +59,8 @@ class PageContent:
 def collect(paths: Sequence[Path]) -> PageContent:
     """Read runs and studies. Each path is the folder of a run, of a study, or of several of them.
 
-    Results that cannot be shown are left out with a notice; if nothing else is left, they are an error.
+    A result that cannot be shown is left out, and a notice on the page says so. Raises UsageError if nothing can be
+    shown.
     """
     with report_damage(", ".join(path.name for path in paths)):
         found = [stored for path in paths for stored in _stored(path, is_alone=len(paths) == 1)]
@@ -79,7 +80,7 @@ def collect(paths: Sequence[Path]) -> PageContent:
 
 
 def combine_sources(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> PageContent:
-    """Combine sources; runs of the same strategy count as its repeats."""
+    """Combine runs and studies into the content of one page. Runs of one strategy count as its repeats."""
     recipes = [source.recipe for source in sources if source.recipe is not None]
     differing = _differing(recipes) if len(sources) > 1 else {}
     return PageContent(list(sources), _side_by_side(sources, differing), differing, list(left_out))
@@ -88,8 +89,8 @@ def combine_sources(sources: Sequence[Stored], left_out: Sequence[str] = ()) -> 
 def page_of(what: Stored | Sequence[Stored] | PageContent) -> Page:
     """Return the page of one run or study, or of several side by side.
 
-    Stored values can be of the right type and still contradict each other (lists of different lengths, negative times);
-    that raises an error with the name of the result, also while charts are made.
+    Stored values can be of the right type and still contradict each other (lists of different lengths, negative times).
+    Then this function, or `make_sections` of the page, raises UsageError with the name of the result.
     """
     sources = what.sources if isinstance(what, PageContent) else [what] if isinstance(what, Stored) else list(what)
     name = ", ".join(source.name for source in sources)
@@ -114,7 +115,10 @@ def page_in_memory(result: StudyResult | RunResult, folder: Path) -> Page:
 
 
 def _page(material: PageContent) -> Page:
-    """Make the page with the presenter of the study; results of a study without one are shown as a comparison."""
+    """Make the page with the presenter of the study.
+
+    A study without a presenter is shown as a comparison. Without rows, most studies get the page of unfinished results.
+    """
     presenter = presenters.classes.get(material.study, presenters.classes["compare"])
     if not material.rows and not presenter.shows_empty:
         presenter = presenters.classes["unfinished"]
@@ -123,7 +127,10 @@ def _page(material: PageContent) -> Page:
 
 @contextmanager
 def report_damage(name: str) -> Iterator[None]:
-    """Turn errors from stored values that contradict each other into one sentence with the name of the folder."""
+    """Turn errors in the block, such as LookupError, into a UsageError that says that stored values are damaged.
+
+    `name` is the name of the folder with the values.
+    """
     try:
         yield
     except PacelineError:
@@ -133,7 +140,7 @@ def report_damage(name: str) -> Iterator[None]:
 
 
 def _damage(source: Stored) -> str:
-    """Return the reason why the page of a source cannot be made; empty if it can."""
+    """Return the reason why the page of a run or study cannot be made, or an empty text if it can."""
     try:
         page_of(source)
     except UsageError as error:
@@ -142,7 +149,7 @@ def _damage(source: Stored) -> str:
 
 
 def rows_of(source: Stored) -> list[Row]:
-    """Return the rows of a study, or a run as a row; empty without a result."""
+    """Return the rows of a study. A run becomes one row. Without a result, there are no rows."""
     return [result if isinstance(result, Row) else combine([result]) for result in source.results]
 
 
@@ -150,15 +157,18 @@ def requested_repeats(source: Stored) -> int:
     return (source.content.repeats or 1) if isinstance(source.content, StudyResult) else 1
 
 
-def ending(source: Stored) -> str:
-    """Return how a run or study ended that is not complete: "was interrupted" or "failed: reason"."""
+def ending_words(source: Stored) -> str:
+    """Describe how an incomplete run or study ended: "was interrupted" or "failed: REASON"."""
     lines = source.error.splitlines()
     reason = f": {lines[0].rstrip('.')}" if lines else ""
     return "was interrupted" if source.status == "interrupted" else f"failed{reason}"
 
 
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
-    """Read a run, a study, or a folder of them; an unreadable one among several contains its error."""
+    """Read the run or study at `path`, or all runs and studies in the folder `path`.
+
+    If there is none, raise UsageError if no other path was named, else return a result that contains only the error.
+    """
     try:
         return [read(path)]
     except UsageError as error:
@@ -169,13 +179,16 @@ def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
 
 
 def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
-    """Return the reason to leave a result out; empty if it can be shown."""
+    """Return the reason to leave a result out of the page, or an empty text if it can be shown.
+
+    Raises UsageError if the result is alone and its recipe cannot be read.
+    """
     if stored.content is None:
         return stored.reason
     if stored.study == "quantize":
         return "" if is_alone else "a quantization has its own page and no steps to compare"
     if not stored.results:
-        return f"it {ending(stored)} {_progress(stored)}"
+        return f"it {ending_words(stored)} {_progress(stored)}"
     if stored.recipe is None:
         try:
             Recipe.from_dict(stored.recipe_values)
@@ -188,7 +201,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _progress(source: Stored) -> str:
-    """Describe how far a run or study without a result got; a run's last steps are in its worker files."""
+    """Say how far a run or study without a result got. The last steps of a run are in the files of its workers."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:
@@ -207,7 +220,7 @@ def _last_step(file: Path) -> int:
 
 
 def _recipe_value_text(recipe: Recipe, key: str) -> str:
-    """Return a value of a recipe as a user writes it."""
+    """Return the value of a recipe key as a user writes it."""
     if key == "train.batch_size":
         return str(recipe.batch_size)
     section, dot, name = key.partition(".")
@@ -220,13 +233,16 @@ def _recipe_value_text(recipe: Recipe, key: str) -> str:
 
 
 def _short_key(key: str) -> str:
-    """Return a key of a recipe without its section; `model.name` is `model`."""
+    """Return a recipe key without its section: `lr` for `optimizer.lr`, but `model` for `model.name`."""
     section, _, name = key.rpartition(".")
     return section if name == "name" and section else name
 
 
 def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
-    """Return the keys in which recipes differ though a comparison needs them equal, each with its values."""
+    """Return the recipe keys in which recipes differ, each with its different values.
+
+    Keys in which the recipes of a comparison may differ are left out.
+    """
     found = {}
     for key, _ in recipe_keys():
         if key not in MAY_DIFFER:
@@ -237,7 +253,10 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 
 
 def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]]) -> list[ShownRow]:
-    """Return the rows of all sources under unique names, compared with each other where their work is the same."""
+    """Return the rows of all sources under unique labels.
+
+    They are compared with each other unless their models, data or batches differ or they are points of a grid.
+    """
     if len(sources) == 1:
         return named_rows([(row, _point_notes(row)) for row in rows_of(sources[0])])
     groups: dict[tuple[str, ...], list[tuple[Row, Stored]]] = {}
@@ -263,12 +282,12 @@ def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]])
 
 
 def _point_notes(row: Row) -> dict[str, str]:
-    """Return the keys of a point as notes, except the number of workers, which names include anyway."""
+    """Return the recipe keys of a grid point with their values, without the number of workers, which labels include."""
     return {_short_key(key): str(value) for key, value in (row.point or {}).items() if key != "workers"}
 
 
 def _compared(rows: Sequence[ShownRow]) -> list[ShownRow]:
-    """Compare rows by the repeats that all of them have, because repeats are compared in pairs."""
+    """Compare rows, using as many repeats of each as all rows have, because repeats are compared in pairs."""
     common = min(len(row.iteration_mean_s_repeats) for row in rows)
     shortened = [changed(row, iteration_mean_s_repeats=row.iteration_mean_s_repeats[:common]) for row in rows]
     fields = ("versus_fastest", "versus_none", "speedup", "efficiency")

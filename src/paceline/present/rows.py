@@ -9,49 +9,58 @@ from typing import TypeVar
 from paceline.present.numbers import counted
 from paceline.results import Row
 
-MAX_LABEL = 60  # characters; a longer label is replaced by its short form, and the page explains short names
-TICK_LENGTH = 22  # characters of a name at an axis
+MAX_LABEL = 60  # characters; a longer label is replaced by its short form, which the page explains
+TICK_LENGTH = 22  # characters of a label at an axis
 
 R = TypeVar("R", bound=Row)
 
 
 class ShownRow(Row, frozen=True, kw_only=True):
-    """A row of a page. `label` is unique on the page; `role` is set for baselines, which do not compete."""
+    """A row of a page. `label` is unique on the page.
 
-    short_label: str  # fits an axis
+    `role` says why a row does not compete to be the fastest. It is None for rows that compete.
+    """
+
+    short_label: str  # short enough for an axis
     full_label: str
-    role: str | None = None  # one worker, limit (never synchronises), less accurate
+    role: str | None = None  # "one worker", "limit" (never synchronises) or "less accurate"
 
 
-def shown(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
-    """Return the row with the given names."""
+def with_labels(row: Row, *, label: str, short_label: str, full_label: str, role: str | None = None) -> ShownRow:
+    """Turn a row of a result into a row of a page with these labels and this role."""
     fields = {name: getattr(row, name) for name in Row.__struct_fields__ if name != "label"}
     return ShownRow(**fields, label=label, short_label=short_label, full_label=full_label, role=role)
 
 
 def fastest_row(rows: Sequence[R]) -> R | None:
-    """Return the row that all others are compared with, or the only row; None if rows were not compared."""
+    """Return the row that all others are compared with, the fastest. If there is only one row, return it.
+
+    Returns None if rows were not compared.
+    """
     if len(rows) == 1:
         return rows[0]
     return next((row for row in rows if row.versus_fastest and row.versus_fastest.verdict == "fastest"), None)
 
 
 def rivals(rows: Sequence[R]) -> list[R]:
-    """Return the rows that can be the fastest: they synchronise and did not learn less; if there is none, all rows."""
+    """Return the rows that can be the fastest: several workers that synchronise, without a loss of accuracy.
+
+    If none keeps the accuracy, return all that synchronise. If none synchronises, return all rows.
+    """
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)
 
 
 def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
-    """Give rows unique names. Notes are key-value pairs that distinguish rows of the same label.
+    """Give rows unique labels. Each row comes with notes: keys and values that distinguish rows of equal labels.
 
-    The note `from` names the folder; it is used only where no other note distinguishes two rows.
+    The note `from` is the name of the folder. A label includes it only if other notes do not distinguish the row.
     """
     labels = _distinct(rows)
     shorts = _short(labels, [row.label for row, _ in rows])
     competing = {id(row) for row in rivals([row for row, _ in rows])}
     return [
-        shown(
+        with_labels(
             row,
             label=label if len(label) <= MAX_LABEL else short,
             short_label=short,
@@ -63,7 +72,7 @@ def named_rows(rows: Sequence[tuple[Row, Mapping[str, str]]]) -> list[ShownRow]:
 
 
 def names_to_explain(rows: Sequence[ShownRow]) -> list[tuple[str, str]]:
-    """Return the short names on the page, each with the full name."""
+    """Return each short label that differs from the full one, together with the full label."""
     return [(row.short_label, row.full_label) for row in rows if row.short_label != row.full_label]
 
 
@@ -92,7 +101,10 @@ def _distinguished(row: Row, notes: Mapping[str, str], rows: Sequence[tuple[Row,
 
 
 def _short(labels: Sequence[str], families: Sequence[str]) -> list[str]:
-    """Return names that fit an axis: cut at the end, with a letter where two of them would be equal."""
+    """Return labels that fit an axis. Long ones are cut at the end.
+
+    If cut labels would be equal, they get a letter. `families` are the labels without the notes that distinguish rows.
+    """
     cut = [_cut(family, TICK_LENGTH) for family in families]
     alike, letters, found = Counter(cut), Counter[str](), []
     for text, label, family in zip(cut, labels, families, strict=True):

@@ -1,4 +1,4 @@
-"""Findings of a scaling study: the strategy that scales best, and where additional workers stop paying."""
+"""Findings of a scaling study: the strategy that scales best, and the number of workers up to which adding one pays."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def findings(study: ScaleResult, material: PageContent) -> list[Finding]:
 
 
 def headline(rows: Sequence[Row]) -> Finding:
-    """Return the strategy that scales best in each mode, with its speed-up."""
+    """Return a finding that names the strategy with the highest speed-up in each mode."""
     parts = []
     for mode in modes_of(rows):
         several = [row for line in rows_by_strategy(rows, mode).values() for row in line]
@@ -82,7 +82,10 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Return a sentence per strategy on the number of workers up to which adding one pays off, without baselines."""
+    """Return a sentence for each strategy: up to how many workers its throughput grows.
+
+    Workers that never synchronise are left out.
+    """
     found = [one for one in paying(rows) if one.mode == mode and one.guarantee != "NONE"]
     return [_paying(one) for one in found if one.best_workers is not None]
 
@@ -130,7 +133,10 @@ def _gain(gain: Gain) -> str:
 
 
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Return the time beyond perfect scaling on the most workers of each strategy, with its measured parts."""
+    """Say for each strategy how much longer a step on most workers takes than under perfect scaling.
+
+    The time is split into communication, waiting and the rest.
+    """
     found = []
     for label, line in rows_by_strategy(rows, mode).items():
         scaling = scaling_of(line[-1])
@@ -167,7 +173,7 @@ def _with_most_workers(rows: Sequence[Row], mode: str, *, is_only: bool) -> list
 
 
 def _as_clause(text: str, rows: Sequence[Row]) -> str:
-    """Lower-case the first letter of a sentence, unless it starts with the name of a strategy."""
+    """Lower-case the first letter of a sentence that will follow a colon, unless the name of a strategy is first."""
     return text if any(text.startswith(row.label) for row in rows) else f"{text[0].lower()}{text[1:]}"
 
 

@@ -65,7 +65,10 @@ class Style:
 
 
 def styles(strategies: Sequence[str]) -> list[Style]:
-    """Return a style for each strategy name, in order; styles repeat after five rounds of the palette."""
+    """Return a style for each strategy name, in the order of the names.
+
+    After five rounds of the palette, styles repeat.
+    """
     hues = iter(PALETTE * (len(strategies) // len(PALETTE) + 1))
     used: dict[str, int] = {}
     found = []

@@ -1,8 +1,8 @@
 """Terminal renderer of pages.
 
-For a table that is too wide, it folds long names, then leaves out the least important columns and lists their names; if
-that is still too wide, it prints a block of lines per row. Names are folded only after `:` and spaces; figures are
-never cut. Text is never read as markup, and control characters in it are removed.
+For a table that is too wide, it folds long names, then leaves out the least important columns and lists their names. If
+the table is still too wide, it prints a block of lines for each row. Names are folded only after `:` and spaces;
+numbers are never cut. Text is never read as markup, and control characters in it are removed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rich.text import Text
 from paceline.present.model import ALWAYS_SHOWN, Column, Facts, Finding, Page, Table, Visibility
 from paceline.text import plain_text, wrapped
 
-NAME_SHARE = 0.25  # of the terminal width: a name may use this much before columns are left out
+NAME_SHARE = 0.25  # of the terminal width: a name may be this wide before columns are left out
 MAX_WORD = 24  # characters; longer words in a column of text may be broken
 FACT_WIDTH = 16
 STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
 
 
 def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
-    """Print the tables, findings and facts of a page; the intro identifies stored results."""
+    """Print the tables, findings and facts of a page. The intro, printed first, says which stored results these are."""
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
     show_tables(console, [table for table in page.tables if table.places & Visibility.TERMINAL])
@@ -51,7 +51,7 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 
 def show_facts(console: Console, facts: Facts) -> None:
-    """Print aligned names and values; long values are wrapped."""
+    """Print names and values in two aligned columns. Long values are wrapped."""
     for name, value in facts.rows:
         lines = wrapped(plain_text(value), max(console.width - FACT_WIDTH, 20))
         for number, line in enumerate(lines):
@@ -59,7 +59,7 @@ def show_facts(console: Console, facts: Facts) -> None:
 
 
 def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = False) -> None:
-    """Print a sentence, broken between words; unbroken text can be copied from the terminal."""
+    """Print text with line breaks between words. If it is unbroken, it can be copied from the terminal as one line."""
     text = plain_text(text)
     if is_unbroken:
         _print(console, text, style)
@@ -69,7 +69,7 @@ def say(console: Console, text: str, style: str = "", *, is_unbroken: bool = Fal
 
 
 def show_tables(console: Console, tables: Sequence[Table[Any]]) -> None:
-    """Print tables with their legends; tables with the same columns share one legend."""
+    """Print tables with their legends. Consecutive tables with the same columns share one legend."""
     shown: dict[str, Column[Any]] = {}
     for number, table in enumerate(tables):
         shown |= {column.heading: column for column in _show_one(console, table)}
@@ -86,7 +86,7 @@ def _legend_key(table: Table[Any]) -> list[tuple[str, str]]:
 
 
 def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
-    """Print a table; return the columns that are shown."""
+    """Print a table without its legend. Return the columns that fit."""
     if table.title:
         say(console, table.title, "bold")
     columns = table.columns_in(Visibility.TERMINAL)
@@ -105,7 +105,7 @@ def _show_one(console: Console, table: Table[Any]) -> list[Column[Any]]:
 
 
 def legend(columns: Sequence[Column[Any]]) -> str:
-    """Return the help of the columns in one line; columns with the same help share an entry."""
+    """Return the help of the columns in one line. Columns with the same help are named together."""
     headings: dict[str, list[str]] = {}
     for column in columns:
         if column.help:
@@ -123,13 +123,16 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Width:
-    least: int
-    wanted: int  # before columns are left out
-    natural: int
+    least: int  # cuts no word or number
+    wanted: int  # while less important columns can be left out
+    natural: int  # breaks no line
 
 
 def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
-    """Select the columns that fit and their widths; None if the columns that are always shown do not fit."""
+    """Select the columns that fit into `width`, and set their widths.
+
+    Returns None if even the columns that no terminal leaves out do not fit.
+    """
     widths = [_width_of(columns, cells, index, width) for index in range(len(columns))]
     removable = sorted(
         (index for index in range(1, len(columns)) if columns[index].importance < ALWAYS_SHOWN),
@@ -170,7 +173,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _spread(widths: Sequence[_Width], width: int) -> list[int]:
-    """Distribute the remaining width, from left to right, among the columns that need more than their wanted width."""
+    """Return the widths of columns: the wanted ones, plus what remains of `width` for columns with longer text."""
     found = [one.wanted for one in widths]
     for index, one in enumerate(widths):
         found[index] += max(0, min(one.natural - one.wanted, width - _total(found)))
@@ -194,7 +197,7 @@ def _show_grid(console: Console, layout: _Layout, cells: Sequence[Sequence[str]]
 
 
 def _show_blocks(console: Console, columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]]) -> None:
-    """Print a block per row: its name, then a line for each column."""
+    """Print a block of lines for each row: its name, then a line for each other column."""
     side = max((cell_len(column.heading) for column in columns[1:]), default=0)
     room = max(console.width - side - 4, 10)
     for row in cells:

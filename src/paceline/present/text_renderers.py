@@ -1,4 +1,4 @@
-"""Pages as Markdown, and as the plain text and the HTML that a Python session and a notebook show."""
+"""Renderers of pages as Markdown, as plain text for a Python session, and as HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.text import plain_text
 
 
 def as_markdown(page: Page) -> str:
-    """Return the tables, the full names behind short ones, and the findings as a list."""
+    """Return a page as Markdown: its tables, the full names of shortened labels, and a list of findings."""
     tables = _tables(page, Visibility.MARKDOWN)
     titles = [f"{escaped(table.title)}\n\n" if len(tables) > 1 and table.title else "" for table in tables]
     parts = [title + markdown_table(table) for title, table in zip(titles, tables, strict=True)]
@@ -26,14 +26,14 @@ def as_markdown(page: Page) -> str:
 
 
 def as_text(page: Page) -> str:
-    """Return the tables with aligned columns, the findings, and the folder of the results."""
+    """Return a page as plain text: tables with aligned columns, findings, and the folder of the results."""
     parts = [_aligned(table) for table in _tables(page, Visibility.NOTEBOOK)]
     parts += [line for finding in _plain_findings(page) for line in finding.splitlines()]
     return "\n".join([*parts, *([plain_text(page.foot)] if page.foot else [])])
 
 
 def as_html(page: Page) -> str:
-    """Return the tables, the findings, and the folder of the results for a notebook."""
+    """Return a page as HTML for a notebook: tables, findings, and the folder of the results."""
     parts = [_html_table(table) for table in _tables(page, Visibility.NOTEBOOK)]
     parts += [f"<p>{html.escape(text)}</p>" for text in [*_plain_findings(page), *([page.foot] if page.foot else [])]]
     return "".join(parts)
@@ -50,7 +50,7 @@ def markdown_table(table: Table[Any]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape user text, so that it cannot end a cell or become markup."""
+    """Escape user text for Markdown, so that it cannot end a cell or become markup."""
     return re.sub(r"([\\|<>`*_~&$@#\[\]])", r"\\\1", " ".join(text.split()))
 
 
@@ -68,7 +68,7 @@ def _plain_findings(page: Page) -> list[str]:
 
 
 def _short_names(table: Table[Any]) -> list[tuple[str, str]]:
-    """Return the short names in the table, each with the full name."""
+    """Return each shortened label in the table together with the full label."""
     names = [cells[0] for cells in table.cells(table.columns[:1])]
     return [(name, full) for name, full in zip(names, table.full_names, strict=False) if name != full]
 

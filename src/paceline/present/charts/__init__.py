@@ -1,1 +1,1 @@
-"""Charts of pages: one function per chart, registered for a section and found by walking this package."""
+"""Chart functions, each registered for a section of a page. registry.py finds them by importing all files here."""

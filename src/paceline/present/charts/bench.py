@@ -11,24 +11,27 @@ from paceline.present.styles import PALETTE, REFERENCES
 from paceline.results.commands import Bench, CollectiveResult
 
 COPY = "memory copy"
-MAX_TICKS = 12  # if an axis has more sizes, only every second one has a label
+MAX_TICKS = 12  # labels of an axis; with more sizes, only every second one has a label
 
 
 def short_name(comm: str) -> str:
-    """Return the name of a comm; for a comm from a user's file, the name of its class."""
+    """Return the name of a comm. A comm from a user's file, FILE:CLASS, has the name of its class."""
     return comm.rpartition(":")[2]
 
 
 @chart("bench", order=10)
 def bandwidths(outcome: Bench) -> Iterator[Chart]:
-    """Draw one chart per operation."""
+    """Yield a chart of bandwidth over message size for each operation."""
     series = series_of(outcome.results)
     for op in dict.fromkeys(row.op for row in outcome.results):
         yield _bandwidth(op, outcome.results, series)
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """Return the name of each line: its comm, and the kind of its result if the comm has several."""
+    """Map each pair of a comm and the memory of its results to the name of the pair's line in the charts.
+
+    The name includes the memory (private, shared or plain) only if the comm was measured with several.
+    """
     found = dict.fromkeys((row.comm, row.result) for row in results)
     comms = [comm for comm, _ in found]
     return {
@@ -42,7 +45,10 @@ def key_of(row: CollectiveResult) -> tuple[str, str]:
 
 
 def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tuple[str, str], str]) -> Chart:
-    """Draw busbw over bytes, both on log scales, with the bandwidth of a memory copy in the same rounds."""
+    """Draw the bus bandwidth of one operation over message size, with logarithmic axes.
+
+    A dashed line is the bandwidth of a memory copy that was measured in the same rounds.
+    """
     rows = [row for row in results if row.op == op]
     figure = new_figure(hovermode="x unified", height=340)
     for index, (key, colour) in enumerate(zip(series, colours_of(series), strict=False)):
@@ -83,5 +89,5 @@ def _bandwidth(op: str, results: Sequence[CollectiveResult], series: Mapping[tup
 
 
 def colours_of(series: Mapping[tuple[str, str], str]) -> list[str]:
-    """Return a colour for each line, and last that of the memory copy."""
+    """Return the colours of all lines in the order of `series`, and then the colour of the memory copy."""
     return [PALETTE[index % len(PALETTE)] for index in range(len(series))] + [REFERENCES["none"]]

@@ -1,4 +1,4 @@
-"""Charts of the accelerator simulation: utilisation over time, energy by memory level, time of layers by cause."""
+"""Charts of the accelerator simulation: utilisation over time, energy by memory level, and the time of each layer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LEVELS = {
 ENERGY_HEADS = (*LEVELS.values(), "total")
 ENERGY_CAPTION = "In units of the energy of one multiply-accumulate (MAC)."
 CAUSES = {"filter_load": "loading filters", "window_load": "loading first inputs"}
-MAX_POINTS = 500  # of a line; longer simulations are averaged over stretches of cycles
+MAX_POINTS = 500  # points of a line; in longer simulations, each point is the mean of several cycles
 
 
 @chart("conv", order=10)
 def utilisation(simulation: Simulation) -> Iterator[Chart]:
-    """Draw the share of the logical PEs that work, over cycles."""
+    """Draw over cycles which share of the logical PEs multiply or add."""
     busy = simulation.busy_pes / simulation.plan.num_logical_pes
     stretch = -(-len(busy) // MAX_POINTS)
     cycles = list(range(1, len(busy) + 1, stretch))
@@ -56,14 +56,14 @@ def utilisation(simulation: Simulation) -> Iterator[Chart]:
 
 @chart("conv", order=20)
 def conv_energy(simulation: Simulation) -> Iterator[Chart]:
-    """Draw the energy by level on the built-in chip."""
+    """Draw the energy of a simulated convolution by memory level, at the energy per access of the built-in chip."""
     energy = conv_accesses(simulation).energy(load_chip("eyeriss"))
     whole = {"mac": float(simulation.plan.shape.num_multiplications), **energy}
     yield energy_chart({simulation.plan.timing.model: whole})
 
 
 def energy_chart(energies: Mapping[str, Mapping[str, float]], *, name: str = "energy", title: str = "") -> Chart:
-    """Draw a bar for each name, stacked by level."""
+    """Draw a stacked bar for each key of `energies`, with the energy of each memory level."""
     table = Values(["", *ENERGY_HEADS], [[label, *_energy_cells(energy)] for label, energy in energies.items()])
     title = title or "Energy by level"
     return Chart(name, title, ENERGY_CAPTION, [_stacked(energies, LEVELS)], table, is_wide=True)
@@ -121,7 +121,10 @@ def layer_utilisation(result: NetworkCost) -> Iterator[Chart]:
 
 @chart("network", order=20)
 def layer_times(result: NetworkCost) -> Iterator[Chart]:
-    """Draw the time of multiplying, of loads that are not hidden, and of waiting for the buffer or DRAM."""
+    """Draw the time of each layer as a stacked bar.
+
+    The parts are multiplying, loads that do not overlap with multiplications, and waiting for the buffer or DRAM.
+    """
     parts = {"compute": "multiplying", **CAUSES, "buffer": "waiting for the buffer", "dram": "waiting for DRAM"}
     times = {}
     for row in result.layers:

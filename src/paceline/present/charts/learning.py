@@ -22,8 +22,8 @@ from paceline.present.rows import ShownRow
 from paceline.present.styles import styles_of
 from paceline.results import Evaluation, Target, changed
 
-LOG_RATIO = 100.0  # largest over smallest loss, from which the axis is logarithmic, because a linear one looks flat
-MARK_SIZES = (9, 30)  # pixels of the smallest and the largest mark of the trade-off
+LOG_RATIO = 100.0  # the axis is logarithmic if the largest loss is more than this many times the smallest
+MARK_SIZES = (9, 30)  # in pixels, of the smallest and the largest marker in the trade-off chart
 OVER = {"step": "iterations", "train_s": "seconds", "sent_bytes": "bytes"}
 
 
@@ -69,7 +69,7 @@ def accuracy_per_worker(content: Rows) -> Iterator[Chart]:
 
 @chart("learning", order=40)
 def to_target(content: Rows) -> Iterator[Chart]:
-    """Draw the seconds until the target accuracy; a row without a bar did not reach it."""
+    """Draw the seconds of training until the target accuracy. A strategy that did not reach it has no bar."""
     results = content.rows
     targets = [(index, r, r.target) for index, r in enumerate(results) if r.target]
     if not targets or not has_accuracy(results):
@@ -109,7 +109,10 @@ def _target_cells(given: Target) -> list[str]:
 
 @chart("learning", order=50)
 def trade_off(content: Rows) -> Iterator[Chart]:
-    """Draw final accuracy against seconds or bytes; the size of a mark shows the other of the two."""
+    """Draw final accuracy against seconds of training in one view, and against bytes sent in the other.
+
+    In each view, the size of a marker shows the quantity that is on the axis of the other view.
+    """
     results = content.rows
     key = "test_accuracy" if any(r.final.test_accuracy is not None for r in results) else "train_accuracy"
     shown = [(index, r) for index, r in enumerate(results) if getattr(r.final, key) is not None]
@@ -182,7 +185,7 @@ def _unit_of(results: Sequence[ShownRow]) -> tuple[str, float]:
 
 
 def _add_evaluations(figure: PlotlyFigure, results: Sequence[ShownRow], x: str) -> None:
-    """Add marks for evaluations on the test set whose position on the axis is known."""
+    """Add a marker for each evaluation on the test set whose value on the axis `x` is known."""
     _, size = _unit_of(results)
     for index, (result, style) in enumerate(zip(results, styles_of(results), strict=True)):
         places = [(_place(result, e, x, size), e.accuracy) for e in result.evaluations]

@@ -17,7 +17,7 @@ METHOD_COLOURS = {"minmax": PALETTE[3], "percentile": PALETTE[1], "entropy": PAL
 
 @chart("quantize", order=10)
 def stages(study: Quantization) -> Iterator[Chart]:
-    """Draw the test accuracy of each stage, or the test loss if there is no accuracy."""
+    """Draw the test accuracy of each stage. If a stage has no accuracy, draw the test loss instead."""
     rows = study.stages
     has_accuracy = all(row.test_accuracy is not None for row in rows)
     values = [100 * (row.test_accuracy or 0.0) if has_accuracy else row.test_loss for row in rows]
@@ -151,7 +151,7 @@ def _activation_figure(tensor: ActivationPicture) -> PlotlyFigure:
 
 @chart("quantize", order=40)
 def noise(study: Quantization) -> Iterator[Chart]:
-    """Draw the signal-to-noise ratio of the output of each operation and of the weights of each layer."""
+    """Draw two signal-to-noise ratios: of each operation's output, and of each layer's weights."""
     tensors = [row for row in study.activations if row.snr_db is not None]
     if not tensors:
         return
@@ -184,7 +184,10 @@ def noise(study: Quantization) -> Iterator[Chart]:
 
 @chart("quantize", order=50)
 def confusion(study: Quantization) -> Iterator[Chart]:
-    """Draw a matrix of predictions, float model by integer model; the diagonal has no colour."""
+    """Draw a matrix that counts test samples by two predictions: of the float model and of the integer model.
+
+    Counts on the diagonal, where both predict the same class, have no colour.
+    """
     counts = study.confusion
     if not counts:
         return
@@ -256,7 +259,7 @@ def _range(bounds: Sequence[float]) -> str:
 
 
 def change_points(change: float | None) -> str:
-    """Format a change of accuracy in percentage points."""
+    """Format a change of accuracy, given in percentage points, with its sign."""
     return DASH if change is None else f"{change:+.2f}"
 
 

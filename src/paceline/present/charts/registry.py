@@ -1,7 +1,7 @@
 """Registry of charts: finds the chart functions and makes the sections of a page from them.
 
-A chart is a function with `@chart("section", order=...)` in a file of this package; no other file names it. It yields
-charts, or a sentence that explains a missing chart.
+A chart function has the decorator `@chart("section", order=...)` and is in a file of this package. No other file needs
+to name it. It yields charts; in place of a chart that cannot be drawn, it can yield a sentence that says why.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to draw. Charts of a single strategy show the row at index `first` initially."""
+    """The rows to draw. A chart that shows one strategy at a time begins with the row at index `first`."""
 
     rows: Sequence[ShownRow]
     first: int
 
 
 def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
-    """Make the chart sections of a page of rows."""
+    """Make all chart sections of a page that compares rows."""
     content = Rows(rows, shown_first(rows))
     return [make_section(id, title, content) for id, title in TITLES.items()]
 
 
 def shown_first(rows: Sequence[Row]) -> int:
-    """Return the index of the fastest row, or of the first row with a straggler if the fastest has none."""
+    """Return the index of the row with which a chart of one strategy at a time begins: the fastest row.
+
+    If the fastest row has no straggler but other rows have, it is the first of these other rows.
+    """
     slow = [index for index, row in enumerate(rows) if row.stragglers]
     label = fastest_of(rows).label
     fastest = next(index for index, row in enumerate(rows) if row.label == label)
@@ -60,7 +63,7 @@ _makers: dict[str, list[tuple[int, Maker[Any]]]] = {}
 
 
 def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
-    """Register a function that draws charts of a section's content; charts with a lower order come first."""
+    """Return a decorator that registers a chart function for a section. Charts of lower `order` come first in it."""
 
     def register(make: Maker[C]) -> Maker[C]:
         _makers.setdefault(section, []).append((order, make))
@@ -70,7 +73,10 @@ def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
 
 
 def make_section(id: str, title: str, content: object) -> PageSection:
-    """Make a section with all its charts; the type of `content` depends on the section."""
+    """Make a section with the charts of all functions that are registered for `id`.
+
+    The functions get `content`; its type depends on the section.
+    """
     section = PageSection(id, title)
     charts: list[Chart] = []
     for _, make in sorted(_all_makers().get(id, []), key=lambda entry: entry[0]):
@@ -84,7 +90,7 @@ def make_section(id: str, title: str, content: object) -> PageSection:
 
 
 def without_gaps(given: Sequence[Chart]) -> list[Chart]:
-    """Widen a narrow chart that has no neighbour, because narrow charts are laid out in pairs."""
+    """Return the charts in the same order. Narrow charts form pairs; one that has no partner becomes wide."""
     found: list[Chart] = []
     num_narrow = 0
     for one in given:

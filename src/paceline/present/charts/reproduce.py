@@ -1,4 +1,4 @@
-"""Chart of a reproduced experiment: published figures and those measured here."""
+"""Chart of a reproduced experiment: published numbers next to the measured ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Pair = tuple[str, str, float, MeasuredFigure]  # row, source, published, measure
 
 
 def heading(quantity: PublishedColumn) -> str:
-    """Return the heading of a quantity with its unit."""
+    """Return the column heading of a quantity, with its unit."""
     unit = {"bytes": "kB", "x": ""}.get(quantity.unit, quantity.unit)
     return f"{quantity.name}, {unit}" if unit and unit != "%" else quantity.name
 
 
 def figure_text(value: FigureValue, unit: str) -> str:
-    """Format a number in its unit, a list of numbers by rank, or a text as it was published."""
+    """Format a published or measured value: a number with this unit, a list with a number per rank, or a text."""
     if isinstance(value, str):
         return value.removesuffix(f" {unit}") if unit == "s" else value
     if isinstance(value, Sequence):
@@ -40,7 +40,7 @@ def figure_text(value: FigureValue, unit: str) -> str:
 
 @chart("published", order=10)
 def published_bars(study: Reproduction) -> Iterator[Chart]:
-    """Draw published and measured bars next to each other, for every quantity with numbers of both."""
+    """Draw published and measured bars next to each other, with a view for each quantity that has both."""
     shown = [name for name in study.quantities if _pairs(study, name)]
     if not shown:
         return
@@ -61,7 +61,7 @@ def published_bars(study: Reproduction) -> Iterator[Chart]:
 
 
 def _pairs(study: Reproduction, name: str) -> list[Pair]:
-    """Return the rows whose figure is a number in the publication and here."""
+    """Return the published and the measured number of a quantity, for each row that has both."""
     ours = {row.key: row.figures for row in study.ours}
     found = []
     for table in study.published:

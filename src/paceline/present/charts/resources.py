@@ -11,8 +11,8 @@ from paceline.present.numbers import DASH, amount, byte_unit
 from paceline.present.styles import worker_style
 from paceline.results import WorkerResources
 
-MAX_POINTS = 160  # of a line; there is a line for each quantity, worker and strategy
-# Field: its name, and whether it is in bytes.
+MAX_POINTS = 160  # points of a line; there is a line for each quantity, worker and strategy
+# Field of the samples: name of its quantity, and whether its unit is bytes.
 QUANTITIES = {
     "cpu_percent": ("CPU", False),
     "rss_bytes": ("memory", True),
@@ -23,7 +23,7 @@ QUANTITIES = {
     "gpu_percent": ("GPU", False),
     "gpu_memory_bytes": ("GPU memory", True),
 }
-PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # levels; the others are cumulative
+PEAKS = {"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"}  # current values; the others are cumulative
 
 
 @chart("resources", order=10)

@@ -10,7 +10,7 @@ from paceline.present.charts.registry import chart
 from paceline.present.charts.shared_figures import scaled, whiskers
 from paceline.present.charts.step_split import split_of
 from paceline.present.numbers import DASH, duration, ms, significant, times
-from paceline.present.rows import shown
+from paceline.present.rows import with_labels
 from paceline.present.styles import REFERENCES, Style, styles_of
 from paceline.results import Row, Scaling
 from paceline.study.entries import ONE_WORKER
@@ -24,7 +24,7 @@ SHARES = {"communication": "communication_s", "waiting": "waiting_s", "hidden co
 
 @dataclass(frozen=True)
 class ScaleQuantity:
-    """A quantity on the vertical axis of a chart, with its 95 % interval and its value under perfect scaling."""
+    """A quantity to draw over the number of workers, with its 95 % interval and its value under perfect scaling."""
 
     value: Callable[[Row], float | None]
     text: Callable[[float], str]
@@ -33,7 +33,7 @@ class ScaleQuantity:
 
 
 def ideal_name(mode: str) -> str:
-    """Return the symbol for the time of a step under perfect scaling."""
+    """Return the formula of the time of a step under perfect scaling: "t_1/N" (strong scaling) or "t_1" (weak)."""
     return "t_1" if mode == WEAK else "t_1/N"
 
 
@@ -46,12 +46,12 @@ def scaling_of(row: Row) -> Scaling:
 
 
 def labels_of(results: Rows) -> list[str]:
-    """Return the label of each strategy once, in the order of the page's key."""
+    """Return the label of each strategy in the order of the page's key, without the label of one worker."""
     return [label for label in dict.fromkeys(r.label for r in results) if label != ONE_WORKER]
 
 
 def line_styles(results: Rows) -> list[Style]:
-    """Return the style of each strategy, and after them that of one worker and perfect scaling."""
+    """Return the styles of the strategies in the order of `labels_of`, then that of one worker and perfect scaling."""
     firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
     return [*styles_of(firsts), Style(REFERENCES[ONE_WORKER], "dash", "square")]
 
@@ -102,7 +102,7 @@ def efficiency(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """Draw the shares of communication, waiting and overlap in a step."""
+    """Draw which share of a step is communication, waiting for other workers, or hidden communication."""
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:
@@ -127,7 +127,10 @@ def communication_share(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=20)
 def beyond_ideal(results: Rows) -> Iterator[Chart]:
-    """Draw the time of a step beyond perfect scaling, and the measured communication and waiting."""
+    """Draw by how much a step takes longer than under perfect scaling.
+
+    Dotted lines are the measured time of communication and waiting.
+    """
     modes = modes_of(results)
     estimated = ScaleQuantity(
         lambda r: scaled(scaling_of(r).beyond_ideal_s, 1e3), lambda value: f"{significant(value)} ms beyond"
@@ -163,7 +166,7 @@ def where_time_goes(results: Rows) -> Iterator[Chart]:
         where = "" if result.label == ONE_WORKER else f" on {result.workers}"
         mode = f", {mode_of(result)}" if len(modes) > 1 else ""
         label = f"{result.label}{where}{mode}"
-        rows.append((index, shown(result, label=label, short_label=label, full_label=label)))
+        rows.append((index, with_labels(result, label=label, short_label=label, full_label=label)))
     yield from split_of(rows)
 
 
@@ -189,7 +192,7 @@ def _chart(
 
 
 def _if_any(made: Chart) -> Iterator[Chart]:
-    """Yield the chart if it has values: speed-ups need a measurement of one worker."""
+    """Yield the chart if its table has any value. Without a measurement of one worker, there are no speed-ups."""
     if any(row[3] != DASH for row in made.table.rows):
         yield made
 
@@ -218,7 +221,7 @@ def _figure(results: Rows, mode: str, quantity: ScaleQuantity, unit: str) -> Plo
 
 
 def _add_lines(figure: PlotlyFigure, results: Rows, mode: str, quantity: ScaleQuantity, dash: str = "") -> None:
-    """Add a line per strategy; every line starts at the measurement of one worker."""
+    """Add a line for each strategy. If one worker was measured, every line begins with its value."""
     reference, lines = reference_of(results, mode), rows_by_strategy(results, mode)
     for index, (label, style) in enumerate(zip(labels_of(results), line_styles(results), strict=False)):
         rows = ([reference] if reference is not None else []) + lines.get(label, [])

@@ -1,4 +1,4 @@
-"""Figures that several charts share: lines over a run, bars per worker, and rows of horizontal bars."""
+"""Figures that several charts share: curves over a run, bars per worker, and rows of horizontal bars."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from paceline.present.styles import styles_of
 from paceline.results import WorkerNetwork, WorkerResult
 from paceline.results.value import Json
 
-MAX_POINTS = 400  # of a line on the page, however long the run
-TABLE_POINTS = 12  # of a line in the table below its chart
-STRIPE = 10  # pixels of each colour where curves are equal
+MAX_POINTS = 400  # points of a line on the page, however long the run
+TABLE_POINTS = 12  # points of a line in the table below its chart
+STRIPE = 10  # length in pixels of each colour of a striped line
 FILLS = ("", "/", ".")  # of the first, second and third quantity: solid, hatched, dotted
 
 Workers = Sequence[WorkerResult | WorkerNetwork]
 
 
 def thinned(values: Sequence[Any], limit: int = MAX_POINTS) -> list[int]:
-    """Return evenly spread positions, including the first and the last."""
+    """Return at most `limit` evenly spread indices of a list, including the first and the last."""
     if len(values) <= limit:
         return list(range(len(values)))
     return [round(index * (len(values) - 1) / (limit - 1)) for index in range(limit)]
@@ -37,9 +37,10 @@ def lines(
     x_scale: float = 1.0,
     y_scale: float = 1.0,
 ) -> PlotlyFigure:
-    """Draw a line for each result that has both columns of its curve; equal lines can be striped.
+    """Draw a line for each result whose curve has the columns `x` and `y`.
 
-    Over steps, hovering shows the values of all lines at once, because they share their steps.
+    With `has_stripes`, curves that look equal share one line, striped in the colours of their strategies. If `x` is the
+    step, hovering shows the values of all lines at that step.
     """
     figure = new_figure(hovermode="x unified" if x == "step" else "closest")
     styles = styles_of(results)
@@ -72,7 +73,10 @@ def lines(
 
 
 def line_values(results: Sequence[ShownRow], columns: Mapping[str, tuple[str, Any]]) -> Values:
-    """Return a few points of each line; `columns` maps a column of the curve to its heading and its formatter."""
+    """Return a table with a few points of the curve of each result.
+
+    `columns` maps a column of the curve to its heading and its formatter.
+    """
     rows = []
     for result in results:
         curve = result.curve
@@ -93,7 +97,10 @@ def bars_per_worker(
     workers_of: Callable[[ShownRow], Workers] = lambda row: row.per_worker,
     scale: float = 1.0,
 ) -> PlotlyFigure:
-    """Draw one bar per quantity and worker, strategies next to each other; `fields` maps quantities to fields."""
+    """Draw a bar for each worker and quantity, with the workers of a strategy next to each other.
+
+    `fields` maps the name of a quantity to the field of a worker that has its value.
+    """
     figure = new_figure(barmode="overlay")
     room = 0.8 / len(fields)
     first, middles = 0, []
@@ -127,7 +134,7 @@ def bars_per_worker(
 
 
 def worker_values(results: Sequence[ShownRow], fields: Mapping[str, str], text: Callable[[Any], str]) -> Values:
-    """Return the values of `bars_per_worker`."""
+    """Return the values that `bars_per_worker` draws as a table with a row for each worker."""
     rows = [
         [result.label, str(worker.rank), *(text(getattr(worker, key)) for key in fields.values())]
         for result in results
@@ -137,12 +144,12 @@ def worker_values(results: Sequence[ShownRow], fields: Mapping[str, str], text: 
 
 
 def row_height_of(results: Sequence[ShownRow]) -> int:
-    """Return the height in pixels of a row of horizontal bars, enough for the longest label."""
+    """Return the height in pixels of each row of a chart with horizontal bars, enough for the longest label."""
     return max(38, 8 + 17 * max(wrapped(result).count("<br>") + 1 for result in results))
 
 
 def label_rows(figure: PlotlyFigure, results: Sequence[ShownRow], row_height: int) -> None:
-    """Lay out a row for each strategy, the first on top."""
+    """Set the height and vertical axis of a chart with horizontal bars: a row for each strategy, the first on top."""
     figure.layout.update({"height": 84 + row_height * len(results), "bargap": 0.3})
     figure.layout["margin"] = {**figure.layout["margin"], "r": 70}
     figure.y_axis(tickvals=list(range(len(results))), ticktext=[wrapped(result) for result in results])
@@ -166,9 +173,10 @@ def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: 
 
 
 def whiskers(points: Sequence[tuple[float, Sequence[float] | None]], *, floor: float = 0.0) -> Json:
-    """Return error bars from values and their intervals.
+    """Return plotly error bars for pairs of a value and its interval.
 
-    They are never negative: the median of repeats can be outside the confidence interval of their mean.
+    A length below zero becomes zero, because the median of repeats can lie outside the confidence interval of their
+    mean.
     """
     return {
         "type": "data",
@@ -181,12 +189,12 @@ def whiskers(points: Sequence[tuple[float, Sequence[float] | None]], *, floor: f
 
 
 def scaled(value: float | None, scale: float) -> float | None:
-    """Return the value times the scale; integers stay integers where the scale is 1."""
+    """Return the value times the scale. With a scale of 1, an integer stays an integer; None stays None."""
     return value if value is None or scale == 1 else value * scale
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Return alternating dashes for equal curves, so that the colour of every strategy is visible."""
+    """Give curves that look equal dashes that alternate, so that the colour of every strategy is visible."""
     groups: list[list[int]] = []
     for index, curve in enumerate(curves):
         group = next((group for group in groups if _is_same(curves[group[0]], curve)), None)
@@ -200,7 +208,7 @@ def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) ->
 
 
 def _is_same(ours: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
-    """Return whether two curves differ by less than a chart can show."""
+    """Return whether the values of two curves differ by at most 1 %, which a chart does not show."""
     return len(ours) == len(theirs) and all(
         a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=0.01))
         for a, b in zip(ours, theirs, strict=True)

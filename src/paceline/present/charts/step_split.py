@@ -1,4 +1,4 @@
-"""Chart of where the time of a step goes: compute, overlap, communication, waiting, data and the rest, stacked."""
+"""Chart of where the time of a step goes, as stacked bars: compute, overlap, communication, waiting, data, rest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from paceline.present.styles import COMMUNICATION, PARTS
 from paceline.results import Split, SplitMean
 
 PHASES = ("data", "forward", "backward", "optimizer")
-WORKER_ROW = 24  # pixels
-GAP = 0.6  # rows between strategies
+WORKER_ROW = 24  # height of a worker's row in pixels
+GAP = 0.6  # between the workers of two strategies, as a share of a row
 NO_SPANS = "spans were not recorded in these runs (an earlier version, or --no-measure)"
 
 Shown = tuple[int, ShownRow, Split]
@@ -42,7 +42,7 @@ def split(content: Rows) -> Iterator[Chart | str]:
 
 
 def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
-    """Draw the splits of rows; each row comes with the index of its strategy in the page's key."""
+    """Draw the parts of a step of each row. Each row comes with the index of its strategy in the page's key."""
     shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
         return
@@ -79,7 +79,7 @@ def _workers(shown: Sequence[Shown], unit: str) -> PlotlyFigure:
 
 
 def _figure(unit: str) -> PlotlyFigure:
-    """Return a figure with a legend of the parts, which stays when strategies are hidden."""
+    """Return an empty figure with a legend of the parts of a step. Hiding a strategy does not change the legend."""
     figure = new_figure(barmode="stack", showlegend=True, legend=LEGEND_ABOVE)
     for part in PARTS:
         figure.add("bar", x=[None], y=[None], name=part, marker=_marker(part), legendgroup=part, hoverinfo="skip")
@@ -92,7 +92,10 @@ def _figure(unit: str) -> PlotlyFigure:
 def _stack(
     figure: PlotlyFigure, rows: Sequence[SplitMean], first: float, unit: str, subject: str, index: int, width: float
 ) -> None:
-    """Add a bar for each row, one below the other; hover texts start with `subject` and the rank, if there is one."""
+    """Add a stacked bar for each row, one below the other, from the vertical position `first` on.
+
+    Hover texts begin with `subject`, followed by the rank if the row belongs to one worker.
+    """
     for part in PARTS:
         seconds = [getattr(row, f"{part}_s") or 0.0 for row in rows]
         steps = [row.step_s or 1.0 for row in rows]

@@ -1,4 +1,4 @@
-"""Charts of a sweep: time, accuracy and memory over one varied key, or a grid of squares over two keys."""
+"""Charts of a sweep: time, accuracy and memory over one varied recipe key, or a heat map over two keys."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from paceline.present.styles import DASHES, PALETTE, SYMBOLS
 from paceline.results import Point
 from paceline.study.sweep_axes import short_key, value_text
 
-LOG_RATIO = 8  # largest over smallest value, from which an axis is logarithmic
+LOG_RATIO = 8  # an axis is logarithmic if the largest value is at least this many times the smallest
 COLOUR_SCALE = ((0.0, "#F7E8A4"), (0.5, "#5AB4AC"), (1.0, "#01665E"))
 NO_REMEDY = "as the recipe says"
 
 
 @dataclass(frozen=True)
 class SweepQuantity:
-    """A quantity of a row, as a number on an axis and as text."""
+    """A quantity to draw: its name, its axis title, and functions of its value in a row and of its text."""
 
     name: str
     axis: str
@@ -53,7 +53,7 @@ def point_of(row: ShownRow) -> Point:
 
 @chart("sweep", order=10)
 def over_keys(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Draw time and learning over one or two keys; sweeps of more keys have tables only."""
+    """Draw time and learning over the one or two varied recipe keys. With more keys, draw nothing."""
     keys = list(point_of(results[0]))
     if len(keys) == 1:
         yield _over_key(results, keys[0], _present(results, QUANTITIES), "sweep-time", "Time")
@@ -156,7 +156,7 @@ def _squares(results: Sequence[ShownRow], keys: Sequence[str], quantity: SweepQu
 
 @chart("sweep", order=20)
 def memory(results: Sequence[ShownRow]) -> Iterator[Chart]:
-    """Draw the peak memory of a worker, measured and predicted."""
+    """Draw the measured and the predicted peak memory of a worker, for each point of the sweep."""
     shown = [
         (row, row.memory.predicted["worker_bytes"], row.memory.peak_rss_bytes)
         for row in results
@@ -193,13 +193,16 @@ def _remedies(results: Sequence[ShownRow]) -> list[str]:
 
 
 def _texts(results: Sequence[ShownRow], key: str) -> list[str]:
-    """Return the values of a key as text: numbers sorted by size, others in the order of the rows."""
+    """Return the different values of a recipe key as text.
+
+    Numbers are sorted by size; other values have the order of the rows.
+    """
     values = [point_of(result)[key] for result in results]
     return list(dict.fromkeys(value_text(value) for value in sorted(_numbers(results, key)) or values))
 
 
 def _numbers(results: Sequence[ShownRow], key: str) -> list[float]:
-    """Return the values of a key if all of them are numbers, else an empty list."""
+    """Return the values of a recipe key if all of them are numbers, else an empty list."""
     values = [point_of(result)[key] for result in results]
     found = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     return found if len(found) == len(values) else []

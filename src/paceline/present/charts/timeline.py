@@ -13,18 +13,18 @@ from paceline.present.styles import COMMUNICATION, OPERATIONS, PHASES, REST, WAI
 from paceline.results import Json, Timeline, TimelineSpan
 
 NUM_STEPS = 3
-MAX_SPANS = 1200  # of one chart; if there are more, neighbours with the same name are merged
-CLOSE = 1 / 1200  # of the window: less than a pixel on a wide screen
+MAX_SPANS = 1200  # bars of one chart; if there are more, neighbours of the same name are merged
+CLOSE = 1 / 1200  # largest invisible gap, as a share of the drawn time: less than a pixel on a wide screen
 # Vertical position and height of phases, blocked time and operations in a lane.
 PLACES = {"phase": (-0.16, 0.44), "blocked": (-0.16, 0.16), "op": (0.27, 0.26)}
 # Phases and operations overlap in time, so they are drawn at different heights.
 HALVES = {"send": (0.2, 0.12), "recv": (0.34, 0.12)}
-LANE = 62  # pixels
+LANE = 62  # height of a lane in pixels
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One span, or several neighbours of the same name that are drawn as one."""
+    """A bar of the timeline: one span, or several neighbouring spans of the same name that are drawn as one."""
 
     name: str
     kind: str
@@ -72,7 +72,7 @@ def _figure(given: Timeline) -> PlotlyFigure:
         lanes = [(rank, _merged(lane, window * CLOSE)) for rank, lane in lanes]
     figure = new_figure(barmode="overlay", showlegend=True, legend=LEGEND_ABOVE, height=110 + LANE * len(lanes))
     names = dict.fromkeys((s.kind, "" if s.kind == "blocked" else s.name) for s in spans)
-    for kind, name in sorted(names, key=_order):
+    for kind, name in sorted(names, key=_drawing_order):
         found = [
             (row, rank, span)
             for row, (rank, lane) in enumerate(lanes)
@@ -114,8 +114,8 @@ def _detail(span: Bar) -> str:
     return text + (f" ({span.count} spans)" if span.count > 1 else "")
 
 
-def _order(key: tuple[str, str]) -> tuple[int, int, str]:
-    """Return the order of drawing: phases in the order of a step, blocked time, operations."""
+def _drawing_order(key: tuple[str, str]) -> tuple[int, int, str]:
+    """Return the key by which bars are sorted: phases in the order of a step, then blocked time, then operations."""
     kind, name = key
     place = list(PHASES).index(name) if name in PHASES else len(PHASES)
     return ["phase", "blocked", "op"].index(kind), place, name
@@ -126,7 +126,10 @@ def _bar(span: TimelineSpan) -> Bar:
 
 
 def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
-    """Merge neighbours of the same name with an invisible gap between them."""
+    """Merge neighbouring operations, or blocked times, of the same name if the gap between them is invisible.
+
+    A gap is invisible if it is at most `close` seconds. Phases are not merged.
+    """
     found: list[Bar] = []
     last: dict[tuple[str, str], int] = {}
     for span in sorted(spans, key=lambda span: span.begin_s):
@@ -146,7 +149,10 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 
 
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
-    """Draw a line where each step of the first worker starts; several batches per step have no such place."""
+    """Draw a vertical line where each step of the first worker begins, which is where it loads data.
+
+    If a step loads data several times, for several batches, draw no lines.
+    """
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:
         return
@@ -160,7 +166,7 @@ def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], star
 
 
 def _values(shown: Sequence[tuple[ShownRow, Timeline]]) -> Values:
-    """Return the number and the total time of spans per worker and name."""
+    """Return a table with the number, the total time and the bytes of spans for each strategy, worker and span name."""
     rows = []
     for result, given in shown:
         for lane in given.lanes:

@@ -12,7 +12,7 @@ from paceline.present.rows import ShownRow
 from paceline.present.styles import Style, styles_of
 from paceline.results import Link, WorkerNetwork
 
-MAX_LINKS = 40  # of one chart; its table lists all
+MAX_LINKS = 40  # links in one chart; its table lists all
 ARROW = "\N{RIGHTWARDS ARROW}"
 COUNTS = {"predicted": "predicted_sent_bytes", "counted by the comm": "comm_sent_bytes"}
 COUNTS |= {"counted by the kernel": "kernel_sent_bytes"}
@@ -59,7 +59,10 @@ def links(content: Rows) -> Iterator[Chart | str]:
 
 @chart("traffic", order=20)
 def sent_per_worker(content: Rows) -> Iterator[Chart | str]:
-    """Draw bytes predicted, counted by the comm and by the kernel; without the kernel's, bytes sent and received."""
+    """Draw the bytes that each worker sent: predicted, counted by the comm, and counted by the kernel.
+
+    If the kernel counted nothing, draw the bytes sent and received as counted by the comm.
+    """
     results = content.rows
     if not _has_several(results):
         return

@@ -1,4 +1,4 @@
-"""Charts of a tuning: time of every candidate over the rungs, and its loss against the exact strategy."""
+"""Charts of a tuning: time per step of every candidate in each rung, and what it loses against the exact strategy."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from paceline.present.styles import REFERENCES, Style, styles_of
 from paceline.results import Json
 from paceline.results.study import Candidate, RungResult, TuneResult
 
-ELIMINATED = Style(REFERENCES["none"])  # candidates that did not reach the last rung
+ELIMINATED = Style(REFERENCES["none"])  # style of candidates that did not reach the last rung
 
 
 @dataclass(frozen=True)
 class TunedRows:
-    """A tuning, with the rows of its last rung as the page shows them."""
+    """The result of a tuning, and the rows of its last rung with their labels on the page."""
 
     study: TuneResult
     rows: Sequence[ShownRow]
 
     @property
     def styles(self) -> Mapping[str, tuple[int, Style]]:
-        """The place in the page's key and the style of each finalist, by label."""
+        """For the full label of each finalist, its index in the page's key and its style."""
         pairs = zip(self.rows, styles_of(self.rows), strict=True)
         return {row.full_label: (index, style) for index, (row, style) in enumerate(pairs)}
 
 
 @chart("tuning", order=10)
 def over_rungs(content: TunedRows) -> Iterator[Chart | str]:
-    """Draw a line per candidate, up to the rung that eliminated it."""
+    """Draw the time per step of each candidate over the rungs, up to the rung that eliminated the candidate."""
     study, styles = content.study, content.styles
     if not study.rungs:
         yield "No rung was completed."
@@ -66,9 +66,10 @@ def _at(line: Sequence[tuple[int, float]], steps: int) -> str:
 
 @chart("tuning", order=20)
 def quality_lost(content: TunedRows) -> Iterator[Chart]:
-    """Draw the loss of accuracy against time per step, both relative to the exact strategy.
+    """Draw what each candidate loses in accuracy against its time per step, both relative to the exact strategy.
 
-    Each candidate is shown as of its last rung that used the criterion of the final rung.
+    The values of a candidate are from the last of its rungs that was judged by the same criterion (test accuracy or
+    test loss) as the final rung.
     """
     study, styles = content.study, content.styles
     if not study.rungs:

@@ -1,4 +1,4 @@
-"""The page of `paceline bench`: a table of all figures, and a chart of bandwidth over size."""
+"""The page of `paceline bench`: a table of all measurements, and charts of bandwidth over message size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bench_page(outcome: Bench) -> Page:
 
 
 def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
-    """Return a table with a row per operation, size, comm and place of the result."""
+    """Return a table with a row for each operation, size, comm, and memory that holds the result."""
     reference = short_name(outcome.reference)
     columns: list[Column[CollectiveResult]] = [
         Column(title="Operation", short="op", text=lambda row: row.op, is_number=False),
@@ -79,7 +79,7 @@ def bandwidth_table(outcome: Bench) -> Table[CollectiveResult]:
             f"({gigabytes_per_s(outcome.copy_limit_bytes_per_s)} GB/s at the largest size)",
         ),
     ]
-    # An operation was measured on several comms or with several kinds of result.
+    # An operation was measured on several comms, or with its result in several types of memory.
     if len(outcome.results) > len({(row.op, row.bytes) for row in outcome.results}):
         columns.append(
             Column(

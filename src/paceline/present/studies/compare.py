@@ -18,7 +18,7 @@ class ComparePresenter(Presenter):
 
 
 class SeveralPresenter(Presenter):
-    """Shows several runs and studies together; if all are points of one grid, as a sweep."""
+    """Makes the page of several runs and studies: a sweep if all rows are points of one grid, else a comparison."""
 
     name: ClassVar[str] = "several"
 

@@ -1,4 +1,4 @@
-"""The output of `paceline dataflow`: a convolution cycle by cycle, and the cost of a network on a chip."""
+"""The output of `paceline dataflow`: a convolution cycle by cycle, and the cost of a network on an accelerator chip."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ LEVELS = {"registers": "register_file", "neighbours": "neighbour", "buffer": "bu
 
 
 def about_conv(simulation: Simulation) -> str:
-    """Return the shape of a convolution, its array and its cycles in one sentence."""
+    """Describe a simulated convolution in one sentence: its shape, the array of PEs, and the number of cycles."""
     return f"{'; '.join([*placement_lines(simulation), summary(simulation)])}."
 
 
 def check_conv_charts(simulation: Simulation) -> None:
-    """Raise UsageError if a chart of utilisation would have too many cycles."""
+    """Raise UsageError if a simulation has too many cycles for a chart of utilisation."""
     if simulation.cycles > MAX_CHART_CYCLES:
         raise UsageError(
             f"{simulation.cycles:,} cycles are too many for a chart, which shows at most {MAX_CHART_CYCLES:,}; "
@@ -53,7 +53,7 @@ def check_conv_charts(simulation: Simulation) -> None:
 
 
 def conv_page(simulation: Simulation) -> Page:
-    """Return a page of charts of one convolution."""
+    """Return a page with charts of one simulated convolution."""
     check_conv_charts(simulation)
     return Page(
         kind=KIND,
@@ -64,7 +64,7 @@ def conv_page(simulation: Simulation) -> Page:
 
 
 def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> None:
-    """Print the values of every PE, the events of every cycle, and the output."""
+    """Print a simulated convolution: the values in PEs, the events of the first cycles, and the first outputs."""
     for line in placement_lines(simulation):
         say(console, line)
     if simulation.plan.num_passes > 1:
@@ -88,7 +88,7 @@ def show_conv(console: Console, simulation: Simulation, *, num_cycles: int) -> N
 
 
 def _other_models(simulation: Simulation) -> str:
-    """Return the cycles of the same convolution under the other models."""
+    """Return a sentence with the number of cycles of the same convolution under the other timing models."""
     plan = simulation.plan
     others = {
         model: Simulation.of(simulation.operands, replace(plan.timing, model=model), plan.array).cycles
@@ -99,7 +99,10 @@ def _other_models(simulation: Simulation) -> str:
 
 
 def _pe_table(simulation: Simulation) -> Table[PEContents]:
-    """Return a table of the PEs in the first pass: filter row, input row, and the output row of the partial sums."""
+    """Return a table of the PEs in the first pass.
+
+    It says which filter row and input row a PE holds, and for which output row it computes partial sums.
+    """
     is_serial = simulation.plan.is_serial
     first = next(simulation.plan.passes())
     num_pes = first.num_columns * simulation.plan.set_rows
@@ -129,7 +132,7 @@ def _pe_table(simulation: Simulation) -> Table[PEContents]:
 
 
 def _lanes(lanes: list[list[Any]]) -> str:
-    """Return the rows of all channels as text; long rows are cut."""
+    """Return the values of each channel as text. Channels and values beyond the first few are left out."""
     text = " | ".join(
         " ".join(number_text(value) for value in lane[:12]) + (" ..." if len(lane) > 12 else "") for lane in lanes[:3]
     )
@@ -137,7 +140,7 @@ def _lanes(lanes: list[list[Any]]) -> str:
 
 
 def _image_and_filter(simulation: Simulation, image: int, number: int) -> str:
-    """Return " of image I, filter F", without images or filters if there is only one."""
+    """Return " of image I, filter F". The image, or the filter, is left out if there is only one."""
     shape = simulation.plan.shape
     words = [f"image {image}"] if shape.num_images > 1 else []
     words += [f"filter {number}"] if shape.num_filters > 1 else []
@@ -145,7 +148,10 @@ def _image_and_filter(simulation: Simulation, image: int, number: int) -> str:
 
 
 def _cycles(simulation: Simulation, shown: list[Event], width: int) -> Table[Any]:
-    """Return a table with a row per cycle and a column per PE; with a row per event if the columns do not fit."""
+    """Return a table of events with a row for each cycle and a column for each PE.
+
+    If the columns do not fit into `width` characters, the table has a row for each event instead.
+    """
     places = sorted({event.place for event in shown})
     has_passes = shown[-1].number > 0
     if len(places) > MAX_PE_COLUMNS or MIN_COLUMN_WIDTH * len(places) > width - 10:
@@ -166,7 +172,7 @@ def _cycles(simulation: Simulation, shown: list[Event], width: int) -> Table[Any
 
 
 def _events_of(simulation: Simulation, place: PE) -> Callable[[list[Event]], str]:
-    """Return the text of a cell, the events of one PE in a cycle."""
+    """Return a function that formats the events of one PE in one cycle, for a cell of the table."""
 
     def text(group: list[Event]) -> str:
         texts = []
@@ -184,7 +190,7 @@ def _cycle_range(event: Event) -> str:
 
 
 def _event_text(simulation: Simulation, event: Event) -> str:
-    """Return an event in words."""
+    """Describe what a PE does in an event."""
     result = number_text(event.result)
     if event.operation == "send":
         return f"sends {result} to {_pe_name(event.target or event.place)}"
@@ -206,7 +212,7 @@ def _pe_name(place: PE) -> str:
 
 
 def _output(simulation: Simulation) -> Iterator[str]:
-    """Yield lines with the first outputs in full, and the number of the others."""
+    """Yield lines with the first output matrices, and a line with the number of the others."""
     output = simulation.output
     kinds = list(itertools.product(range(output.shape[0]), range(output.shape[1])))
     for image, number in kinds[:MAX_OUTPUTS]:
@@ -231,7 +237,7 @@ class CostRow:
 
 
 def network_page(result: NetworkCost) -> Page:
-    """Return the page of the cost of a network on a chip."""
+    """Return a page with time, memory accesses and energy of a network's convolutions on a chip."""
     intro = f"{result.network}, batch {result.batch}, on {result.chip_description}"
     rows = [CostRow(layer.name, layer, layer) for layer in result.layers]
     if len(rows) > 1:
@@ -328,7 +334,7 @@ def _megawords_at(level: str) -> Callable[[CostRow], str]:
 
 
 def _dataflow_table(energies: dict[str, LayerEnergy], macs: int) -> Table[tuple[str, LayerEnergy]]:
-    """Return a table of the energy of every dataflow at each memory level, over all layers."""
+    """Return a table with a row for each dataflow: its energy per MAC by memory level, over all layers."""
     levels = {"MAC": ("mac", 10), "registers": ("register_file", 20), "neighbour": ("neighbour", 30)}
     levels |= {"buffer": ("buffer", 40), "DRAM": ("dram", 50)}
     columns: list[Column[tuple[str, LayerEnergy]]] = [
@@ -356,7 +362,10 @@ def _readable(value: float, decimals: int) -> str:
 
 
 def _zero_findings(result: NetworkCost) -> list[Finding]:
-    """Return what zeros save; nothing if they were not counted in real activations."""
+    """Return findings on the energy and the DRAM traffic that zeros save.
+
+    If zeros were not counted in real activations, return none.
+    """
     if not all(row.is_counted for row in result.layers):
         return []
     total, rows = result.total, result.layers

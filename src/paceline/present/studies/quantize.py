@@ -103,7 +103,10 @@ def stage_table(stages: Sequence[Stage]) -> Table[Stage]:
 
 
 def last_integer(study: Quantization) -> Stage | None:
-    """Return the last integer-only stage, which is the fine-tuned one if there is one; None if there is none."""
+    """Return the last integer-only stage: the fine-tuned one, or else the one before fine-tuning.
+
+    Returns None if no stage is integer-only.
+    """
     return _stage(study, TUNED) or _stage(study, INTEGER)
 
 
@@ -194,7 +197,7 @@ def _finetuned(study: Quantization) -> list[Finding]:
 
 
 def _deployed(study: Quantization) -> list[Finding]:
-    """Return the size of the ONNX files, and their accuracy and speed in ONNX Runtime."""
+    """Return findings on the size of the ONNX files, and on their predictions and speed in ONNX Runtime."""
     deployed, title = study.deployed, "Deployment"
     if deployed is None:
         return [Finding(f"No ONNX files: {study.deployed_reason}.", title)]

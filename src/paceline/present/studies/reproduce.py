@@ -1,4 +1,4 @@
-"""The page of a reproduced experiment, with measured and published figures in separate tables."""
+"""The page of a reproduced experiment, with measured and published numbers in separate tables."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ class ReproducePresenter(Presenter):
 
 
 def experiment_findings(study: Reproduction) -> list[Finding]:
-    """Return whether all replicas were equal, and the conditions that make figures differ from the published ones."""
+    """Return findings that say whether all replicas were equal.
+
+    Cautions name conditions under which measurements differ from the published numbers.
+    """
     text = f"{study.title}. Published figures, measured by others, are in separate tables."
     found = [Finding(text, "Experiment", "headline", Visibility.HTML | Visibility.MARKDOWN)]
     found += [proof_finding(one) for one in study.proof]
@@ -83,7 +86,7 @@ def experiment_findings(study: Reproduction) -> list[Finding]:
 
 
 def proof_finding(one: Proof) -> Finding:
-    """Return whether the replicas of all ranks were equal after each synchronisation."""
+    """Return a finding that says whether the replicas on all ranks were equal after each synchronisation."""
     where = f"on all {one.ranks} ranks after {one.equal} of {one.synchronisations} synchronisations"
     error = f"relative error {one.max_relative_error:.0e} against one process that computes all workers in float64"
     if one.passed:
@@ -95,7 +98,10 @@ def proof_finding(one: Proof) -> Finding:
 
 
 def experiment_tables(study: Reproduction) -> list[Table[Any]]:
-    """Return the tables of a terminal, Markdown and a notebook."""
+    """Return the tables for a terminal, Markdown and a notebook.
+
+    They are the measured numbers, each published table, and the resources that workers used.
+    """
     if not study.ours:
         return []
     tables: list[Table[Any]] = [measured_table(study, Visibility.TEXT)]
@@ -157,7 +163,10 @@ def _quantity_column(study: Reproduction, name: str, text: Any) -> Column[Any]:
 
 
 def _published_text_table(study: Reproduction, table: PublishedTable) -> Table[PublishedRow]:
-    """Return a published table for a terminal: the rows that were also measured here, or all if none was."""
+    """Return a published table for a terminal, Markdown and a notebook.
+
+    It has the rows that were also measured here, or all rows if none was.
+    """
     keys = {row.key for row in study.ours}
     measured = [row for row in table.rows if row.ours in keys]
     num_left_out = len(table.rows) - len(measured) if measured else 0

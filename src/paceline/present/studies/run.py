@@ -19,7 +19,7 @@ from paceline.results import RunResult
 from paceline.runs import run_folders
 from paceline.worker_files import worker_files, worker_lines
 
-MAX_STALENESS_VALUES = 8  # listed values of the staleness
+MAX_STALENESS_VALUES = 8  # values of the staleness that are listed
 _PARTS = ("compute", "communication", "overlap", "waiting", "data", "rest")
 
 
@@ -42,7 +42,7 @@ class RunPresenter(Presenter):
 
 
 def run_facts(run: RunResult) -> list[Fact]:
-    """Return figures over all workers."""
+    """Return the facts that a terminal lists below the workers of a run: times, throughput, accuracy and replicas."""
     iteration, final = run.iteration_s, run.final
     facts = [
         (
@@ -92,7 +92,7 @@ def run_facts(run: RunResult) -> list[Fact]:
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """The steps that a worker of an unfinished run recorded."""
+    """What a worker of an unfinished run recorded: number of steps, mean time per iteration and last loss."""
 
     run: str
     rank: int
@@ -102,7 +102,7 @@ class WorkerProgress:
 
 
 class UnfinishedPresenter(Presenter):
-    """Shows the steps that workers had recorded when the run or study ended."""
+    """Makes the page of a run or study without a result, with the steps that workers recorded before it ended."""
 
     name: ClassVar[str] = "unfinished"
 
@@ -145,7 +145,7 @@ def _progress_columns(*, is_run: bool) -> list[Column[WorkerProgress]]:
 
 
 def _progress_of(folder: Path, rank: int, file: Path) -> list[WorkerProgress]:
-    """Return what a worker recorded; an empty list if it finished no step."""
+    """Read from a worker's file what it recorded. Return an empty list if it finished no step."""
     times: list[float] = []
     loss: float | None = None
     for line in worker_lines(file):

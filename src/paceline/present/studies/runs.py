@@ -25,14 +25,14 @@ SIDES = ("A", "B")
 
 @dataclass(frozen=True)
 class Listed:
-    """A row of the list: a stored run or study, and its summary."""
+    """A row in the list of runs: a stored run or study, and its summary."""
 
     stored: Stored
     summary: RunSummary
 
 
 def list_page(stored: Sequence[Stored]) -> Page:
-    """Return a page with a row per run or study, and below it why some cannot be read."""
+    """Return a page with a row for each run or study. Cautions say why some of them cannot be read."""
     columns: list[Column[Listed]] = [
         Column(title="Folder", short="folder", text=lambda one: one.stored.name, is_number=False),
         Column(title="Kind", short="kind", text=_kind, is_number=False, importance=20),
@@ -74,7 +74,7 @@ def _status(one: Listed) -> str:
 
 
 def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
-    """Compare B with A: times, accuracy, loss, bytes, parts of a step, recipe and machine."""
+    """Return a page that compares results B with results A: times, accuracy, loss, bytes, recipe and machine."""
     tables: list[Table[Any]] = [_times(diff.rows), _outcomes(diff.rows)]
     if any(row.split for row in diff.rows):
         tables.append(_splits(diff.rows))
@@ -99,7 +99,7 @@ def diff_page(diff: Diff, recipes: Mapping[str, Json] | None = None) -> Page:
 
 
 def _gate_findings(diff: Diff) -> list[Finding]:
-    """Return the verdict of --fail-if-slower on every row."""
+    """Return a finding for each row with the verdict of --fail-if-slower. Without the option, return none."""
     if diff.fail_if_slower_percent is None:
         return []
     limit = f"{diff.fail_if_slower_percent:g} %"
@@ -159,7 +159,7 @@ def _outcomes(rows: Sequence[DiffRow]) -> Table[DiffRow]:
 
 
 def _per_side(title: str, text: Callable[[DiffRow, int], str], importance: int = ALWAYS_SHOWN) -> list[Column[DiffRow]]:
-    """Return the columns of A and of B for one quantity."""
+    """Return two columns of one quantity: its values in A and in B."""
 
     def column(index: int) -> Column[DiffRow]:
         return Column(
@@ -173,7 +173,7 @@ def _per_side(title: str, text: Callable[[DiffRow, int], str], importance: int =
 
 @dataclass(frozen=True)
 class StepParts:
-    """The times of the parts of a step on one side."""
+    """The time of each part of a step under one strategy, in A or in B."""
 
     name: str
     seconds: Mapping[str, float]
@@ -200,7 +200,7 @@ def _milliseconds_of(part: str) -> Callable[[StepParts], str]:
 
 
 def _differences(name: str, values: Mapping[str, tuple[Any, Any]]) -> Table[tuple[str, tuple[Any, Any]]]:
-    """Return a table of the recipe keys or machine facts that differ."""
+    """Return a table of the recipe keys or machine facts in which A and B differ."""
     columns: list[Column[tuple[str, tuple[Any, Any]]]] = [
         Column(title=name, text=lambda row: row[0], is_number=False),
         Column(title="A", text=lambda row: _text(row[1][0]), is_number=False),

@@ -1,4 +1,7 @@
-"""The page of a scaling study: every point compared with one worker, and when more workers are not worth it."""
+"""The page of a scaling study.
+
+It compares each strategy on each number of workers with one worker, and says up to how many workers adding one pays.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ def _key(rows: Sequence[Row]) -> tuple[list[str], list[KeyEntry]]:
 
 
 def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
-    """Return the conditions, with the constant batch of each mode instead of one global batch."""
+    """Return facts about the training.
+
+    Instead of the global batch, they name for each scaling mode the batch that stays constant.
+    """
     recipe = material.recipe
     if recipe is None:
         return []
@@ -75,7 +81,7 @@ def _facts(study: ScaleResult, material: PageContent) -> list[Facts]:
 
 
 def tiles(rows: Sequence[Row]) -> list[Tile]:
-    """Return key figures of the point with the highest throughput in the first mode."""
+    """Return tiles with the main numbers of the strategy and number of workers with the highest throughput."""
     mode = modes_of(rows)[0]
     best = best_point([row for row in rows if row.point and row.point["mode"] == mode])
     scaling, where = scaling_of(best), f"{best.label} on {counted(best.workers, 'worker')}, {mode}"
@@ -90,7 +96,7 @@ def tiles(rows: Sequence[Row]) -> list[Tile]:
 
 
 def _table(study: ScaleResult, mode: str, labels: Sequence[str]) -> Table[Row]:
-    """Return a table of one mode: one worker, then each strategy from few to many workers."""
+    """Return a table of one scaling mode: one worker first, then each strategy from few to many workers."""
     rows = study.results
     reference = reference_of(rows, mode)
     lines = rows_by_strategy(rows, mode).values()
@@ -196,7 +202,10 @@ def _columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def _part(title: str, short: str, importance: int) -> Column[Row]:
-    """Return the column of a terminal with the share of a part of the step; the HTML page has milliseconds."""
+    """Return a column for terminals with the share of a step that one part takes, such as waiting.
+
+    The HTML page has columns in milliseconds instead.
+    """
     key = {"Compute": "compute_s", "Communication": "communication_s", "Waiting": "waiting_s"}[title]
 
     def text(row: Row) -> str:

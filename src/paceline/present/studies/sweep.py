@@ -1,4 +1,4 @@
-"""The page of a sweep: a table of all points, the best ones, and the effect of larger batches."""
+"""The page of a sweep: a table of all points, the fastest and most accurate ones, and the effect of larger batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SweepPresenter(Presenter):
 
 
 def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Finding] = ()) -> Page:
-    """Return the page of the points of one grid."""
+    """Return the page of a sweep, whose rows are the points of one grid of recipe values."""
     rows = material.rows
     keys = list(rows[0].point or {})
     varied = Finding(
@@ -62,7 +62,7 @@ def sweep_page(material: PageContent, *, repeats: int, failures: Sequence[Findin
 
 
 def is_sweep(rows: Sequence[Row]) -> bool:
-    """Whether all rows are different points of one grid."""
+    """Return whether all rows are different points of one grid of recipe values."""
     points = [row for row in rows if row.remedy is not None and row.point]
     keys = {tuple(row.point or {}) for row in points}
     places = {(row.remedy, *map(value_text, (row.point or {}).values())) for row in points}
@@ -70,7 +70,7 @@ def is_sweep(rows: Sequence[Row]) -> bool:
 
 
 def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
-    """Return the fastest and most accurate points, and the effect of the largest batch."""
+    """Return findings on the fastest and most accurate points, and on the effect of the largest batch."""
     if len(rows) < 2:
         return []
     texts = [*_extremes(rows), *_batches(rows)]
@@ -81,7 +81,7 @@ def sweep_findings(rows: Sequence[Row], repeats: int) -> list[Finding]:
 
 
 def failure_finding(one: Failure) -> Finding:
-    """Return why a point has no result."""
+    """Return a finding that says why a point of the sweep has no result."""
     reason = (one.reason or "").rstrip(".")
     if one.status == "refused":
         return Finding(f"{one.label} was refused: {reason}.", "Refused", "caution")
@@ -101,7 +101,10 @@ def _extremes(rows: Sequence[Row]) -> list[str]:
 
 
 def _batches(rows: Sequence[Row]) -> list[str]:
-    """Compare the smallest and the largest batch: throughput, accuracy, and the effect of the best remedy."""
+    """Return sentences that compare throughput and accuracy of the largest batch with those of the smallest.
+
+    If remedies were tried, a sentence names the best one at the largest batch.
+    """
     keys = set(rows[0].point or {})
     if len(keys) != 1 or not keys <= BATCH_KEYS or any(row.final.test_accuracy is None for row in rows):
         return []
@@ -130,7 +133,7 @@ def _accuracy(row: Row) -> float:
 
 
 def sweep_table(rows: Sequence[ShownRow]) -> Table[ShownRow]:
-    """Return a table with a row per point; in a terminal each varied key has its own column."""
+    """Return a table with a row for each point. In a terminal, each varied recipe key has its own column."""
     point = rows[0].point or {}
     has_interval = any(row.iteration_mean_s_interval95 for row in rows)
     columns: list[Column[ShownRow]] = [

@@ -44,7 +44,7 @@ class TunePresenter(Presenter):
 
 
 def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
-    """Return the best strategy, the command and code that use it, and the candidates that were left out."""
+    """Return findings: the best strategy, the command and code that use it, and candidates that were left out."""
     left_out = [
         Finding(f"Left out before the start: {_labels_of(study, reason)}: {reason}.", "Tuning", "detail")
         for reason in dict.fromkeys(study.left_out.values())
@@ -67,7 +67,7 @@ def tuning_findings(study: TuneResult, folder: str) -> list[Finding]:
 
 
 def rung_words(rung: RungResult) -> str:
-    """Return the result of a rung in one line."""
+    """Describe the result of a rung in one line: its criterion, and how many candidates passed."""
     counts = {end: sum(row.end == end for row in rung.rows) for end in ("slower", "less accurate", "failed")}
     eliminated = ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none eliminated"
     passed = len(rung.rows) - sum(counts.values())
@@ -79,7 +79,7 @@ def rung_words(rung: RungResult) -> str:
 
 
 def lost_words(best: Best) -> str:
-    """Return what the best strategy loses against the exact reference, with its confidence interval."""
+    """Say how much accuracy the best strategy loses against the exact reference, with the confidence interval."""
     if best.guarantee == "EXACT":
         return "it is exact, so nothing is lost"
     unit = "points of test accuracy" if best.judged_by == "accuracy" else "% of test loss"
@@ -103,16 +103,16 @@ def _labels_of(study: TuneResult, reason: str) -> str:
 
 @dataclass(frozen=True)
 class TriedCandidate:
-    """A candidate, the last rung that it reached, and its time in every rung."""
+    """A candidate, the last rung that it reached, its time per step in every rung, and how it ended."""
 
     candidate: Candidate
     rung: RungResult
-    times_s: dict[int, float | None]  # by rung
+    times_s: dict[int, float | None]  # number of the rung: mean time per step
     end: str
 
 
 def candidate_table(study: TuneResult) -> Table[TriedCandidate]:
-    """Return a table of all candidates, sorted by the last rung that they reached and then by time."""
+    """Return a table of all candidates, sorted by the last rung that they reached and then by time per step."""
     columns: list[Column[TriedCandidate]] = [
         Column(title="Strategy", short="strategy", text=lambda one: one.candidate.label, is_number=False),
         *(_rung_column(rung, is_first=index == 0) for index, rung in enumerate(study.rungs)),
@@ -176,7 +176,7 @@ def _lost(one: TriedCandidate) -> str:
 
 
 def _end(row: Candidate, *, is_last: bool) -> str:
-    """Return why a candidate was eliminated, or that it was not."""
+    """Return the text of the column "End": why a candidate was eliminated, or that it passed."""
     if row.end == "failed":
         return f"failed: {row.reason}"
     if row.end == "kept":  # in the last rung: as fast as the best strategy, which has a stronger guarantee

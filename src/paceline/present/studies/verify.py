@@ -46,7 +46,7 @@ def verdict(row: CertificateRow) -> str:
 
 
 def broken_words(row: CertificateRow) -> str:
-    """Return why a strategy does not meet its guarantee."""
+    """Say where and how a strategy breaks its guarantee."""
     where = f"{row.strategy} on {row.world_size} workers with {row.model}"
     first = row.first_divergence
     if first is not None:
