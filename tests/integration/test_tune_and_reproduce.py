@@ -62,7 +62,7 @@ def test_two_reduces_give_one_model(tmp_path: Path) -> None:
         assert row["ranks"] == 4
     digests = [{worker["parameter_digest"] for worker in result["per_worker"]} for result in study["results"]]
     assert [len(found) for found in digests] == [1] * len(digests)
-    assert "bit for bit, on all 4 ranks after 100 of 100" in " ".join(done.stderr.split())
+    assert "bit-identical models on all 4 ranks after 100 of 100" in " ".join(done.stderr.split())
     assert next(tmp_path.glob("runs/*/report.html")).stat().st_size > 100_000
 
 
