@@ -16,7 +16,7 @@ from command import run_command
 from paceline.errors import UsageError
 from paceline.export import export, sources_of
 from paceline.export.tables import OPEN_STEPS, TABLES, scalars
-from paceline.measure.resource_meters import ResourceProbe
+from paceline.measure.resource_usage import ResourceProbe
 from paceline.measure.spool import BLOCKED, MEDIUM_CODES, OP, OP_CODES, PHASE_CODES, SPAN, STEP, lines
 from paceline.runs import find, read
 from paceline.worker_files import worker_lines

@@ -129,7 +129,7 @@ veth-a:7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0
 
 IN_A_NETWORK_OF_ITS_OWN = """
 import socket, subprocess, time
-from paceline.measure.resource_meters import ResourceProbe
+from paceline.measure.resource_usage import ResourceProbe
 
 # Both ends of a cable. Nobody answers for a neighbour there, so nobody is asked where it is.
 for words in (

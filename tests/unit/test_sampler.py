@@ -14,9 +14,16 @@ import pytest
 import jobs
 from helpers import on_pool
 from paceline.launch.local import LocalPool
-from paceline.measure import resource_meters, sampler
+from paceline.measure import resource_usage, sampler
 from paceline.measure.observer import RunFacts
-from paceline.measure.resource_meters import CudaGpu, LinuxMeter, PortableMeter, numbers_of, open_gpu, open_meter
+from paceline.measure.resource_usage import (
+    CudaGpu,
+    LinuxUsageReader,
+    PortableUsageReader,
+    numbers_of,
+    open_gpu,
+    open_usage_reader,
+)
 from paceline.measure.sampler import ResourceObserver, Sampler
 
 Rows = list[dict[str, Any]]
@@ -145,16 +152,16 @@ def test_the_peak_of_memory_is_that_of_the_run(pool: LocalPool) -> None:
 
 @on_linux
 def test_where_the_peak_cannot_be_forgotten_the_largest_seen_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_meters, "_reset_peak", lambda: False)
-    meter = LinuxMeter()
-    first = meter.read()
+    monkeypatch.setattr(resource_usage, "_reset_peak", lambda: False)
+    reader = LinuxUsageReader()
+    first = reader.read()
     assert first.peak_rss_bytes == first.rss_bytes
-    meter.close()
+    reader.close()
 
 
 @on_linux
 def test_where_files_are_not_counted_there_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_meters, "_open_if_readable", lambda path: None)  # noqa: ARG005
+    monkeypatch.setattr(resource_usage, "_open_if_readable", lambda path: None)  # noqa: ARG005
     rows: Rows = []
     watching = Sampler(rows.append)
     watching.start()
@@ -165,19 +172,19 @@ def test_where_files_are_not_counted_there_is_no_figure(monkeypatch: pytest.Monk
 
 
 def test_other_systems_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_meters.sys, "platform", "darwin")
-    meter = open_meter()
-    assert isinstance(meter, PortableMeter)
-    usage = meter.read()
+    monkeypatch.setattr(resource_usage.sys, "platform", "darwin")
+    reader = open_usage_reader()
+    assert isinstance(reader, PortableUsageReader)
+    usage = reader.read()
     assert usage.peak_rss_bytes >= usage.rss_bytes > 1_000_000
 
     class Silent:
         """As on macOS, where psutil knows no file counters."""
 
         def memory_info(self) -> Any:
-            return meter._process.memory_info()
+            return reader._process.memory_info()
 
-    other = PortableMeter()
+    other = PortableUsageReader()
     other._process = Silent()
     assert other.read().disk_read_bytes is None
     rows: Rows = []

@@ -1,4 +1,4 @@
-"""Analysis of worker files in one pass: the split, the stragglers, and a timeline of a few steps."""
+"""Analysis of worker files in one pass: the split of the step time, the stragglers, and a timeline of a few steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from paceline.results import Interval, Lane, Split, Straggler, Timeline, Timelin
 from paceline.worker_files import worker_files, worker_lines
 
 TIMELINE_STEPS = 3
-MOST_SPANS = 600  # per lane; the shortest are dropped
+MOST_SPANS = 600  # per worker in the timeline; the shortest are dropped
 
 
 def first_timeline_step(first: int, last: int) -> int:
-    """Return the first of TIMELINE_STEPS steps in the middle of `first` to `last`, if possible below FULL_STEPS."""
+    """Return the step at which the timeline begins.
+
+    The timeline lies in the middle of the steps `first` to `last`. If possible, it ends before FULL_STEPS, because the
+    spans of some later steps are not recorded.
+    """
     middle = (first + last) // 2 - TIMELINE_STEPS // 2
     return max(min(middle, FULL_STEPS - TIMELINE_STEPS, last - TIMELINE_STEPS + 1), first, 0)
 
@@ -38,7 +42,7 @@ class TimelineBuilder:
         lane += [_timeline_span(block.key.op, "blocked", block.begin_s, block.end_s) for block in lines.blocked]
 
     def result(self) -> Timeline | None:
-        """Return the timeline; None if none of its steps was measured."""
+        """Return the timeline, or None if none of its steps was measured."""
         if not self._lanes:
             return None
         lanes = [Lane(rank=rank, spans=_longest(spans)) for rank, spans in sorted(self._lanes.items())]
@@ -50,13 +54,13 @@ def _timeline_span(name: str, kind: str, begin_s: float, end_s: float, nbytes: i
 
 
 def _longest(spans: list[TimelineSpan]) -> list[TimelineSpan]:
-    """Return the MOST_SPANS longest spans, in order of time."""
+    """Return the MOST_SPANS longest spans, sorted by their begin."""
     longest = sorted(spans, key=lambda span: span.begin_s - span.end_s)[:MOST_SPANS]
     return sorted(longest, key=lambda span: (span.begin_s, -span.end_s))
 
 
 class Analysis(Value, frozen=True, kw_only=True):
-    """Results of the analysis; None where nothing was measured."""
+    """Results of the analysis. A field is None if too little was measured for it."""
 
     split: Split | None = None
     stragglers: list[Straggler] | None = None
@@ -70,7 +74,7 @@ def analyse_folder(folder: Path, *, first: int, last: int, factors: Factors) -> 
 
 
 def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int, factors: Factors) -> Analysis:
-    """Analyse the measured steps from `first` to `last`."""
+    """Analyse the measured steps from `first` to `last`, both included."""
     total, timeline = SplitSum(), TimelineBuilder(first_timeline_step(first, last))
     own: dict[int, list[OwnWork]] = {rank: [] for rank in workers}
     for group, splits in _splits(workers, factors):
@@ -92,7 +96,7 @@ def analyse(workers: Mapping[int, Iterable[StepLines]], *, first: int, last: int
 def _splits(
     workers: Mapping[int, Iterable[StepLines]], factors: Factors
 ) -> Iterator[tuple[dict[int, StepLines], dict[int, StepSplit]]]:
-    """Yield each step with the lines and splits of its workers."""
+    """Yield for each step, by rank, what the workers recorded in it and the split of their step time."""
     arrivals = Arrivals()
     moving: dict[int, tuple[int, list[Interval]]] = {}  # by rank: a step, and its transfers that continue after it
     for group in _delayed(group_by_step(workers), arrivals):
@@ -106,7 +110,10 @@ def _splits(
 
 
 def _delayed(groups: Iterator[dict[int, StepLines]], arrivals: Arrivals) -> Iterator[dict[int, StepLines]]:
-    """Yield a step once the arrivals of the next are added: a message may be sent in a later step."""
+    """Add each step's operations to `arrivals`, and yield the step once the next one is added too.
+
+    A worker may wait for a message that its peer sends only in the peer's next step.
+    """
     pending: deque[dict[int, StepLines]] = deque()
     for group in groups:
         arrivals.add(group)

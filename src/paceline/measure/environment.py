@@ -1,4 +1,4 @@
-"""Facts about the machine of a measurement."""
+"""Versions, hardware and load of the machine that a result is measured on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.results import Environment
 
 
 def environment() -> Environment:
-    """Return versions, hardware and load of this machine, without personal data."""
+    """Return versions, hardware, load and the command line, without the names of the host and the user."""
     return Environment(
         paceline=__version__,
         python=platform.python_version(),

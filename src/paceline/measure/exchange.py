@@ -1,4 +1,4 @@
-"""Exchanges of workers with rank 0 around training: clock offsets, a text, and files for its disk."""
+"""Exchanges with rank 0 before and after training: measure clock offsets, broadcast a text, copy files to its disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIECE_BYTES = 1 << 20
 
 
 class ExchangeComm(Protocol):
-    """The members of a comm that the exchanges use."""
+    """The part of a comm's interface that this module uses."""
 
     rank: int
     world_size: int
@@ -47,11 +47,11 @@ class Offset:
 
 @dataclass(frozen=True)
 class Clock:
-    """This worker's `perf_counter` as seconds since the run's start, on rank 0's clock."""
+    """Converts this worker's `perf_counter` to seconds since the run's start, as rank 0's clock counts them."""
 
     origin: float  # the run's start, on rank 0's clock
     first: Offset = Offset()
-    last: Offset | None = None  # measured at the end, since clocks of two hosts drift
+    last: Offset | None = None  # measured again at the run's end, since clocks of two hosts drift
 
     def run_time(self, moment: float) -> float:
         return moment + self.offset_at(moment) - self.origin
@@ -65,7 +65,10 @@ class Clock:
 
 
 def synchronise_clocks(comm: ExchangeComm) -> Clock:
-    """Return this worker's clock; on all workers it counts from the same start of the run. Collective."""
+    """Measure the clock offsets, and return this worker's clock. All workers must call this together.
+
+    The clocks of all workers count from the same moment.
+    """
     with comm.uncounted():
         offset = _measure_offset(comm)
         origin = torch.tensor([perf_counter()], dtype=torch.float64)
@@ -74,13 +77,19 @@ def synchronise_clocks(comm: ExchangeComm) -> Clock:
 
 
 def measure_drift(clock: Clock, comm: ExchangeComm) -> Clock:
-    """Measure the offset again; return a clock that corrects the drift since the first measurement. Collective."""
+    """Measure the clock offset again, and return a clock that also corrects the drift since the first measurement.
+
+    All workers must call this together.
+    """
     with comm.uncounted():
         return Clock(clock.origin, clock.first, _measure_offset(comm))
 
 
 def _measure_offset(comm: ExchangeComm) -> Offset:
-    """Measure the offset from rank 0, which reads its clock about halfway through a round trip."""
+    """Measure the offset between this worker's clock and rank 0's, from the fastest of several round trips.
+
+    Rank 0 is assumed to read its clock halfway through the round trip.
+    """
     if comm.rank == 0:
         for peer in range(1, comm.world_size):
             _answer_peer(comm, peer)
@@ -108,7 +117,7 @@ def _answer_peer(comm: ExchangeComm, peer: int) -> None:
 
 
 def broadcast_text(comm: ExchangeComm, text: str) -> str:
-    """Broadcast a text from rank 0; return it on every worker."""
+    """Broadcast rank 0's text, and return it on every worker."""
     data = text.encode()
     with comm.uncounted():
         length = torch.tensor([len(data)])
@@ -121,9 +130,9 @@ def broadcast_text(comm: ExchangeComm, text: str) -> str:
 
 
 def send_files_to_root(comm: ExchangeComm, folder: Path, local: Path | None) -> None:
-    """Copy all files of this worker's `local` folder to `folder` on rank 0. Collective.
+    """Copy all files of this worker's `local` folder to `folder` on rank 0. All workers must call this together.
 
-    `local` is None on workers that write to rank 0's disk themselves.
+    `local` is None on workers that have no files to copy, because they write to rank 0's disk themselves.
     """
     paths = sorted(local.rglob("*")) if local else []
     files = [(path.relative_to(local).as_posix(), path.stat().st_size) for path in paths if local and path.is_file()]

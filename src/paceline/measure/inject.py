@@ -1,4 +1,4 @@
-"""Fault injection: slow down, kill or hang workers, to test how that is detected.
+"""Fault injection: slow down, kill or hang workers, to test how such faults are detected.
 
 slow:rank=2,ms=200,phase=backward     every step of worker 2 sleeps 200 ms in backward
 slow:rank=1,factor=1.5                worker 1 sleeps half as long as it works, in every phase
@@ -24,26 +24,26 @@ DEFAULT_PHASE = "backward"  # of a sleep in milliseconds
 ALLOWED = {"slow": ("rank", "ms", "factor", "phase"), "kill": ("rank", "step"), "hang": ("rank", "step")}
 MOST_MS = 60_000  # a minute in every step
 MOST_FACTOR = 1000
-MOST_CREDIT_S = 0.0002
-NAP_S = 0.0002
+MOST_OVERSLEPT_S = 0.0002  # a sleep that was too long shortens the next one by at most this
+NAP_S = 0.0002  # length of the pieces of a sleep
 UNRECORDED_STEP = 1 << 62  # step number of operations that only the injector listens to
 EXAMPLE = "slow:rank=2,ms=200,phase=backward"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Injection:
-    """A fault of one worker. Steps count from 0."""
+    """A fault to inject into one worker. Steps count from 0."""
 
     kind: str  # slow, kill, hang
     rank: int
     step: int = 0  # when it is killed or hangs
     sleep_s: float = 0.0  # in every step
-    factor: float = 1.0  # how many times as long its own work takes
+    factor: float = 1.0  # how many times as long the worker's computation takes
     phase: str = ""  # empty for all
 
     @staticmethod
     def parse(text: str) -> Injection:
-        """Parse `KIND:key=value,...`; raise UsageError if it is invalid."""
+        """Parse `KIND:key=value,...`. Raises UsageError if the text is invalid."""
         kind, _, rest = text.partition(":")
         if kind not in ALLOWED:
             raise unknown(f"injection in --inject {text!r}:", kind, ALLOWED)
@@ -64,7 +64,7 @@ class Injection:
 
 
 def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int) -> None:
-    """Raise UsageError for a rank or step that the run does not have."""
+    """Raise UsageError if an injection names a rank or step that the run does not have."""
     for text in texts:
         injection = Injection.parse(text)
         if injection.rank >= num_workers:
@@ -78,14 +78,18 @@ def check_injections(texts: Sequence[str], *, num_workers: int, total_steps: int
 
 
 def nap(seconds: float) -> None:
-    """Sleep in short pieces: after a long sleep the core is cold, and work would slow down more than requested."""
+    """Sleep in short pieces. After one long sleep a CPU core is slow at first, which would delay the worker further."""
     end = time.perf_counter() + seconds
     while (left := end - time.perf_counter()) > 0:
         time.sleep(min(left, NAP_S))
 
 
 class Injector(Observer):
-    """Applies injections to this worker. It listens to the comm to exclude blocked time from the worker's own work."""
+    """Applies injections to this worker.
+
+    It listens to the comms, because a `factor` applies only to the part of a phase in which the worker is not blocked
+    in communication.
+    """
 
     def __init__(
         self, injections: Sequence[Injection], comms: Sequence[Any], sleep: Callable[[float], None] = nap
@@ -96,7 +100,7 @@ class Injector(Observer):
         self._sleep = sleep
         self._blocked: list[tuple[float, float]] = []  # since the last phase ended
         self._is_new_step = dict.fromkeys(WORK_PHASES, True)
-        self._debt_s = dict.fromkeys(WORK_PHASES, 0.0)
+        self._pending_sleep_s = dict.fromkeys(WORK_PHASES, 0.0)
 
     def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
         for comm in self._comms:
@@ -119,10 +123,10 @@ class Injector(Observer):
         own_s = elapsed_s - sum(end - max(begin, began) for begin, end in self._blocked if end > began)
         for injection in self._injections:
             if injection.kind == "slow" and injection.phase in ("", phase):
-                self._debt_s[phase] += (injection.factor - 1) * max(own_s, 0.0)
-                self._debt_s[phase] += injection.sleep_s if self._is_new_step[phase] else 0.0
+                self._pending_sleep_s[phase] += (injection.factor - 1) * max(own_s, 0.0)
+                self._pending_sleep_s[phase] += injection.sleep_s if self._is_new_step[phase] else 0.0
         self._is_new_step[phase] = False
-        self._sleep_off_debt(phase)
+        self._sleep_for_injections(phase)
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None:  # noqa: ARG002
         self._blocked.clear()
@@ -131,19 +135,25 @@ class Injector(Observer):
         for comm, listener in self._listeners:
             comm.listener = listener.before
 
-    def _sleep_off_debt(self, phase: str) -> None:
-        """Sleep for the phase's debt. A sleep that is slightly too long shortens the next one of the phase.
+    def _sleep_for_injections(self, phase: str) -> None:
+        """Sleep for the time that injections have added to a phase. A sleep that is too long shortens the next one.
 
-        The credit is limited to MOST_CREDIT_S: on a busy machine every step must stay slow, not every other one.
+        The next sleep is shortened by at most MOST_OVERSLEPT_S. Otherwise, on a busy machine, one long sleep would
+        replace those of the following steps, and only some of the steps would be slow.
         """
-        if self._debt_s[phase] > 0:
+        if self._pending_sleep_s[phase] > 0:
             begin = time.perf_counter()
-            self._sleep(self._debt_s[phase])
-            self._debt_s[phase] = max(self._debt_s[phase] - (time.perf_counter() - begin), -MOST_CREDIT_S)
+            self._sleep(self._pending_sleep_s[phase])
+            self._pending_sleep_s[phase] = max(
+                self._pending_sleep_s[phase] - (time.perf_counter() - begin), -MOST_OVERSLEPT_S
+            )
 
 
 class _Listener:
-    """Comm listener that wraps the recorder's, if there is one, and also listens in steps that the recorder skips."""
+    """Comm listener that reports blocked times in every step, and passes events on to the recorder.
+
+    The recorder, if there is one, gets the events of only those steps that it records.
+    """
 
     def __init__(self, before: Any, on_blocked: Callable[[tuple[float, float]], None]) -> None:
         self.before = before

@@ -34,19 +34,19 @@ _WITH_SENT = 216
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes over TCP connections. Retransmitted payload counts once."""
+    """Bytes over TCP connections. `sent_bytes` and `received_bytes` count payload, and retransmitted payload once."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
     retransmitted_bytes: int = 0
-    header_bytes: int = 0  # IP and TCP headers of all sent segments, with acknowledgements; computed
-    unsent_bytes: int = 0  # still in the kernel, not in `sent_bytes`
+    header_bytes: int = 0  # computed: IP and TCP headers of all sent segments, including acknowledgements
+    unsent_bytes: int = 0  # payload that is still in the kernel and not counted in `sent_bytes`
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Traffic)))
 
     def since(self, before: Traffic) -> Traffic:
-        """Return the difference from an earlier reading; `unsent_bytes` stays as it is."""
+        """Return the bytes since the earlier reading `before`, but the current value of `unsent_bytes`."""
         return Traffic(
             self.sent_bytes - before.sent_bytes,
             self.received_bytes - before.received_bytes,
@@ -57,7 +57,10 @@ class Traffic:
 
 
 class Connections:
-    """TCP connections of this process. Closed ones stay in the totals with their last reading."""
+    """Reads the kernel's counters of this process's TCP connections.
+
+    A closed connection remains in the totals with its last reading.
+    """
 
     def __init__(self) -> None:
         # PyDLL keeps the GIL: these calls return at once, and releasing it would take longer.
@@ -70,7 +73,7 @@ class Connections:
 
     @staticmethod
     def open() -> Connections | None:
-        """Return a reader; None if the kernel lacks these counters."""
+        """Return a reader of the counters, or None if the kernel lacks them."""
         if not sys.platform.startswith("linux") or not os.path.isdir(_FDS):
             return None
         found = Connections()
@@ -79,7 +82,7 @@ class Connections:
         return found if known else None
 
     def read(self) -> Traffic:
-        """Return the totals of all connections since each was opened."""
+        """Return the sum over all connections, each counted since it was opened."""
         found: dict[int, Traffic] = {}
         for name in os.listdir(_FDS):
             fd = int(name)
@@ -116,7 +119,10 @@ class Connections:
 
 
 def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
-    """Return the counts of one connection from its TCP_INFO."""
+    """Return the counts of one connection from `info`, its TCP_INFO structure of `size` bytes.
+
+    `header_bytes` is the size of one segment's IP and TCP headers without timestamps.
+    """
     acked, received, segments = struct.unpack_from("=QQI", info, _ACKED)
     (unsent,) = struct.unpack_from("=I", info, _UNSENT)
     sent, again = struct.unpack_from("=QQ", info, _SENT) if size >= _WITH_SENT else (acked, 0)
@@ -126,10 +132,11 @@ def _traffic(info: bytes, size: int, header_bytes: int) -> Traffic:
 
 
 def is_in_own_namespace() -> bool:
-    """Whether this process has its own network namespace, as in an emulated node.
+    """Return whether this process has its own network namespace, as in an emulated node.
 
-    True if an ancestor process is in another one. Ancestors may be unreadable, so it is also true if the network
-    namespace belongs to this process's own user namespace, as with `unshare` and rootless containers.
+    This is true if an ancestor process is in another network namespace. Because ancestors may be unreadable, it is also
+    true if the network namespace belongs to this process's own user namespace, as with `unshare` and rootless
+    containers.
     """
     try:
         own = os.readlink("/proc/self/ns/net")
@@ -169,13 +176,16 @@ def _network_is_of_own_users() -> bool:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Return bytes sent and received by the interfaces of this network namespace, with headers, without loopback."""
+    """Return the bytes sent and received by the interfaces of this network namespace, except loopback.
+
+    The bytes include headers.
+    """
     with open(_INTERFACES, encoding="ascii") as file:
         return count_interfaces(file.read())
 
 
 def count_interfaces(text: str) -> tuple[int, int]:
-    """Return bytes sent and received from the text of /proc/net/dev, without loopback."""
+    """Return the bytes sent and received by all interfaces except loopback, from the text of /proc/net/dev."""
     sent = received = 0
     for line in text.splitlines()[2:]:
         name, _, numbers = line.partition(":")

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from paceline.results.value import Json
 
-COMMUNICATION = "communication"  # the loop waits for the strategy to synchronise, after backward or after the step
-WORK_PHASES = ("data", "forward", "backward", "optimizer")  # phases of a worker's own work in a step
+# Phase in which the loop waits for the strategy to synchronise, after backward or after the optimiser's step.
+COMMUNICATION = "communication"
+WORK_PHASES = ("data", "forward", "backward", "optimizer")  # phases in which a worker loads data or computes
 PHASES = (*WORK_PHASES, "evaluation", COMMUNICATION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts of a run for its observers, and the function that writes their lines."""
+    """Facts about a run for its observers, and functions that write a line to the worker's file and convert times."""
 
     rank: int
     world_size: int
@@ -28,7 +29,7 @@ class RunFacts:
 
 
 class Observer:
-    """Callbacks of one worker's loop, called in its thread. Times are from `time.perf_counter`."""
+    """Callbacks of one worker's training loop, called in the loop's thread. Times are from `time.perf_counter`."""
 
     def run_begins(self, facts: RunFacts) -> None: ...
 
@@ -37,37 +38,37 @@ class Observer:
     def phase_begins(self, phase: str) -> None: ...
 
     def before_phase_ends(self, phase: str, elapsed_s: float) -> None:
-        """Called inside the phase: time spent here lengthens it."""
+        """Called before the end time of the phase is read, so time spent here lengthens the phase."""
 
     def phase_ends(self, phase: str, begin: float, end: float) -> None: ...
 
     def step_ends(self, step: int, facts: Json) -> None:
         """Called when a step has finished.
 
-        `facts` has the keys begin (perf_counter), iteration_s, data_s, loss, num_right, num_answers, num_samples and
-        sent_bytes (by the comm since the run's start).
+        `facts` has the keys begin (a time of perf_counter), iteration_s, data_s, loss, num_right, num_answers,
+        num_samples and sent_bytes (what the comm has sent since the run's start).
         """
 
     def steps_end(self) -> None:
         """Called after the last step, before the final synchronisation and evaluation."""
 
     def pause(self) -> None:
-        """Stop measuring until `resume`; profiling overhead is measured by comparing both."""
+        """Stop measuring until `resume`. Steps with and without measurement are compared to find the overhead."""
 
     def resume(self) -> None: ...
 
     def run_ends(self) -> None:
-        """Called at the end, also after a failure."""
+        """Called at the end of the run, also after a failure."""
 
     def report_fields(self) -> Json:
-        """Return the fields of the WorkerReport that this observer provides; called after a successful run."""
+        """Return the fields of the WorkerReport that this observer provides. Called after a successful run."""
         return {}
 
 
 class Observers:
-    """All observers of one loop, called in order, except `run_ends`, which is called in reverse order.
+    """All observers of one training loop. They are called in order; only `run_ends` is called in reverse order.
 
-    So the first observer, which writes the worker's file, ends last and writes the lines of the others.
+    Thus the first observer, which writes the worker's file, ends last and still writes the last lines of the others.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class Observers:
         *,
         steps_per_block: int = 0,
     ) -> None:
-        """`synchronize` waits for an asynchronous device, so that phases contain their device time.
+        """`synchronize` waits for an asynchronous device, so that the time of a phase includes its work on the device.
 
-        With `steps_per_block`, observers run only in some blocks of steps, see `is_measured`.
+        If `steps_per_block` is not 0, steps form blocks of this size, and observers run only in some of the blocks (see
+        `is_measured`).
         """
         self.members = self._all = tuple(members)
         # Only these observers need exact phases, which require a wait for the device.
@@ -140,9 +142,9 @@ class Observers:
 
 
 def is_measured(step: int, steps_per_block: int) -> bool:
-    """Whether a step is measured when measured and unmeasured blocks alternate: on, off, off, on, repeated.
+    """Return whether a step lies in a measured block. Of every four blocks, the first and the last are measured.
 
-    This order cancels a steady drift of the machine's speed.
+    In this order, a steady drift of the machine's speed affects measured and unmeasured blocks equally.
     """
     return step // steps_per_block % 4 in (0, 3)
 

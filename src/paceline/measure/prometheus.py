@@ -1,6 +1,6 @@
 """Live metrics of workers in the Prometheus format, served over HTTP while a command runs.
 
-Importing this module imports prometheus_client, so only commands with --metrics-port do.
+Importing this module imports prometheus_client, so it is imported only with --metrics-port.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from paceline.results.value import Json
 
 @dataclass(frozen=True)
 class WorkerMetric:
-    """A metric of one worker and the path of its value in a progress event. Names of counters end in _total."""
+    """A metric of one worker, and the keys that lead to its value in a progress event.
+
+    The name of a counter ends in _total.
+    """
 
     name: str
     help: str
     path: tuple[str, ...]
 
     def family(self, events: Iterable[tuple[tuple[str, int], Json]]) -> GaugeMetricFamily | CounterMetricFamily:
-        """Return the metric with a value for each event that has one."""
+        """Return a Prometheus metric family with one value for each event that contains this metric."""
         kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
         family = kind(self.name, self.help, labels=["strategy", "rank"])
         for (strategy, rank), event in events:
@@ -71,7 +74,7 @@ METRICS = (
 
 
 class MetricsBoard(Collector):
-    """The latest event of every worker under every strategy, as metrics. Thread-safe."""
+    """Prometheus collector of the latest progress event of every worker under every strategy. Thread-safe."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, int], Json] = {}
@@ -95,7 +98,7 @@ class MetricsBoard(Collector):
             self._finished[strategy] = self._finished.get(strategy, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics that have values: without a GPU, for example, there are no GPU metrics."""
+        """Yield the metrics that have values. Without a GPU, for example, there are no GPU metrics."""
         with self._lock:
             events, finished = sorted(self._events.items()), sorted(self._finished.items())
             running = sorted(self._running.items())
@@ -111,7 +114,10 @@ class MetricsBoard(Collector):
 
 @contextmanager
 def metrics_server(board: MetricsBoard, *, host: str, port: int) -> Iterator[str]:
-    """Serve the board's metrics over HTTP inside the block, and yield their URL. Port 0 takes a free port."""
+    """Serve the board's metrics over HTTP until the `with` block ends, and yield their URL.
+
+    Port 0 selects a free port. Raises UsageError if the port cannot be used.
+    """
     registry = CollectorRegistry()
     registry.register(board)
     try:

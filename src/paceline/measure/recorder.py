@@ -1,4 +1,4 @@
-"""Observers that write a worker's file and emit its progress events during training."""
+"""Observers of training: one writes the worker's file, the other emits the worker's progress events."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SCHEMA = 1
 QUEUE_EVERY_S = 0.5  # a killed worker loses at most this period
 PROGRESS_EVERY_S = 0.2
 WINDOW_S = 2.0  # period of the throughput and blocked time in a progress event
-MOST_STEPS = 200  # in this period
+MOST_STEPS = 200  # most steps in this period; older steps are ignored
 
 
 class RecordedComm(Protocol):
-    """The members of a comm that the recorder uses."""
+    """The part of a comm's interface that the recorder uses."""
 
     listener: Any
 
@@ -44,14 +44,14 @@ class RecordedComm(Protocol):
 
 
 class Recorder(Observer):
-    """Records every step of one worker; with `has_spans`, also its phases and the operations of its comm.
+    """Records every step of one worker. With `has_spans`, it also records phases and the operations of the comms.
 
-    During a step, numbers are appended to a list; after it they are packed, and queued for the writer thread every
-    QUEUE_EVERY_S.
+    During a step, numbers are appended to a list. After the step they are packed into an array, which is handed to the
+    writer thread about every QUEUE_EVERY_S seconds.
     """
 
     def __init__(self, path: Path, rank: int, clock: Clock, comms: Sequence[RecordedComm], *, has_spans: bool) -> None:
-        """Open the file; the first of `comms` is the comm of all workers."""
+        """Create the worker's file at `path`. Operations of all `comms` of the worker are recorded."""
         self.clock = clock
         self.step = -1  # step whose operations are recorded; -1 for none
         head = {
@@ -69,7 +69,7 @@ class Recorder(Observer):
         self._numbers: list[float] = []
         self._packed = array("d")
         self._queued_at = 0.0
-        # Time blocked in steps with recorded operations, and the duration of those steps.
+        # Time that the worker was blocked in steps with recorded operations, and the duration of these steps.
         self.blocked_s = self.recorded_s = 0.0
 
     def run_begins(self, facts: RunFacts) -> None:  # noqa: ARG002
@@ -146,11 +146,14 @@ class _Step(NamedTuple):
     num_right: int
     num_answers: int
     blocked_s: float  # since the run's start, in steps whose operations were recorded
-    recorded_s: float  # duration of those steps
+    recorded_s: float  # duration of the steps whose operations were recorded, since the run's start
 
 
 class ProgressObserver(Observer):
-    """Emits progress events with throughput and share of time blocked in the comm, at most one per PROGRESS_EVERY_S."""
+    """Emits progress events with the throughput and the share of time blocked in the comm.
+
+    There is at most one event per PROGRESS_EVERY_S. In addition, rank 0 emits a log event every `log_every` steps.
+    """
 
     def __init__(
         self,
@@ -162,8 +165,8 @@ class ProgressObserver(Observer):
     ) -> None:
         """`more` returns fields to add to each event.
 
-        `blocked_time` returns the seconds blocked in the comm so far, and the duration of the steps in which they were
-        recorded.
+        `blocked_time` returns two totals since the run's start, in seconds: the time blocked in the comm, and the
+        duration of the steps in which blocked time was recorded.
         """
         self._emit, self._log_every, self._blocked_time, self._more = emit, log_every, blocked_time, more
         self._in_comm_percent: float | None = None
@@ -192,7 +195,7 @@ class ProgressObserver(Observer):
             self._emit_event("log" if is_log else "progress", now)
 
     def steps_end(self) -> None:
-        """Emit a last event, since the run may be short, or end early at its target."""
+        """Emit a last event, since the run may be short, or may end early at its target accuracy."""
         if self._last is not None:
             self._emit_event("progress", self._recent[-1].end)
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.measure.observer import Observer, RunFacts
-from paceline.measure.resource_meters import ResourceProbe
+from paceline.measure.resource_usage import ResourceProbe
 from paceline.results import Json, NetworkUse, Resources, WorkerNetwork, WorkerResources
 from paceline.results.worker_report import WorkerReport
 
 MOST_COST = 0.003  # of a core: a worker with thousands of open files is sampled less often
 DRAIN_S = 0.1  # longest wait for bytes that the kernel has not sent
-POLL_S = 0.005  # between looks at the unsent bytes
+POLL_S = 0.005  # between two readings of the unsent bytes
 SAMPLE_POINTS = 400  # most samples of a worker in a result
 COLUMNS = (
     "cpu_percent",
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 class Sampler:
-    """Emits `sample` lines at `hz` between `start` and `stop`, and one at each of the two."""
+    """Emits `hz` resource samples per second from `start` to `stop`, and one more at `start` and at `stop`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Sampler:
         clock: Callable[[], float] = time.perf_counter,
         device: Any = None,
     ) -> None:
-        """`clock` returns the line's `time_s`; `device` is the worker's torch device."""
+        """`emit` gets each sample as a JSON object; `clock` returns its `time_s`. `device` is the torch device."""
         assert hz > 0, "a sampler needs a positive rate"
         self._emit, self._interval_s, self._clock, self._device = emit, 1 / hz, clock, device
         self._ended = threading.Event()
@@ -71,7 +71,7 @@ class Sampler:
         self._probe.close()
 
     def sample(self) -> Json:
-        """Emit and return a sample now. Thread-safe."""
+        """Take a sample now, emit it, and return it. Thread-safe."""
         assert self._probe is not None, "the sampler was not started"
         with self._reading:
             before = time.thread_time()
@@ -82,7 +82,7 @@ class Sampler:
         return row
 
     def sample_drained(self) -> Json:
-        """Emit and return a sample once the kernel has sent all bytes, or after DRAIN_S."""
+        """Wait until the kernel has sent all bytes, but at most DRAIN_S. Then take a sample, emit it, and return it."""
         assert self._probe is not None, "the sampler was not started"
         deadline = time.perf_counter() + DRAIN_S
         while self._probe.unsent_bytes() and time.perf_counter() < deadline:
@@ -100,7 +100,7 @@ class Sampler:
 
 
 class ThinnedRows:
-    """At most `most` of the added rows, evenly spread, with the first and the last."""
+    """Collects rows, but keeps at most `most` of them: the first, the last, and evenly spaced ones between them."""
 
     def __init__(self, most: int) -> None:
         assert most >= 4, "halving needs at least 4 rows to keep the first and the last"
@@ -126,7 +126,7 @@ class ThinnedRows:
 
 
 class ResourceObserver(Observer):
-    """Samples a worker during its run and reports at most SAMPLE_POINTS samples for charts."""
+    """Observer that samples a worker's resources, and puts at most SAMPLE_POINTS samples into the worker's report."""
 
     def __init__(self, *, hz: float, device: Any = None) -> None:
         self._sampler = Sampler(self._emit, hz=hz, clock=self._run_time, device=device)
@@ -166,7 +166,7 @@ class ResourceObserver(Observer):
 
 
 def summarise_resources(samples: Mapping[int, Sequence[Json]]) -> Resources | None:
-    """Return the samples of every rank over time; None without samples."""
+    """Return the resources of every rank over time, or None if there are no samples."""
     per_worker = [_columns_of(rank, rows) for rank, rows in sorted(samples.items()) if rows]
     return Resources(per_worker=per_worker) if per_worker else None
 
@@ -185,9 +185,10 @@ def _columns_of(rank: int, rows: Sequence[Json]) -> WorkerResources:
 
 
 def summarise_network(workers: Sequence[WorkerReport]) -> NetworkUse | None:
-    """Return payload bytes of the training steps: counted by the kernel, by the comm, and predicted by the strategy.
+    """Return each worker's payload bytes in the training steps.
 
-    Bytes through shared memory are separate. None without kernel counters.
+    They are listed as counted by the kernel, as counted by the comm, and as predicted by the strategy. Bytes through
+    shared memory have a separate field. The result is None if no worker has kernel counters.
     """
     rows = [_network_row(worker) for worker in workers]
     return NetworkUse(per_worker=rows) if any(row.kernel_sent_bytes is not None for row in rows) else None

@@ -1,9 +1,10 @@
 """Split of a step's time into compute, communication, overlap, waiting, data and rest.
 
-Every moment of a step belongs to exactly one part. While the worker's thread is blocked in an operation, it is waiting
-until the last worker that the operation depends on arrives, and communicating afterwards. It is also communicating
-while it moves bytes itself and while the loop waits for the strategy to synchronise. Otherwise it loads data or
-computes; compute time in which bytes move is overlap. Time outside all phases is the rest.
+Every moment of a step belongs to exactly one part. While the worker's thread is blocked in a comm operation, it is
+waiting until the last worker on which the operation depends has called it. After that, it is communicating. It is also
+communicating while it copies or adds data for an operation itself, and while the loop waits for the strategy to
+synchronise. Otherwise it loads data or computes. Compute time during which a transfer is in progress is overlap. Time
+outside all phases is the rest.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from paceline.results import Interval, Split, SplitMean, WorkerSplit
 
 PARTS = ("compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
 
-# Bytes sent and received per byte of a tensor: (op, peer, rank) -> (sent, received), as the comm moves them.
+# Bytes that the comm sends and receives on a worker per byte of the tensor: (op, peer, rank) -> (sent, received).
 Factors = Callable[[str, int | None, int], tuple[float, float]]
 
 Intervals = list[Interval]  # sorted and disjoint
 
 
 def union(parts: Iterable[Interval]) -> Intervals:
-    """Merge any intervals into sorted, disjoint ones; empty ones are dropped."""
+    """Merge intervals into sorted, disjoint ones. Drop empty intervals."""
     found: Intervals = []
     for begin, end in sorted(part for part in parts if part[1] > part[0]):
         if found and begin <= found[-1][1]:
@@ -39,7 +40,7 @@ def union(parts: Iterable[Interval]) -> Intervals:
 
 
 def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
-    """Return the times in both."""
+    """Return the intervals that lie in both lists."""
     found: Intervals = []
     i = j = 0
     while i < len(ours) and j < len(theirs):
@@ -54,7 +55,7 @@ def intersection(ours: Intervals, theirs: Intervals) -> Intervals:
 
 
 def difference(ours: Intervals, theirs: Intervals) -> Intervals:
-    """Return the times in ours but not in theirs."""
+    """Return the intervals that lie in `ours` but not in `theirs`."""
     found: Intervals = []
     j = 0
     for begin, end in ours:
@@ -72,12 +73,12 @@ def difference(ours: Intervals, theirs: Intervals) -> Intervals:
 
 
 def length(parts: Iterable[Interval]) -> float:
-    """Return the total length of disjoint intervals."""
+    """Return the total duration of disjoint intervals."""
     return sum(end - begin for begin, end in parts)
 
 
 class Wait(NamedTuple):
-    """A period of waiting for another worker."""
+    """A period in which a worker waited for the worker `late_rank`."""
 
     begin_s: float
     end_s: float
@@ -86,23 +87,23 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class StepSplit:
-    """One step of one worker, in seconds."""
+    """How one worker spent one step. Times are in seconds."""
 
     step_s: float
     parts: dict[str, float]
-    own_s: dict[str, float]  # own work by phase, without blocked time
+    own_s: dict[str, float]  # time of each work phase, without time blocked in the comm
     waits: list[Wait]
-    transfer_s: float  # time in which its operations moved bytes
+    transfer_s: float  # time in which the step's operations moved bytes
     sent_bytes: float
     received_bytes: float
-    num_operations: int  # operations with bytes
-    still_moving: list[Interval]  # transfers that continue after the step
+    num_operations: int  # comm operations that move bytes
+    still_moving: list[Interval]  # the parts of transfers after the step's end
 
 
 def split_step(
     rank: int, lines: StepLines, arrivals: Arrivals, factors: Factors, continuing: Iterable[Interval] = ()
 ) -> StepSplit:
-    """Split one step of one worker; `continuing` are transfers that began in the step before."""
+    """Split the time of one step of one worker. `continuing` are its transfers that began in the previous step."""
     whole = [(lines.begin_s, lines.end_s)]
 
     def inside(parts: Iterable[Interval]) -> Intervals:
@@ -143,10 +144,10 @@ def split_step(
 
 
 def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Intervals) -> Intervals:
-    """Return the transfers that compute can overlap: each without the optimiser phase in which it began.
+    """Return the intervals in which compute counts as overlap: each transfer without the optimiser phase it began in.
 
-    A strategy that communicates in its optimiser step has no forward or backward to overlap with; work of its thread
-    between two operations does not count as overlap.
+    A strategy that communicates in its optimiser step has no forward or backward pass to overlap with. What its thread
+    computes between two operations of that step does not count as overlap.
     """
     found: Intervals = []
     for op, moved in zip(ops, transfers, strict=True):
@@ -156,7 +157,10 @@ def _overlappable(ops: list[CommOp], transfers: list[Interval], updating: Interv
 
 
 def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
-    """Return the blocked time before the last arrival of each operation, clipped to the step."""
+    """Return the periods in which the worker was blocked in an operation that another worker had not called yet.
+
+    The periods are clipped to the step.
+    """
     found = []
     for blocked in lines.blocked:
         if blocked.is_busy:
@@ -171,7 +175,10 @@ def _waits(rank: int, lines: StepLines, arrivals: Arrivals) -> list[Wait]:
 
 
 def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
-    """Return the seconds that others waited for each rank; a rank that was itself waiting passes its share on."""
+    """Return for how many seconds other workers waited for each rank.
+
+    While a late rank was itself waiting, the time counts for the rank that it was waiting for.
+    """
     in_order = {rank: sorted(own) for rank, own in waits.items()}
     ends = {rank: [wait.end_s for wait in own] for rank, own in in_order.items()}
     caused = dict.fromkeys(waits, 0.0)
@@ -196,7 +203,7 @@ def caused_waiting(waits: Mapping[int, list[Wait]]) -> dict[int, float]:
 
 
 class WorkerSum:
-    """Sums over the steps of one worker, by name of the quantity."""
+    """Sums of quantities such as `step_s` over the steps of one worker, by name of the quantity."""
 
     def __init__(self) -> None:
         self.sums: defaultdict[str, float] = defaultdict(float)
@@ -206,7 +213,7 @@ class WorkerSum:
             self.sums[name] += weight * value
 
     def mean(self) -> SplitMean:
-        """Return mean seconds per step and the values derived from them."""
+        """Return the mean times per step, and the overlap fraction and bandwidth that follow from the sums."""
         sums, steps = self.sums, self.sums["steps"]
         parts = {part: sums[part] / steps for part in PARTS}
         moved_s = parts["overlap_s"] + parts["communication_s"]
@@ -222,13 +229,16 @@ class WorkerSum:
 
 
 class SplitSum:
-    """The split of a run, summed step by step."""
+    """Sums up the splits of all steps and workers of a run."""
 
     def __init__(self) -> None:
         self._workers: dict[int, WorkerSum] = {}
 
     def add(self, step: int, splits: Mapping[int, StepSplit]) -> None:
-        """Add one step of all workers; it also counts for the steps without recorded spans that it represents."""
+        """Add one step of all workers, weighted by the number of steps that it stands for.
+
+        In a long run, the spans of only some steps are recorded, and each of these stands for several steps.
+        """
         caused = caused_waiting({rank: split.waits for rank, split in splits.items()})
         for rank, split in splits.items():
             quantities = {
@@ -245,7 +255,7 @@ class SplitSum:
             self._workers.setdefault(rank, WorkerSum()).add(quantities, num_steps_represented(step))
 
     def result(self) -> Split | None:
-        """Return means over steps, per worker and over all workers; None without measured steps."""
+        """Return means over the steps, for each worker and for all workers. Return None if no step was measured."""
         if not self._workers:
             return None
         total = WorkerSum()

@@ -1,8 +1,8 @@
-"""Writer of a worker's file: a background thread, so that a slow disk does not delay training.
+"""Writer of a worker's file, `RANK.jsonl`. It writes in a background thread, so a slow disk does not delay training.
 
-During training, rows of numbers go to a spool file beside `RANK.jsonl`; they are converted to lines when the run ends.
-Packing a row takes 0.2 to 0.3 us; formatting a JSON line takes 1.1 to 2.0 us, which would slow down training even in
-another thread. A killed worker leaves its spool file, which `recover` converts.
+During training, rows of numbers go to a binary spool file beside `RANK.jsonl`. When the run ends, the rows are
+converted to JSON lines. Packing a row takes 0.2 to 0.3 us; formatting a JSON line takes 1.1 to 2.0 us, which would slow
+down training even in another thread. If a worker is killed, its spool file remains, and `recover` converts it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PHASE_CODES = {phase: code for code, phase in enumerate(PHASES)}
 NO_PEER = -1
 
 STEP, SPAN, OP, BLOCKED = range(4)  # the first number of a row
-# Lengths of these rows:
+# Fields of the four types of rows, and below the number of fields of each:
 # STEP, step, begin, iteration_s, data_s, loss, num_right, num_answers, num_samples, sent_bytes
 # SPAN, step, phase, begin, end
 # OP, step, number, op, bytes, peer, tag, medium, begin, end
@@ -45,18 +45,18 @@ def count_rows(numbers: Sequence[float]) -> int:
 
 
 def whole_rows(numbers: Sequence[float]) -> int:
-    """Return the length of the complete rows at the start of `numbers`."""
+    """Return how many of the `numbers` belong to complete rows. Only the last row can be incomplete."""
     return next((begin for begin, end in _rows(numbers) if end > len(numbers)), len(numbers))
 
 
 def lines(numbers: Sequence[float], run_time: Callable[[float], float]) -> Iterator[str]:
-    """Yield rows as JSON lines; `run_time` converts perf_counter to seconds since the run's start."""
+    """Yield each row as a JSON line. `run_time` converts perf_counter to seconds since the run's start."""
     for begin, end in _rows(numbers):
         yield _FORMATS[int(numbers[begin])](numbers[begin + 1 : end], run_time)
 
 
 def _rows(numbers: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end of each row; the last may end after the numbers."""
+    """Yield the begin and end index of each row. If the last row is incomplete, its end lies beyond `numbers`."""
     begin = 0
     while begin < len(numbers):
         end = begin + WIDTHS[int(numbers[begin])]
@@ -109,10 +109,17 @@ _FORMATS = (_step_line, _span_line, _op_line, _blocked_line)
 
 
 class Spool:
-    """Queue of one worker's rows and lines. It never blocks; it drops and counts rows and lines if it is full."""
+    """Queue of rows and JSON lines for one worker's file, with a thread that writes them.
+
+    Adding to the queue never blocks. If it is full, rows and lines are dropped and counted.
+    """
 
     def __init__(self, path: Path, head: Json, shift_s: float) -> None:
-        """`shift_s` converts the worker's clock to the run's; `recover` uses it if the worker is killed."""
+        """Create the worker's file at `path` with `head` as first line, and the spool file beside it.
+
+        `shift_s` plus a time of this worker's `perf_counter` is the time since the run's start. It is stored for
+        `recover`, which needs it if the worker is killed.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.error = ""
@@ -128,17 +135,17 @@ class Spool:
         self._thread.start()
 
     def put(self, numbers: array[float]) -> None:
-        """Queue rows of numbers; the caller must not change them afterwards."""
+        """Queue rows of numbers. The caller must not change the array afterwards."""
         if not self._offer(numbers):
             self._drop(count_rows(numbers))
 
     def write(self, row: Json) -> None:
-        """Queue one line. Thread-safe."""
+        """Queue one JSON line. Thread-safe."""
         if not self._offer(_line(row)):
             self._drop(1)
 
     def close(self, run_time: Callable[[float], float]) -> None:
-        """Write the queue, convert the rows to lines, and close the file."""
+        """Write what is queued, convert the rows of the spool file to JSON lines, and close the worker's file."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -183,7 +190,7 @@ class Spool:
 
 
 def recover(folder: Path) -> None:
-    """Convert the spool files that killed workers left in a folder."""
+    """Append the rows of spool files that killed workers left in a folder to the worker files, as JSON lines."""
     for spool in sorted(folder.glob(f"*{SUFFIX}")):
         with spool.open("rb") as file:
             start = array("d", file.read(8).ljust(8, b"\0"))
@@ -195,7 +202,7 @@ def recover(folder: Path) -> None:
 
 
 def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> None:
-    """Append a spool's rows to a file as lines, in pieces; an incomplete last row is dropped."""
+    """Append the rows of a spool file to the file `target` as JSON lines. An incomplete last row is dropped."""
     rest: array[float] = array("d")
     with spool.open("rb") as file:
         file.read(8)  # the shift
@@ -207,7 +214,7 @@ def _convert(spool: Path, target: Any, run_time: Callable[[float], float]) -> No
 
 
 def _write_all(file: Any, data: Any) -> None:
-    """Write all data: one call on an unbuffered file may write only a part."""
+    """Write all data, in several calls if needed: one call on an unbuffered file may write only a part."""
     rest = memoryview(data).cast("B")
     while rest:
         rest = rest[file.write(rest) :]

@@ -1,4 +1,7 @@
-"""Statistics of measurements: summaries, confidence intervals, and ratios from repeats or from steps of single runs."""
+"""Statistics of measurements: summaries, confidence intervals and ratios.
+
+Ratios are computed either from repeated runs or from the steps of single runs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PERCENTILES = (50, 90, 95)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return the mean, median, 90th and 95th percentile."""
+    """Return the mean, the median (`p50`), and the 90th and 95th percentiles."""
     ordered = sorted(values)
     return {"mean": statistics.fmean(values), **{f"p{share}": percentile(ordered, share) for share in PERCENTILES}}
 
@@ -26,13 +29,13 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def summarise_if_complete(
     summarise: Callable[[Sequence[float]], float], values: Sequence[float | None]
 ) -> float | None:
-    """Apply a summary such as `statistics.median` to values; return None without values or if one is None."""
+    """Apply a function such as `statistics.median` to `values`. Return None if they are empty or contain None."""
     known = [value for value in values if value is not None]
     return summarise(known) if known and len(known) == len(values) else None
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return a percentile, interpolated linearly between the two nearest values."""
+    """Return a percentile, linearly interpolated between the two nearest values."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     low = math.floor(place)
@@ -41,19 +44,22 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def timed_values(values: Sequence[float], *, warmup: int, limit: int | None) -> list[float]:
-    """Return the first `limit` values without the warm-up; with it if nothing else would be left."""
+    """Return the first `limit` values (all if None) without the first `warmup` of them.
+
+    If they are all warm-up, return them nevertheless.
+    """
     counted = list(values[:limit] if limit else values)
     return counted[warmup:] or counted
 
 
 def interval95_of_times(times: Sequence[float]) -> tuple[float, float] | None:
-    """Return a 95 % confidence interval for the geometric mean of times."""
+    """Return a 95 % confidence interval for the geometric mean of times, or None for fewer than two times."""
     bounds = interval95([math.log(time_s) for time_s in times])
     return None if bounds is None else (math.exp(bounds[0]), math.exp(bounds[1]))
 
 
 def interval95(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return a 95 % confidence interval for the mean of repeats; None for a single one."""
+    """Return a 95 % confidence interval for the mean of repeated measurements, or None for fewer than two values."""
     if len(values) < 2:
         return None
     mean = statistics.fmean(values)
@@ -62,10 +68,10 @@ def interval95(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> tuple[float, float]:
-    """Return a distribution-free confidence interval of at least 95 % for the median.
+    """Return a distribution-free confidence interval for the median, with a confidence of at least 95 %.
 
-    With `num_together` intervals, all of them hold together with 95 % (Bonferroni). With few values the interval
-    is their whole range, and its confidence can be lower.
+    If `num_together` such intervals are computed, the probability that all of them hold is at least 95 % (Bonferroni).
+    For very few values, the interval spans all of them, and its confidence can be lower.
     """
     ordered = sorted(values)
     count, allowed = len(ordered), 0.025 / num_together
@@ -78,7 +84,10 @@ def interval95_of_median(values: Sequence[float], *, num_together: int = 1) -> t
 
 
 def student_t95(freedom: float) -> float:
-    """Return Student's t, two-sided 95 %; degrees of freedom are rounded down, which widens intervals."""
+    """Return the critical value of Student's t for a two-sided 95 % interval with `freedom` degrees of freedom.
+
+    The degrees of freedom are rounded down, which makes intervals wider.
+    """
     whole = max(math.floor(freedom), 1)
     # Beyond the table: Fisher's expansion around the normal value, correct to four digits.
     return _T95[whole - 1] if whole <= len(_T95) else 1.95996 + 2.3723 / whole + 2.8225 / whole**2
@@ -94,14 +103,17 @@ class Ratio:
 
     @property
     def is_different(self) -> bool | None:
-        """Whether the interval excludes 1; None without an interval."""
+        """Whether the interval excludes 1. None if there is no interval."""
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1.0 <= self.high
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return ours / theirs from paired repeats, so that slow periods of the machine cancel."""
+    """Return the median of ours / theirs over pairs of repeats, with Student's interval on a logarithmic scale.
+
+    Slow periods of the machine affect both repeats of a pair, and cancel.
+    """
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     bounds = interval95(logs)
     value = math.exp(statistics.median(logs))
@@ -111,7 +123,10 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return ours / theirs from unpaired repeats, with Welch's interval on a logarithmic scale."""
+    """Return the ratio of geometric means, ours / theirs, of unpaired repeats.
+
+    Its confidence interval is Welch's on a logarithmic scale.
+    """
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     means = [statistics.fmean(values) for values in logs]
     difference = means[0] - means[1]
@@ -125,16 +140,17 @@ def unpaired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 RESAMPLES = 2000
-LEAST_STEPS = 10  # needed for the block bootstrap
+LEAST_STEPS = 10  # of every run, for the block bootstrap
 
 Numbers = npt.NDArray[np.float64]
 
 
 def block_ratio(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, seed: int = 0) -> Ratio:
-    """Return the ratio of mean step times, ours / theirs, with a block-bootstrap interval; each side is a list per run.
+    """Return the ratio of mean step times, ours / theirs, with a block-bootstrap confidence interval.
 
-    Step times are autocorrelated, so blocks of sqrt(steps) steps are resampled, wrapping around the end of the run.
-    The interval does not include variation between runs: that needs repeats.
+    `ours` and `theirs` each have one list of step times per run. Step times are autocorrelated, so the bootstrap
+    resamples blocks of sqrt(steps) consecutive steps; a block may wrap around the end of its run. The interval does not
+    include the variation between runs, which only repeats can show.
     """
     generator = np.random.default_rng(seed)
     value = _mean(ours) / _mean(theirs)
@@ -150,7 +166,7 @@ def _mean(runs: Sequence[Sequence[float]]) -> float:
 
 
 def _resampled(runs: Sequence[Sequence[float]], generator: np.random.Generator) -> Numbers:
-    """Return RESAMPLES bootstrap means of one side."""
+    """Return RESAMPLES bootstrap samples of the mean step time of `runs`."""
     means: Numbers = np.mean([_resampled_means(np.asarray(steps), generator) for steps in runs], axis=0)
     return means
 

@@ -1,4 +1,4 @@
-"""Steps of a run: ranges of steps, the lines of each step in worker files, and arrival times at operations."""
+"""Steps of a run: ranges of steps, the records of each step in worker files, and arrival times at comm operations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StepRange:
 
     @staticmethod
     def parse(text: str, option: str) -> StepRange:
-        """Parse the value of an option; UsageError names the option."""
+        """Parse `FIRST:END`, the value of the command-line option `option`. Raises UsageError if it is invalid."""
         match = re.fullmatch(r"\s*(\d{1,18}):(\d{1,18})\s*", text, re.ASCII)
         if match is None:
             raise UsageError(f"{option} {text!r} is not a range of steps; {RULE}")
@@ -46,7 +46,7 @@ class StepRange:
 
 
 def check_within(steps: StepRange, total_steps: int, option: str) -> None:
-    """Raise UsageError if a range ends after the run, before the run starts."""
+    """Raise UsageError if `steps`, from the command-line option `option`, reach beyond the run's last step."""
     if steps.end > total_steps:
         has = "1 step, number 0" if total_steps == 1 else f"{total_steps} steps, 0 to {total_steps - 1}"
         raise UsageError(
@@ -56,20 +56,27 @@ def check_within(steps: StepRange, total_steps: int, option: str) -> None:
 
 
 def num_steps_represented(step: int) -> int:
-    """Return the number of steps that a step with recorded spans represents.
+    """Return how many steps a step with recorded spans stands for, itself included.
 
-    It is 1 below FULL_STEPS and doubles with every octave, so that each octave has the same number of recorded steps.
+    Below FULL_STEPS this is 1, because the spans of every step are recorded. From FULL_STEPS on, it doubles whenever
+    the step number has doubled, so each doubling of a run's length adds the same number of recorded steps.
     """
     return 1 << (step // FULL_STEPS).bit_length()
 
 
 def records_spans(step: int) -> bool:
-    """Whether the spans of a step are recorded. It depends on the step only: all workers record the same steps."""
+    """Return whether the spans of a step are recorded.
+
+    This depends only on the number of the step, so all workers record the same steps.
+    """
     return step % num_steps_represented(step) == 0
 
 
 class Key(NamedTuple):
-    """Identity of an operation: the k-th collective of a worker, or its k-th message with a peer, tag and direction."""
+    """Identity of a comm operation on one worker.
+
+    `number` counts the worker's collectives, and separately its messages with the same peer, tag and direction.
+    """
 
     op: str
     number: int
@@ -82,7 +89,7 @@ class Key(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A phase of the loop."""
+    """A phase of the training loop, such as forward, with its begin and end."""
 
     phase: str
     begin_s: float
@@ -90,7 +97,7 @@ class Span(NamedTuple):
 
 
 class CommOp(NamedTuple):
-    """An operation of the comm, from its call to its completion on this worker."""
+    """An operation of a comm, from its call to its completion on this worker."""
 
     key: Key
     nbytes: int
@@ -99,7 +106,10 @@ class CommOp(NamedTuple):
 
 
 class CommBlock(NamedTuple):
-    """Time of the worker's thread inside the comm, either blocked or busy."""
+    """A period that the worker's thread spends inside a comm operation.
+
+    The thread is blocked or, if `is_busy`, copies or adds data itself.
+    """
 
     key: Key
     begin_s: float
@@ -109,12 +119,12 @@ class CommBlock(NamedTuple):
 
 @dataclass
 class StepLines:
-    """The lines of one worker for one step."""
+    """What one worker's file has recorded of one step."""
 
     step: int
     begin_s: float = 0.0
     iteration_s: float = 0.0
-    is_complete: bool = False  # whether the step line was read
+    is_complete: bool = False  # whether the file has the line that ends the step
     spans: list[Span] = field(default_factory=list)
     ops: list[CommOp] = field(default_factory=list)
     blocked: list[CommBlock] = field(default_factory=list)
@@ -130,7 +140,7 @@ class StepLines:
 
 
 def read_steps(lines: Iterable[Mapping[str, Any]]) -> Iterator[StepLines]:
-    """Yield the measured steps of one worker in order, with only a few steps in memory."""
+    """Yield the measured steps of one worker in order. Only a few steps are in memory at a time."""
     unfinished: dict[int, StepLines] = {}
     newest = -1
     for line in lines:
@@ -165,7 +175,7 @@ def _add(lines: StepLines, kind: str, line: Mapping[str, Any]) -> None:
 
 
 def group_by_step(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[int, StepLines]]:
-    """Yield each step with the lines of all workers that measured it, by rank."""
+    """Yield for each step a dict with the records of the workers that measured it, by rank."""
     sources = {rank: iter(steps) for rank, steps in workers.items()}
     upcoming = {rank: first for rank, source in sources.items() if (first := next(source, None)) is not None}
     while upcoming:
@@ -181,21 +191,21 @@ def group_by_step(workers: Mapping[int, Iterable[StepLines]]) -> Iterator[dict[i
 
 
 class Arrival(NamedTuple):
-    """The time at which a worker reached an operation."""
+    """The time at which a worker called a comm operation."""
 
     time_s: float
     rank: int
 
 
 class Arrivals:
-    """Arrival times of all workers at the operations of the last ARRIVAL_STEPS steps."""
+    """The times at which all workers called the comm operations of the last ARRIVAL_STEPS steps."""
 
     def __init__(self) -> None:
         self._ops: dict[tuple[int, ...], dict[int, CommOp]] = {}  # by operation and rank
         self._steps: list[list[tuple[int, ...]]] = []
 
     def add(self, group: Mapping[int, StepLines]) -> None:
-        """Add one step of all workers and drop the oldest."""
+        """Add the operations of one step of all workers, and keep only those of the last ARRIVAL_STEPS steps."""
         added = []
         for rank, lines in group.items():
             for op in lines.ops:
@@ -207,9 +217,10 @@ class Arrivals:
                 self._ops.pop(identity, None)
 
     def last(self, key: Key, rank: int, end_s: float) -> Arrival | None:
-        """Return the last arrival that a worker's operation depended on; None if no other worker is known.
+        """Return the latest arrival on which worker `rank`'s operation depended, its own arrival included.
 
-        Arrivals after the operation ended on this worker are excluded: a message can be buffered, and senders of a
+        Return None if no other worker's arrival is known. Arrivals after `end_s`, when the operation ended on this
+        worker, are excluded, because the worker did not wait for them: a message can be buffered, and senders of a
         gather need not wait for its root.
         """
         ops = self._ops.get(_identity(key, rank), {})
@@ -222,10 +233,10 @@ class Arrivals:
         return max(arrivals) if any(arrival.rank != rank for arrival in arrivals) else None
 
     def transfer(self, op: CommOp, rank: int) -> Interval:
-        """Return the interval in which an operation could move bytes: from the last arrival to its end.
+        """Return the interval in which worker `rank`'s operation could move bytes: from the last arrival to its end.
 
-        A comm may report a send as complete only when it is polled, steps later; the interval ends when the peer has
-        received it.
+        A comm may notice that a send is complete only when it polls the send, several steps later. The interval
+        therefore ends no later than the peer's receive of the message.
         """
         arrival = self.last(op.key, rank, op.end_s)
         end_s = op.end_s
@@ -237,9 +248,9 @@ class Arrivals:
 
 
 def _identity(key: Key, rank: int) -> tuple[int, ...]:
-    """Return an identity of an operation that is equal on all its workers.
+    """Return an identity of an operation that is equal on all workers that take part in it.
 
-    It is the number of a collective; sender, receiver, tag and number of a message.
+    For a collective it is its number. For a message it consists of sender, receiver, tag and number.
     """
     if not key.is_message:
         return (key.number,)

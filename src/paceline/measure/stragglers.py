@@ -1,12 +1,14 @@
-"""Straggler detection: compare each worker's own work with that of the others.
+"""Straggler detection: compare how long each worker works in a step with how long the others work.
 
-Step times cannot show a straggler, since synchronised workers take equally long. Own work is the time of the phases
-without blocked time. Steps are grouped into blocks, and a worker is compared with the median of the others in each
-block, so that slow periods of the machine cancel and an outlier affects one block only. The excess is the median over
-blocks, with a distribution-free confidence interval.
+Step times cannot show a straggler, since synchronised workers take equally long. A worker's own time is therefore the
+time of its work phases (data, forward, backward, optimizer) without time blocked in the comm. Steps are grouped into
+blocks. In each block a worker's own time is compared with the median of the others, so slow periods of the machine
+cancel, and an outlier affects only one block. A worker's excess is the median of its differences over all blocks, with
+a distribution-free confidence interval.
 
-Two tests are made. Medians of blocks find workers that are slow in most steps, whatever their outliers; means of blocks
-find workers that are slow in some steps throughout the run. Intervals are corrected for all workers and both tests.
+There are two tests. The first takes the median step of each block and finds workers that are slow in most steps,
+whatever their outliers. The second takes the mean of each block and finds workers that are slow in some steps
+throughout the run. Confidence intervals are corrected for the number of workers and for the two tests.
 """
 
 from __future__ import annotations
@@ -20,21 +22,23 @@ from paceline.measure.stats import interval95_of_median
 from paceline.results import Straggler
 
 LEAST_STEPS = 50
-LEAST_EXCESS = 0.10  # of the others' own work
+LEAST_EXCESS = 0.10  # as a share of the others' own time
 BLOCKS = 20
 LEAST_BLOCK = 3  # steps
-EVEN = 1 / 3  # all phases are slow if the relative excess of the rest is at least this share of the slowest phase's
+# All phases count as slow if the relative excess of the other phases is at least this share of the slowest phase's.
+EVEN = 1 / 3
 ALL = "all"
 NUM_TESTS = 2
 
-OwnWork = Mapping[str, float]  # seconds by phase in one step
-Block = dict[str, float]  # seconds by phase and in total, for a block of steps
+OwnWork = Mapping[str, float]  # a worker's own time in one step: seconds by phase
+Block = dict[str, float]  # a worker's own time in a typical step of a block: seconds by phase and in total
 
 
 def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | None:
-    """Return the stragglers, slowest first, from every worker's own work in the same steps.
+    """Return the stragglers, the one with the largest excess first.
 
-    None with a single worker or fewer than LEAST_STEPS steps.
+    `own` has for each rank its own time in every step: seconds by phase, without time blocked in the comm. All workers
+    must have measured the same steps. Return None for a single worker, or for fewer than LEAST_STEPS steps.
     """
     num_steps = min((len(steps) for steps in own.values()), default=0)
     if len(own) < 2 or num_steps < LEAST_STEPS:
@@ -48,7 +52,10 @@ def find_stragglers(own: Mapping[int, Sequence[OwnWork]]) -> list[Straggler] | N
 
 
 def _blocks(steps: Sequence[OwnWork], typical: Callable[[Iterable[float]], float]) -> list[Block]:
-    """Return the typical own work by phase and in total, for consecutive blocks of nearly equal size."""
+    """Group a worker's steps into consecutive blocks of nearly equal size, and summarise each block with `typical`.
+
+    `typical` is the mean or the median. Each block has the worker's own time by phase and in total.
+    """
     count = min(BLOCKS, len(steps) // LEAST_BLOCK)
     bounds = [len(steps) * block // count for block in range(count + 1)]
     return [
@@ -85,15 +92,15 @@ def _judge(rank: int, blocks: Mapping[int, list[Block]], num_steps: int) -> Stra
 
 
 def _excess(own: list[Block], others: list[list[Block]], phase: str) -> tuple[float, list[float]]:
-    """Return the typical seconds of the others, and this worker's excess in every block."""
+    """Return the others' typical time in a phase, and by how much this worker exceeds it in every block, in seconds."""
     usual = [statistics.median(theirs[index][phase] for theirs in others) for index in range(len(own))]
     return statistics.median(usual), [block[phase] - theirs for block, theirs in zip(own, usual, strict=True)]
 
 
 def _slow_phase(own: list[Block], others: list[list[Block]]) -> str:
-    """Return the phase with the largest excess, or ALL if the rest is slow to a similar degree.
+    """Return the phase with the largest excess, or ALL if the other phases are slow to a similar degree.
 
-    Phases in which this worker is faster do not offset the slow ones.
+    A phase in which this worker is faster than the others does not offset a slow one.
     """
     usual, excess = {}, {}
     for phase in WORK_PHASES:

@@ -1,6 +1,7 @@
-"""torch profiler on chosen steps: one Chrome trace per worker, and its conversion to tracks of a merged trace.
+"""The torch profiler on chosen steps. It writes one Chrome trace per worker.
 
-Holistic Trace Analysis can also read the traces of workers.
+This module also converts a worker's trace to tracks of the merged trace of all workers. Holistic Trace Analysis can
+read the traces of the single workers.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from paceline.results import Json
 
 FOLDER = "trace"  # in a run's folder
 PREFIX = "paceline."  # of phase names in a trace
-METADATA = "paceline"  # key of the start and steps of the run in a trace
+METADATA = "paceline"  # key in a trace for the time of the run's start and the profiled steps
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
 LAUNCH = "ac2g"  # torch's arrows from the call on the CPU to the kernel on the GPU
-FIRST_TRACK = 5000  # first thread id for profiled tracks, above those of loop and communication
+FIRST_TRACK = 5000  # first thread id of profiled tracks, above the thread ids of the loop and of communication
 INTERNAL_FIELDS = {"External id", "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "correlation"}
 
 
 class Profiler(Observer):
-    """Profiles a range of steps of one worker, with the loop's phases as named ranges.
+    """Observer that profiles a range of steps of one worker. The trace shows the loop's phases as named ranges.
 
-    The profiler starts and stops between steps, so that no step contains that time. The file is written when the run
-    ends.
+    The profiler starts and stops between two steps, so that no step includes the time this takes. The trace is written
+    when the run ends.
     """
 
     def __init__(self, steps: StepRange, *, backend: str, has_gpu: bool) -> None:
@@ -80,7 +81,7 @@ class Profiler(Observer):
             self._start()
 
     def run_ends(self) -> None:
-        """Write the trace; after a run that ended early, the steps so far."""
+        """Write the trace. If the run ended early, the trace has the steps until then."""
         if self._is_running:
             self._stop()
         if self._profile is None or not self._facts.folder:
@@ -125,7 +126,10 @@ class Profiler(Observer):
 
 
 def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
-    """Return the host's time of day at the run's start, from the fastest of several readings of both clocks."""
+    """Return the run's start on the host's clock, in nanoseconds since 1970.
+
+    The host's clock and `perf_counter` are read together several times, and the fastest of these readings is used.
+    """
     best_s, start_ns = math.inf, 0
     for _ in range(10):
         before = time.perf_counter()
@@ -138,20 +142,20 @@ def _start_of_run_ns(run_time: Callable[[float], float]) -> int:
 
 @dataclass(frozen=True)
 class ProfiledTrace:
-    """The torch trace of one worker."""
+    """The torch profiler's trace of one worker."""
 
     steps: StepRange
-    shift_ns: int  # from the trace's times to the run's
+    shift_ns: int  # to add to the trace's times, to get times since the run's start
     events: list[Mapping[str, Any]]
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """Return the path of a worker's torch trace."""
+    """Return the path of the torch profiler's trace of a worker."""
     return folder / FOLDER / f"rank-{rank}.json.gz"
 
 
 def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
-    """Read a worker's torch trace; None if it was not profiled."""
+    """Read the torch profiler's trace of a worker. Return None if the worker was not profiled."""
     file = rank_file(folder, rank)
     if not file.is_file():
         return None
@@ -170,7 +174,11 @@ def read_profiled(folder: Path, rank: int) -> ProfiledTrace | None:
 
 
 def profiled_events(trace: ProfiledTrace, pid: int, arrows: Arrows) -> list[Event]:
-    """Return a track per thread and GPU stream, with operators and kernels, and arrows from launches to kernels."""
+    """Return the events of a worker's trace for the merged trace.
+
+    There is one track per thread with its operators, one per GPU stream with its kernels, and an arrow from the launch
+    of each kernel to the kernel.
+    """
     tracks: dict[tuple[Any, Any], Track] = {}  # by pid and tid in the trace
     slices: dict[tuple[Any, Any], list[Slice]] = {}
     names = {
@@ -208,7 +216,7 @@ def _run_ns(trace: ProfiledTrace, event: Mapping[str, Any]) -> int:
 
 
 def _launches(trace: ProfiledTrace, tracks: Mapping[tuple[Any, Any], Track], arrows: Arrows) -> Iterator[Event]:
-    """Yield arrows from launches to kernels if the trace has both."""
+    """Yield an arrow from each kernel launch on the CPU to its kernel on the GPU, if the trace has both."""
     starts = {event["id"]: event for event in trace.events if event.get("cat") == LAUNCH and event.get("ph") == "s"}
     for end in trace.events:
         if end.get("cat") != LAUNCH or end.get("ph") != "f" or end["id"] not in starts:

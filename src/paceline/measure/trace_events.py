@@ -1,4 +1,4 @@
-"""Events of a merged trace: one process per worker, with arrows between workers."""
+"""Events of a merged trace: each worker appears as one process, with arrows between workers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RATES = {
 
 @dataclass
 class WorkerLines:
-    """The lines of one worker's file for a range of steps."""
+    """The lines of one worker's file that belong to a range of steps, and all its resource samples."""
 
     rank: int
     head: Line = field(default_factory=dict)
@@ -58,7 +58,7 @@ class WorkerLines:
 
     @staticmethod
     def of(rank: int, lines: Iterable[Line], steps: StepRange) -> WorkerLines:
-        """Collect the lines of those steps and all samples."""
+        """Collect the lines of `steps`, the head line, and all resource samples."""
         worker = WorkerLines(rank)
         kinds = {"step": worker.steps, "span": worker.spans, "op": worker.ops, "blocked": worker.blocked}
         for line in lines:
@@ -73,7 +73,7 @@ class WorkerLines:
 
     @property
     def period_s(self) -> tuple[float, float] | None:
-        """First begin and last end of the lines; None without timed lines."""
+        """The first begin and the last end of all phases, operations and blocked times. None if there are none."""
         timed = [*self.spans, *self.ops, *self.blocked]
         if not timed:
             return None
@@ -82,7 +82,7 @@ class WorkerLines:
 
 @dataclass(frozen=True)
 class DrawnOperation:
-    """An operation with its track and slice."""
+    """A comm operation, with the track and the slice that show it in the viewer."""
 
     rank: int
     line: Line
@@ -95,7 +95,7 @@ def pid_of(rank: int) -> int:
 
 
 def merged_events(workers: Sequence[WorkerLines], arrows: Arrows) -> list[Event]:
-    """Return the tracks of all workers and the arrows between them."""
+    """Return the events of all workers' tracks, and of the arrows between them."""
     events: list[Event] = []
     drawn: list[DrawnOperation] = []
     for worker in sorted(workers, key=lambda worker: worker.rank):
@@ -123,7 +123,7 @@ def _lane(worker: WorkerLines, lane: int) -> Track:
 
 
 def _loop(worker: WorkerLines) -> Iterator[Slice]:
-    """Yield steps, the phases inside them, and blocked time inside phases."""
+    """Yield the slices of a worker's loop: steps, the phases of each step, and times blocked in the comm."""
     for line in worker.steps:
         args = {key: line[key] for key in ("loss", "num_samples", "sent_bytes") if key in line}
         end_s = line["begin_s"] + line["iteration_s"]
@@ -140,7 +140,10 @@ def _slice(line: Line, name: str, category: str, keys: Sequence[str]) -> Slice:
 
 
 def _title(line: Line) -> str:
-    """Return an operation's name with its peer, as `send to 2` or `broadcast from 0`, or without, as `all_reduce`."""
+    """Return an operation's name and peer, such as `send to 2` or `broadcast from 0`.
+
+    Without a peer, return only the name, such as `all_reduce`.
+    """
     if line.get("peer") is None:
         return str(line["op"])
     word = "to" if line["op"] in ("send", "gather") else "from"
@@ -148,7 +151,10 @@ def _title(line: Line) -> str:
 
 
 def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
-    """Return operations on tracks, concurrent ones in separate lanes, and the number of lanes."""
+    """Assign a worker's operations to tracks, such that concurrent ones are on different tracks.
+
+    Return the operations and the number of tracks.
+    """
     keys = ("step", "bytes", "number", "peer", "tag", "medium")
     pieces = [_slice(line, _title(line), "communication", keys) for line in worker.ops]
     chosen = lanes(pieces)
@@ -160,7 +166,7 @@ def _draw_operations(worker: WorkerLines) -> tuple[list[DrawnOperation], int]:
 
 
 def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """Yield an arrow from every send to the receive of the same message."""
+    """Yield an arrow from every send to the receive of its message."""
     sends = {_message(one): one for one in drawn if one.line["op"] == "send"}
     for one in drawn:
         send = sends.get(_message(one)) if one.line["op"] == "recv" else None
@@ -172,14 +178,14 @@ def _message_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator
 
 
 def _message(one: DrawnOperation) -> tuple[int, int, int, int]:
-    """Return sender, receiver, tag and number, which are equal on both ends."""
+    """Return the sender, receiver, tag and number of a message, which are equal for its send and its receive."""
     here, there = one.rank, one.line["peer"]
     ends = (here, there) if one.line["op"] == "send" else (there, here)
     return (*ends, one.line["tag"], one.line["number"])
 
 
 def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Iterator[Event]:
-    """Yield arrows from the last worker of a collective to each worker that waited for it."""
+    """Yield arrows from the worker that called a collective last to each worker that waited for it."""
     collectives: dict[tuple[str, int], list[DrawnOperation]] = defaultdict(list)
     for one in drawn:
         if one.line["op"] not in MESSAGES:
@@ -195,9 +201,9 @@ def _collective_arrows(drawn: Sequence[DrawnOperation], arrows: Arrows) -> Itera
 
 
 def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, list[DrawnOperation]]:
-    """Return the operation of a collective that workers wait for, and the operations of the workers that wait.
+    """Return a collective's operation on the worker that others wait for, and its operations on the waiting workers.
 
-    All workers wait for the root of a broadcast or scatter; in a gather only the root waits.
+    In a broadcast or scatter, all workers wait for the root. In a gather, only the root waits.
     """
     op, root = members[0].line["op"], members[0].line["peer"]
     roots = [one for one in members if one.rank == root]
@@ -209,7 +215,7 @@ def _last_and_waiting(members: list[DrawnOperation]) -> tuple[DrawnOperation, li
 
 
 def _resources(worker: WorkerLines) -> Iterator[Event]:
-    """Yield counters from the samples around the steps."""
+    """Yield counter events from the resource samples during the worker's steps, and just before and after them."""
     period_s = worker.period_s
     if period_s is None:
         return
@@ -230,7 +236,7 @@ def _resources(worker: WorkerLines) -> Iterator[Event]:
 
 
 def _around(samples: Sequence[Line], begin_s: float, end_s: float) -> list[Line]:
-    """Return the samples in a period and the nearest on each side."""
+    """Return the samples between two times, and the nearest sample on each side."""
     first = max((i for i, line in enumerate(samples) if line["time_s"] <= begin_s), default=0)
     last = min((i for i, line in enumerate(samples) if line["time_s"] >= end_s), default=len(samples) - 1)
     return list(samples[first : last + 1])

@@ -22,7 +22,7 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSummary:
-    """Path and contents of a written trace."""
+    """Path of a written trace, and numbers of what it contains."""
 
     path: Path
     steps: StepRange
@@ -34,7 +34,10 @@ class TraceSummary:
 
 
 def write_merged(folder: Path, target: Path | None = None, steps: StepRange | None = None) -> TraceSummary:
-    """Write one trace of a run; by default of its profiled steps, or of steps in its middle."""
+    """Write one trace with all workers of a run.
+
+    If `steps` is None, the trace covers the profiled steps, or, if none were profiled, steps in the middle of the run.
+    """
     target = target or folder / NAME
     if target.resolve().parent == (folder / FOLDER).resolve():
         raise UsageError(
@@ -78,7 +81,7 @@ def write_merged(folder: Path, target: Path | None = None, steps: StepRange | No
 
 
 def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
-    """Return the number of lines per recorded step, and the number of steps of the run."""
+    """Return how many lines the worker files have for each recorded step, and the number of steps of the run."""
     counts: Counter[int] = Counter()
     total_steps = 0
     for file in files.values():
@@ -93,7 +96,11 @@ def _count_lines(files: dict[int, Path]) -> tuple[Counter[int], int]:
 def _choose_steps(
     requested: StepRange | None, num_lines: Counter[int], total_steps: int, profiled: dict[int, ProfiledTrace]
 ) -> StepRange:
-    """Return the requested steps, else the profiled ones, else steps from the middle within the limits."""
+    """Return the requested steps or, without a request, the profiled steps.
+
+    If there are no profiled steps either, return steps from the middle of the run, as many as MOST_LINES and MOST_STEPS
+    allow.
+    """
     recorded = sorted(step for step in num_lines if step < total_steps) or sorted(num_lines)
     if requested is not None:
         check_within(requested, total_steps, "--steps")

@@ -1,6 +1,7 @@
 """Trace event format of chrome://tracing and ui.perfetto.dev: JSON objects with times in microseconds.
 
-Slices of one track must be nested or disjoint, and arrows must start and end in open slices. This module ensures both.
+Slices of one track must be nested or disjoint, which `nested` and `lanes` ensure. An arrow must start and end within a
+slice, which `Arrows.between_slices` ensures.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ class Track:
 
     @property
     def place(self) -> dict[str, int]:
-        """The keys of an event that name its track."""
+        """The fields of an event that name its track."""
         return {"pid": self.pid, "tid": self.tid}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A named interval on a track, in whole nanoseconds, so that rounding keeps slices nested."""
+    """A named interval on a track. Its times are whole nanoseconds, so that nested slices stay nested when written."""
 
     name: str
     category: str
@@ -43,7 +44,7 @@ class Slice:
 
     @staticmethod
     def of(name: str, category: str, begin_s: float, end_s: float, args: Mapping[str, Any]) -> Slice:
-        """Return a slice of at least a nanosecond: viewers attach no arrows to empty slices."""
+        """Return a slice. It lasts at least a nanosecond, because viewers attach no arrows to empty slices."""
         begin_ns = nanoseconds(begin_s)
         end_ns = max(nanoseconds(end_s), begin_ns + 1)
         return Slice(name=name, category=category, begin_ns=begin_ns, end_ns=end_ns, args=args)
@@ -69,7 +70,7 @@ def micro(time_ns: int) -> float:
 
 
 def nested(slices: Iterable[Slice]) -> list[Slice]:
-    """Sort slices by time and cut each at the end of the slice that it begins in."""
+    """Sort slices by time. If a slice begins inside another one and ends after it, cut it at the other's end."""
     found: list[Slice] = []
     around: list[Slice] = []
     for piece in sorted(slices, key=lambda piece: (piece.begin_ns, -piece.end_ns)):
@@ -83,7 +84,7 @@ def nested(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def lanes(slices: Sequence[Slice]) -> list[int]:
-    """Return a lane for each slice, so that slices of a lane do not overlap; uses the fewest lanes."""
+    """Return the number of a lane for each slice. Slices of one lane do not overlap; lanes are as few as possible."""
     free_from: list[int] = []
     chosen = [0] * len(slices)
     for index in sorted(range(len(slices)), key=lambda index: slices[index].begin_ns):
@@ -95,7 +96,7 @@ def lanes(slices: Sequence[Slice]) -> list[int]:
 
 
 class Arrows:
-    """Arrows between slices of different tracks, with unique numbers."""
+    """Creates arrows between slices of different tracks, each with a unique number."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -103,7 +104,11 @@ class Arrows:
     def between_slices(
         self, name: str, source: tuple[Track, Slice], target: tuple[Track, Slice], *, leaves_ns: int, arrives_ns: int
     ) -> list[Event]:
-        """Return an arrow as in `between_tracks`, with its times moved into the two slices."""
+        """Return the two events of an arrow from one slice to another.
+
+        A start or end time outside its slice is moved into the slice. Return an empty list if the arrow would then
+        point back in time.
+        """
         (source_track, source_slice), (target_track, target_slice) = source, target
         leaves_ns, arrives_ns = _clamp(leaves_ns, source_slice), _clamp(arrives_ns, target_slice)
         return self.between_tracks(name, source_track, target_track, leaves_ns=leaves_ns, arrives_ns=arrives_ns)
@@ -111,7 +116,10 @@ class Arrows:
     def between_tracks(
         self, name: str, source: Track, target: Track, *, leaves_ns: int, arrives_ns: int
     ) -> list[Event]:
-        """Return an arrow between the open slices of two tracks; nothing if it would point back in time."""
+        """Return the two events of an arrow from one track to another, or an empty list if it would point back in time.
+
+        The viewer attaches the arrow to the slices that are open on the tracks at its start and end.
+        """
         if arrives_ns < leaves_ns:
             return []
         common = {"name": name, "cat": "arrow", "id": next(self._numbers)}
@@ -122,7 +130,7 @@ class Arrows:
 
 
 def _clamp(moment_ns: int, piece: Slice) -> int:
-    """Clamp a time into a slice, before its end: at its end a slice is already closed."""
+    """Clamp a time into a slice. At its end a slice is already closed, so the latest result is 1 ns before the end."""
     return min(max(moment_ns, piece.begin_ns), piece.end_ns - 1)
 
 
@@ -147,7 +155,10 @@ def _names(kind: str, track: Track, name: str, order: int) -> list[Event]:
 
 
 def write_events(path: Path, events: Sequence[Event], facts: Mapping[str, Any]) -> None:
-    """Write a trace as one JSON object with an event per line, compressed if the name ends in .gz. Atomic."""
+    """Write a trace as one JSON object with an event per line. It is compressed if the name ends in .gz.
+
+    The file appears under its name only once it is complete.
+    """
     beside = path.with_name(path.name + ".part")
     try:
         with beside.open("wb") as file:

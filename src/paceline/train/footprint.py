@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from paceline.codecs import TensorSpec
 from paceline.data import Data, load_data
-from paceline.measure.resource_meters import open_meter
+from paceline.measure.resource_usage import open_usage_reader
 from paceline.models import build_model
 from paceline.recipe import OptimizerConfig, Recipe
 from paceline.train.allocator import LARGEST_BLOCK
@@ -118,12 +118,12 @@ class Footprint:
 
 def footprint_job(context: Context, recipe: Recipe, optimizers: list[OptimizerConfig]) -> Footprint:
     """Measure the memory of the process, its data, its model, a step and the state of each optimiser, on one worker."""
-    meter = open_meter()
-    process_bytes = meter.read().rss_bytes
+    reader = open_usage_reader()
+    process_bytes = reader.read().rss_bytes
     torch.manual_seed(recipe.seed)
     data = load_data(recipe.data, seed=recipe.seed)
-    data_bytes = max(meter.read().rss_bytes - process_bytes, 0)
-    meter.close()
+    data_bytes = max(reader.read().rss_bytes - process_bytes, 0)
+    reader.close()
     arithmetic = Arithmetic(recipe.train.precision, recipe.train.channels_last, context.device)
     model = arithmetic.place(build_model(recipe.model.name, data))
     model = prepare_batchnorm(model, recipe.train.batchnorm, GlobalBatch(context.comm)).train()

@@ -1,4 +1,4 @@
-"""Meters of this process: CPU time, memory, file and network bytes from the kernel, and use of its GPU."""
+"""Resource usage of this process: CPU time, memory, file and network bytes from the kernel, and GPU usage."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _RESET_PEAK = b"5"  # value for /proc/self/clear_refs that resets the peak
 
 @dataclass(frozen=True)
 class Usage:
-    """One reading. File bytes count from the start of the process; None if the system does not report them."""
+    """Resource usage of this process at one time.
+
+    File bytes are counted since the start of the process. They are None if the system does not report them.
+    """
 
     cpu_s: float  # of all threads
     at_s: float  # time of the reading, by `time.perf_counter`
     rss_bytes: int
-    peak_rss_bytes: int  # since the meter was opened
+    peak_rss_bytes: int  # since the reader of the usage was opened
     disk_read_bytes: int | None = None
     block_written_bytes: int | None = None  # pages written to block devices; files in tmpfs have none
     write_calls_bytes: int | None = None  # bytes passed to write(): any file, pipe or socket
 
 
-class Meter(ABC):
-    """Reads this process's usage."""
+class UsageReader(ABC):
+    """Reads the CPU, memory and file usage of this process."""
 
     def read(self) -> Usage:
         # Read both clocks together: the other readings take time in which other threads continue.
@@ -43,13 +46,13 @@ class Meter(ABC):
     def close(self) -> None: ...
 
 
-def open_meter() -> Meter:
-    """Return the meter for this system. The peak of memory counts from this call."""
-    return LinuxMeter() if sys.platform.startswith("linux") else PortableMeter()
+def open_usage_reader() -> UsageReader:
+    """Return the usage reader for this operating system. The memory peak that it reports counts from this call."""
+    return LinuxUsageReader() if sys.platform.startswith("linux") else PortableUsageReader()
 
 
-class LinuxMeter(Meter):
-    """Meter that reads /proc. Files stay open: reading again takes a third of the time of reopening."""
+class LinuxUsageReader(UsageReader):
+    """Reads usage from /proc. Its files stay open, since that takes a third of the time of opening them again."""
 
     def __init__(self) -> None:
         self._status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
@@ -73,8 +76,8 @@ class LinuxMeter(Meter):
                 os.close(fd)
 
 
-class PortableMeter(Meter):
-    """Meter that reads psutil, for systems without /proc."""
+class PortableUsageReader(UsageReader):
+    """Reads usage through psutil, for systems without /proc."""
 
     def __init__(self) -> None:
         import psutil
@@ -92,7 +95,7 @@ class PortableMeter(Meter):
 
 
 def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Return the first number after each name, from lines `name: number ...`."""
+    """Return the first number after each of `names`, from a text with lines `name: number ...`."""
     found = {}
     for line in text.splitlines():
         name, _, rest = line.partition(b":")
@@ -102,7 +105,7 @@ def numbers_of(text: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
 
 
 def _open_if_readable(path: str) -> int | None:
-    """Open a file for reading; None in sandboxes and kernels that lack it."""
+    """Open a file for reading. Return None if the kernel lacks the file or a sandbox forbids reading it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -125,7 +128,7 @@ def _reset_peak() -> bool:
 
 
 class CudaGpu:
-    """Reads a CUDA device through torch; utilisation needs pynvml."""
+    """Reads the usage of a CUDA device through torch. Utilisation is None if pynvml is not installed."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -135,26 +138,29 @@ class CudaGpu:
         self._has_pynvml = find_spec("pynvml") is not None
 
     def read(self) -> tuple[float | None, int]:
-        """Return the utilisation of the device in percent and the bytes that this process reserves on it."""
+        """Return the device's utilisation in percent, and the bytes of its memory that this process has reserved."""
         use = float(self._cuda.utilization(self._device)) if self._has_pynvml else None
         return use, int(self._cuda.memory_reserved(self._device))
 
 
 def open_gpu(device: Any) -> CudaGpu | None:
-    """Return the reader for a torch device; None unless it is a CUDA device."""
+    """Return a usage reader for a torch device, or None if it is not a CUDA device."""
     return CudaGpu(device) if device is not None and device.type == "cuda" else None
 
 
 class ResourceProbe:
-    """Reads all resources as the fields of a `sample` line; bytes count from the creation of the probe."""
+    """Reads all resource usage of a worker, as the fields of a `sample` line in its file.
+
+    File and network bytes are counted since the probe was created.
+    """
 
     def __init__(self, device: Any = None) -> None:
         self._gpu = open_gpu(device)
         self._connections = Connections.open()
         self._has_interfaces = is_in_own_namespace()
-        self._meter = open_meter()
+        self._reader = open_usage_reader()
         self._written = 0
-        self._first = self._meter.read()
+        self._first = self._reader.read()
         self._first_traffic = self._connections.read() if self._connections else None
         self._first_interfaces = interface_bytes() if self._has_interfaces else (0, 0)
         self._last_at, self._last_cpu_s = self._first.at_s, self._first.cpu_s
@@ -162,7 +168,7 @@ class ResourceProbe:
 
     def read(self) -> Json:
         # Files before the network: bytes sent in between can lower the file bytes, never raise them.
-        usage = self._meter.read()
+        usage = self._reader.read()
         traffic = None
         if self._connections is not None and self._first_traffic is not None:
             traffic = self._connections.read().since(self._first_traffic)
@@ -182,11 +188,11 @@ class ResourceProbe:
         }
 
     def unsent_bytes(self) -> int:
-        """Return the bytes that the kernel has not sent yet."""
+        """Return the bytes written to TCP connections that the kernel has not sent yet."""
         return self._connections.read().unsent_bytes if self._connections else 0
 
     def close(self) -> None:
-        self._meter.close()
+        self._reader.close()
 
     def _cpu_percent(self, cpu_s: float, now: float) -> float | None:
         if now - self._last_at >= LEAST_PERIOD_S:
@@ -195,9 +201,11 @@ class ResourceProbe:
         return self._percent
 
     def _files(self, usage: Usage, traffic: Traffic | None) -> Json:
-        """Return file bytes; written ones are the larger of block device writes and write calls (tmpfs has no device).
+        """Return the bytes read from and written to files since the probe was created.
 
-        Write calls include bytes to connections, which are subtracted.
+        Two counts of written bytes exist, and the larger one is returned: bytes written to block devices, which do not
+        include files in tmpfs, and bytes passed to write calls. Write calls include those to TCP connections, whose
+        bytes are subtracted.
         """
         first = self._first
         if usage.disk_read_bytes is None or usage.block_written_bytes is None:
