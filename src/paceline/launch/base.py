@@ -16,12 +16,12 @@ if TYPE_CHECKING:  # these import torch, which takes seconds
 
 DEFAULT_ADDRESS, DEFAULT_PORT = "127.0.0.1", 29400  # host 0 with --nnodes
 
-Function = Callable[..., Any]  # (context, **arguments) -> plain values; a module-level function
+Function = Callable[..., Any]  # a module-level function: (context, **arguments) -> plain values
 
 
 @dataclass(frozen=True)
 class Task:
-    """The functions that workers and servers run, their arguments, and the comm that connects them."""
+    """What a pool runs: the functions of workers and servers, their arguments, and the comm that connects processes."""
 
     function: Function
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Task:
 
     @property
     def shared_arguments(self) -> Mapping[str, Any]:
-        """The arguments that must be equal on all hosts: all except paths of files."""
+        """The arguments that must be equal on all hosts, which are all except paths."""
         return {name: value for name, value in self.arguments.items() if name not in ("checkpoint", "folder")}
 
     @property
@@ -43,7 +43,7 @@ class Task:
         return self.num_workers + self.num_servers
 
     def call(self, context: Context) -> Any:
-        """Run the worker's function or the server's, by rank."""
+        """Run the workers' function or the servers' function, depending on this process's rank."""
         if context.rank < self.num_workers:
             return self.function(context, **self.arguments)
         assert self.serve is not None, "a task with servers needs a function for them"
@@ -51,7 +51,7 @@ class Task:
         return None
 
     def name_of(self, rank: int) -> str:
-        """Return the name of a process for errors."""
+        """Return the name of a process for error messages, such as `worker 2`."""
         if rank < self.num_workers:
             return f"worker {rank}"
         return f"server {rank - self.num_workers} (rank {rank})"
@@ -59,15 +59,15 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """The user's options for starting workers; every launcher reads the fields that it needs."""
+    """The user's options for starting workers. Every launcher reads the options that it needs."""
 
-    launcher: str = ""  # --launcher: a name or `file.py:Class`; empty: detected from the rest
+    launcher: str = ""  # --launcher: a name or `file.py:Class`; empty: detected from the other options
     hosts: tuple[str, ...] | None = None  # --hosts; None: not given
-    ssh: str = "ssh"  # client and its options; any program that takes a host and a command
-    remote_python: str = ""  # the interpreter on other hosts; empty: the same path as here
+    ssh: str = "ssh"  # --ssh: client and its options; any program that takes a host and a command
+    remote_python: str = ""  # --remote-python: interpreter on other hosts; empty: the path of this one
     num_nodes: int = 1  # --nnodes: hosts on which the user starts the same command
     node_rank: int = 0
-    master_addr: str = ""  # address of the first host for its peers; empty: the launcher's default
+    master_addr: str = ""  # address at which other hosts reach the first host; empty: the launcher's default
     master_port: int = 0  # port of the first host; 0: the launcher's default
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
@@ -80,14 +80,14 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class Fit:
-    """The reason why a launcher fits a request."""
+    """Says that a launcher fits a request, and why."""
 
-    because: str = ""  # the option or program that selects it, such as --hosts; empty: it is the default
+    because: str = ""  # the option or program that selects the launcher, such as --hosts; empty: it is the default
 
 
 @dataclass(frozen=True)
 class Place:
-    """The hosts of a run's workers, for tables and stored runs."""
+    """Description of the hosts on which a run's workers are, for tables and stored runs."""
 
     launcher: str
     num_hosts: int = 1  # all emulated nodes are on one host
@@ -95,21 +95,24 @@ class Place:
 
 
 class WorkerPool(ABC):
-    """Worker processes that run one task at a time. Use it as a context manager."""
+    """Worker processes that run one task at a time. A pool is a context manager."""
 
     is_main: bool = True  # whether this process receives results, writes files and prints
     can_go_on: bool = False  # whether another task can run after one in which a worker failed
 
     @abstractmethod
     def run(self, task: Task, on_event: Callable[[Event], None]) -> list[Any]:
-        """Run a task and return the workers' results in order of rank; an empty list unless `is_main`."""
+        """Run a task, and return the workers' results in order of rank. Return an empty list if not `is_main`."""
 
     @abstractmethod
     def close(self) -> None:
         """End every process that this pool started."""
 
     def set_objects(self, objects: bytes) -> None:
-        """Send these pickled objects with every task; UsageError unless all workers are children of this process."""
+        """Send `objects` (pickled models, data and losses) with every later task.
+
+        Raises UsageError if the pool has workers on other hosts, which accept no pickles.
+        """
         del objects
         raise UsageError(
             "models, data and losses passed as objects cannot be sent to workers on other hosts; "
@@ -124,12 +127,12 @@ class WorkerPool(ABC):
 
 
 class Launcher(ABC):
-    """Starts workers. A new launcher is one file in this package with one class."""
+    """Base class of launchers, which start workers. To add a launcher, add a file with one subclass to this package."""
 
     name: ClassVar[str] = ""
     # Whether one process starts all workers; otherwise several processes run the same command.
     starts_all: ClassVar[bool] = True
-    # Error messages for requests that also ask for another launcher, by its name.
+    # Error messages for requests that also select another launcher, by the name of the other launcher.
     conflicts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, request: LaunchRequest) -> None:
@@ -142,21 +145,21 @@ class Launcher(ABC):
 
     @property
     def because(self) -> str:
-        """The option or program that selected this launcher."""
+        """The option or program that selected this launcher, such as --hosts."""
         fit = self.detect(self.request)
         return (fit.because if fit is not None else "") or f"--launcher {self.name}"
 
     @classmethod
     @abstractmethod
     def detect(cls, request: LaunchRequest) -> Fit | None:
-        """Return a Fit if the options or the environment of a request select this launcher."""
+        """Return a Fit if the options or the environment of a request select this launcher, else None."""
 
     def check(self) -> None:
-        """Raise UsageError for mistakes in the request, before any process starts."""
+        """Raise UsageError if the request has a mistake. Called before any process starts."""
 
     @abstractmethod
     def open(self, num_processes: int) -> WorkerPool:
-        """Return a pool for that many workers and servers. It acquires resources when its `with` block begins."""
+        """Return a pool of `num_processes` workers and servers. It acquires resources when its `with` block begins."""
 
     def describe(self) -> Place:
         return Place(self.name)

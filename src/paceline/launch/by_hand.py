@@ -14,7 +14,10 @@ from paceline.launch.rendezvous import collect, leave, publish
 
 
 class ByHand(Launcher):
-    """One command per host; host 0 listens at a known address and writes the results."""
+    """Launcher for hosts on each of which the user starts the command.
+
+    Host 0 listens at an address that the other hosts know, and writes the results.
+    """
 
     name: ClassVar[str] = "by-hand"
     starts_all: ClassVar[bool] = False
@@ -63,7 +66,7 @@ class ByHand(Launcher):
 
 
 class ByHandPool(ProcessPool):
-    """The processes of this host; hosts exchange requests and results through a store on host 0."""
+    """The worker processes of this host. Hosts exchange requests and results through a store on host 0."""
 
     can_go_on = False  # other hosts are not notified of a failed task
 
@@ -85,7 +88,7 @@ class ByHandPool(ProcessPool):
             ) from None
 
     def _check_same_task(self, task: Task) -> None:
-        """Raise UsageError if hosts have different requests, because they would wait for each other forever."""
+        """Raise UsageError if hosts were started with different tasks, which would wait for each other forever."""
         request = (task.function.__name__, task.num_workers, task.num_servers, task.shared_arguments)
         digest = hashlib.sha256(repr(request).encode()).hexdigest()
         key = f"request{self._job}"

@@ -22,7 +22,7 @@ STORE_PORT = 29400  # on node 0; always free, since the node has its own network
 
 
 class Emulated(Launcher):
-    """Worker processes on emulated nodes that exist as long as the pool."""
+    """Launcher for workers on emulated nodes. The nodes exist as long as the pool of workers."""
 
     name: ClassVar[str] = "emulated"
     conflicts: ClassVar = {
@@ -49,9 +49,10 @@ class Emulated(Launcher):
 
 
 class EmulatedNodes(ProcessHost):
-    """Process r on node r; even blocks of processes per node when there are more processes than nodes.
+    """Starts process r on emulated node r, or an even block of processes per node if there are fewer nodes.
 
-    This process is outside the nodes' network, so worker 0 hosts the store and pipes are socket pairs.
+    This process is outside the nodes' network, so worker 0 hosts the rendezvous store. Workers are still children of
+    this process, and their pipes are socket pairs.
     """
 
     def __init__(self, config: ClusterConfig, num_processes: int) -> None:

@@ -19,7 +19,11 @@ PIECE_BYTES = 1 << 20
 
 @contextmanager
 def send_files_after(task: Task, send: Callable[[FilePiece], None]) -> Iterator[Task]:
-    """Yield the task with a folder that exists on this host, and send its files afterwards, even after an error."""
+    """Yield a task whose run folder exists on this host.
+
+    If the folder of `task` does not exist here, the yielded task has a temporary one. When the `with` block ends, even
+    after an error, the files in the temporary folder are sent to the launcher.
+    """
     folder = task.arguments.get("folder")
     if not folder or Path(folder).is_dir():
         yield task
@@ -56,7 +60,7 @@ def _send_all(folder: Path, send: Callable[[FilePiece], None]) -> None:
 
 
 class FileReceiver:
-    """Writes received pieces of files into the folder of a task's run."""
+    """Writes the received pieces of files into the folder of the task's run."""
 
     def __init__(self, task: Task) -> None:
         self._folder = task.arguments.get("folder")

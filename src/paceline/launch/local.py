@@ -10,14 +10,14 @@ from paceline.launch.process_host import LocalHost
 
 
 class LocalPool(ProcessPool):
-    """Child processes of this one, on this host."""
+    """Worker processes that are children of this process, on this host."""
 
     def __init__(self, num_processes: int) -> None:
         super().__init__(num_processes, LocalHost(num_processes))
 
 
 class Local(Launcher):
-    """Child processes on this host; used when no option selects another launcher."""
+    """Launcher for child processes on this host. It is used if no option selects another launcher."""
 
     name: ClassVar[str] = "local"
 

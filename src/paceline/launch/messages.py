@@ -1,7 +1,7 @@
 """Messages between a pool and its worker processes, and their encoding for workers on other hosts.
 
-A parent and its child processes on this host exchange pickles. Messages of other hosts are MessagePack, limited in size
-and validated against the types below, so that reading one never runs code that the sender chose.
+A parent and its child processes on this host exchange pickles. Messages from other hosts are encoded as MessagePack,
+limited in size, and validated against the types below. Thus reading such a message never runs code from the sender.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _FileName = Annotated[str, msgspec.Meta(min_length=1, max_length=1024, pattern=r
 
 
 class MessageError(RunError):
-    """A message that is too large, malformed or of an unknown type. It was ignored as a whole."""
+    """Error for a message that is too large, malformed or of an unknown type. No part of the message is used."""
 
 
 class Enter(msgspec.Struct, frozen=True, tag="enter"):
-    """Order to a worker on another host: change to this folder and extend sys.path."""
+    """Order to a worker on another host: change to `folder` and append the entries of `path` to sys.path."""
 
     folder: str
     path: list[str]
 
 
 class KeepStore(msgspec.Struct, frozen=True, tag="store"):
-    """Order: open the store for the rendezvous of all workers."""
+    """Order to worker 0: open the store through which all workers find each other, and keep it open."""
 
     address: str
     port: _Port
@@ -52,7 +52,7 @@ class KeepStore(msgspec.Struct, frozen=True, tag="store"):
 
 @dataclass(frozen=True, kw_only=True)
 class RunTask:
-    """Order: run a task."""
+    """Order to a worker: run a task."""
 
     task: Task
     rank: int
@@ -65,23 +65,23 @@ class RunTask:
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Reply: the worker is ready for orders."""
+    """Message from a worker: it is ready for orders."""
 
 
 class StoreKept(msgspec.Struct, frozen=True, tag="store"):
-    """Reply: the store is open."""
+    """Reply to KeepStore: the store is open at this port."""
 
     port: _Port
 
 
 class Emitted(msgspec.Struct, frozen=True, tag="event"):
-    """Reply: progress of a task."""
+    """Message from a worker during a task: a progress event."""
 
     event: Json
 
 
 class FilePiece(msgspec.Struct, frozen=True, tag="file"):
-    """Reply: a piece of a file of the run."""
+    """Message from worker 0 on another host: a piece of a file that the run wrote there."""
 
     name: _FileName
     data: bytes
@@ -89,13 +89,13 @@ class FilePiece(msgspec.Struct, frozen=True, tag="file"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="result"):
-    """Reply: the task is done."""
+    """Reply to RunTask: the task is done, with this result."""
 
     result: Any
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """Reply: the task failed, because this worker raised (raised) or because it lost its peers (comm)."""
+    """Reply to an order that failed. `kind` says why: the worker raised an error, or lost its peers (comm)."""
 
     kind: Literal["raised", "comm"]
     message: str
@@ -107,7 +107,7 @@ Reply = Ready | StoreKept | Emitted | FilePiece | Done | Failed
 
 
 class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
-    """A RunTask that names its functions, for other hosts."""
+    """A RunTask for a worker on another host. It has the functions' names instead of the functions."""
 
     function: str
     serve: str | None
@@ -127,7 +127,7 @@ class _RemoteTask(msgspec.Struct, frozen=True, tag="task"):
 
 
 class PickleChannel:
-    """Pickled messages between a parent and its child process on this host."""
+    """Channel for pickled messages between a parent and its child process on this host."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ class PickleChannel:
 
 
 class MessagePackChannel:
-    """MessagePack messages to and from a process on another host."""
+    """Channel for MessagePack messages to and from a process on another host."""
 
     def __init__(self, inward: Connection[Any, Any], outward: Connection[Any, Any]) -> None:
         self._inward, self._outward = inward, outward
@@ -197,17 +197,17 @@ MessageChannel = PickleChannel | MessagePackChannel
 
 
 def encode(value: Any) -> bytes:
-    """Encode plain values as MessagePack; arrays become lists."""
+    """Encode plain values as MessagePack. Arrays and tensors become lists."""
     return _encoder.encode(value)
 
 
 def decode(data: bytes) -> Any:
-    """Decode plain values from MessagePack; MessageError if malformed."""
+    """Decode plain values from MessagePack. Raises MessageError if the data are malformed."""
     return _decode(_values, data)
 
 
 def printable(text: str) -> str:
-    """Replace control characters of another host's text, which could control the terminal; keep line breaks."""
+    """Replace control characters except line breaks, because text from another host could control the terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
@@ -274,7 +274,7 @@ def _fields(value: Any, names: tuple[str, ...]) -> Json:
 
 
 def name_of_function(function: Function) -> str:
-    """Return `module:name` of a function; UsageError unless workers on other hosts may run it."""
+    """Return the name `module:name` of a function. Raises UsageError if workers on other hosts may not run it."""
     name = f"{function.__module__}:{function.__qualname__}"
     if not _may_run(name):
         raise UsageError(f"workers on other hosts only run functions of {' and '.join(TASK_PACKAGES)}, not {name}")
@@ -282,7 +282,10 @@ def name_of_function(function: Function) -> str:
 
 
 def find_function(name: str) -> Function:
-    """Return the function `module:name`; MessageError unless a module of TASK_PACKAGES defines it."""
+    """Return the function with the name `module:name`.
+
+    Raises MessageError if it is not defined in a module of TASK_PACKAGES.
+    """
     if not _may_run(name):
         raise MessageError(f"an order to run {name!r}, which is not a function of {' or '.join(TASK_PACKAGES)}")
     module, _, attribute = name.partition(":")

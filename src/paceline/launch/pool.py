@@ -44,12 +44,15 @@ class _Failure:
 
 
 class ProcessPool(WorkerPool):
-    """The processes of a ProcessHost. After one of them died, the next task starts all of them again."""
+    """The worker processes that a ProcessHost starts. If a task fails, the next task starts all of them again."""
 
     can_go_on = True
 
     def __init__(self, num_processes: int, host: ProcessHost, *, first_rank: int = 0) -> None:
-        """`num_processes`: workers and servers of the largest task; the first process has rank `first_rank`."""
+        """`num_processes` is the number of workers and servers of the largest task.
+
+        The first process of this pool has rank `first_rank`.
+        """
         self._num_processes, self._host, self._first_rank = num_processes, host, first_rank
         self._is_open = False
         self._processes: list[WorkerProcess] = []
@@ -127,12 +130,15 @@ class ProcessPool(WorkerPool):
         return f" ({location})" if location else ""
 
     def _open_store(self, timeout_s: float) -> tuple[Any, int]:
-        """Open the store for the rendezvous; return it and its port."""
+        """Open the rendezvous store in this process. Return the store and its port."""
         store = make_store("127.0.0.1", 0, is_master=True, timeout_s=timeout_s)
         return store, store.port
 
     def _keep_store_on_worker_0(self, task: Task) -> int:
-        """Open the store on worker 0, since this process may be outside the workers' network; return its port."""
+        """Open the rendezvous store on worker 0, since this process may be outside the workers' network.
+
+        Return the store's port.
+        """
         assert self._host.rendezvous is not None
         address, port = self._host.rendezvous
         self._processes[0].pipe.send(KeepStore(address, port, task.timeout_s))
@@ -142,7 +148,7 @@ class ProcessPool(WorkerPool):
         return reply.port
 
     def _check_same_task(self, task: Task) -> None:
-        """Compare the task with that of other pools in the same run; there are none by default."""
+        """Check that the pools of other hosts run the same task. By default there are no other pools."""
         del task
 
     def _order(self, index: int, task: Task) -> None:
@@ -161,7 +167,11 @@ class ProcessPool(WorkerPool):
         )
 
     def _collect(self, task: Task, active: list[int], on_event: Callable[[Event], None]) -> dict[int, Any]:
-        """Wait for the results by rank; stop at the first failure that no other failure caused."""
+        """Wait until all processes have replied, and return their results by rank.
+
+        If a process dies or raises, raise WorkerError at once. If a process only lost its peers, wait GRACE_S for the
+        failure that caused this.
+        """
         pipes: dict[MessageChannel, int] = {self._processes[index].pipe: index for index in active}
         results: dict[int, Any] = {}
         failures: list[_Failure] = []
@@ -226,7 +236,11 @@ def _reason(reply: Reply | _Failure) -> str:
 
 
 def _verdict(task: Task, failures: list[_Failure], unanswered: list[int]) -> WorkerError:
-    """Choose the worker to report: one that died or raised, else one without a reply, else one that lost its peers."""
+    """Return the error to report after failures.
+
+    It names a worker that died or raised. Without one, it names a worker that did not reply; otherwise one that lost
+    its peers.
+    """
     culprits = sorted((f for f in failures if f.kind != "comm"), key=lambda f: f.kind != "died")
     if culprits:
         first = culprits[0]

@@ -1,4 +1,4 @@
-"""Hosts of worker processes: they start the processes of a pool, and define their nodes and rendezvous address."""
+"""Hosts of worker processes: they start the processes of a pool, and say on which node and address each of them is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.launch.messages import MessageChannel, PickleChannel
 
-STOP_S = 2.0  # between asking a process to end and killing it
+STOP_S = 2.0  # time between asking a process to end and killing it
 
 Wrap = Callable[[list[str]], list[str]]  # adds a program in front of a command
 
@@ -26,16 +26,16 @@ class WorkerSlot:
 
     node: str  # processes with the same name here share a host
     local_rank: int
-    address: str  # its address for peers; empty: that of the interface towards the store
+    address: str  # address at which peers reach the process; empty: that of its interface towards the store
 
 
 @dataclass
 class WorkerProcess:
-    """A worker process, or the ssh client connected to it, and the parent's end of its pipe."""
+    """A worker process (or the ssh client connected to it), and the parent's end of the pipe to the worker."""
 
     popen: subprocess.Popen[bytes]
     pipe: MessageChannel
-    ends_with_pipe: bool = False  # end it by closing the pipe instead of a signal
+    ends_with_pipe: bool = False  # whether the process is ended by closing the pipe instead of by a signal
 
     def ask_to_end(self) -> None:
         if self.ends_with_pipe:
@@ -44,7 +44,7 @@ class WorkerProcess:
             self.popen.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait until the deadline for the process to end, then kill it."""
+        """Wait for the process to end, and kill it if it has not ended by the deadline (in `time.monotonic`)."""
         try:
             self.popen.wait(max(deadline - time.monotonic(), 0.01))
         except subprocess.TimeoutExpired:
@@ -54,31 +54,34 @@ class WorkerProcess:
 
 
 class ProcessHost(ABC):
-    """Starts the processes of a pool. Opened before they start, closed after they ended."""
+    """Base class for starting the processes of a pool. It is opened before they start, and closed after they ended."""
 
-    # Whether every process is a child of this one on this host, so that messages may be pickles.
+    # Whether every worker is a child of this process on this host, so that messages may be pickles.
     is_forked: bool = True
     # Address and port (0: a free one) of the store that worker 0 opens; None: this process opens it.
     rendezvous: tuple[str, int] | None = None
 
     def open(self) -> None:
-        """Acquire resources before processes start."""
+        """Acquire resources such as emulated nodes, before processes start."""
 
     @abstractmethod
     def start(self, environment: dict[str, str]) -> Iterator[WorkerProcess]:
-        """Start every process with these variables added to the environment; each sends Ready through its pipe."""
+        """Start every process with the variables of `environment` added to its environment, and yield each.
+
+        A process sends Ready through its pipe once it accepts orders.
+        """
 
     @abstractmethod
     def slot(self, index: int) -> WorkerSlot:
-        """Return the slot of a process."""
+        """Return the node, local rank and address of a process."""
 
     def location(self, index: int) -> str:
-        """Return the host or node of a process for errors, such as `on host alpha`; empty for this host."""
+        """Return where a process is, for error messages, such as `on host alpha`. Return "" for this host."""
         del index
         return ""
 
     def hint(self, index: int, code: int) -> str:
-        """Return the likely reason for the end of a process, to be added to its exit code."""
+        """Return text for an error message after the exit code: where the process ran, and why it may have ended."""
         del index, code
         return ""
 
@@ -87,7 +90,7 @@ class ProcessHost(ABC):
 
 
 class LocalHost(ProcessHost):
-    """Processes on this host; `wrap` can put a program such as `nice` or `numactl` in front of their command."""
+    """Starts processes on this host. `wrap` can put a program such as `nice` or `numactl` in front of their command."""
 
     def __init__(
         self, num_processes: int, *, node: str = "0", address: str = "127.0.0.1", wrap: Wrap | None = None
@@ -103,7 +106,10 @@ class LocalHost(ProcessHost):
 
 
 def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProcess:
-    """Start a worker as a child of this process, with a socket pair as its pipe; `wrap` changes its command."""
+    """Start a worker as a child of this process, with a socket pair as its pipe.
+
+    `wrap` maps the worker's command to the command to run.
+    """
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "paceline.launch.worker_process", str(theirs.fileno())]
     # In a new session Ctrl-C does not reach the worker; this process ends it in order.
@@ -121,7 +127,7 @@ def start_process(environment: dict[str, str], wrap: Wrap = list) -> WorkerProce
 
 
 def spread(num_processes: int, num_nodes: int) -> list[int]:
-    """Return the node of each process: one process per node, or even blocks if there are fewer nodes."""
+    """Return the node of each process. If there are more processes than nodes, each node gets an even block of them."""
     if num_processes <= num_nodes:
         return list(range(num_processes))
     return [index * num_nodes // num_processes for index in range(num_processes)]

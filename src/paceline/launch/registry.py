@@ -1,4 +1,4 @@
-"""Registry of launchers: the classes of this package, and a user's `file.py:Class`."""
+"""Registry of launchers: the launchers in this package, and the user's own launchers, named as `file.py:Class`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ launchers: Registry[Launcher] = Registry("launcher", "paceline.launch", Launcher
 
 
 def choose_launcher(request: LaunchRequest) -> Launcher:
-    """Return the launcher of a request and check the request; UsageError if it selects two launchers."""
+    """Return the launcher that a request selects, and let the launcher check the request.
+
+    Raises UsageError if the request has a mistake or selects two launchers.
+    """
     launcher = find_launcher(request)
     launcher.check()
     return launcher
 
 
 def find_launcher(request: LaunchRequest) -> Launcher:
-    """Return the launcher of a request without calling `check`."""
+    """Return the launcher that a request selects. Its `check` is not called."""
     return _class_for(request)(request)
 
 

@@ -1,7 +1,8 @@
 """A worker process on another host, started by ssh; its standard input and output are the pipe to the launcher.
 
-Started as `python -m paceline.launch.remote_worker`. The first line of its input is a token, which the worker repeats
-to mark the end of the login's output. From then on it is an ordinary worker, but exchanges no pickles.
+It is started as `python -m paceline.launch.remote_worker`. The first line of its input is a token. The worker repeats
+the token to mark the end of what the login has printed. From then on it works like a local worker, except that it
+exchanges MessagePack messages instead of pickles.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ def main() -> None:
 
 
 def _own_address() -> str:
-    """Return the address at which ssh reached this host; empty if unknown."""
+    """Return the address at which ssh reached this host, or "" if it is unknown."""
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else ""
 
 
 def _read_line(fd: int) -> str:
-    """Read one line byte by byte, since everything after it belongs to the pipe."""
+    """Read one line byte by byte, because the bytes after the line are messages for the pipe."""
     line = b""
     while not line.endswith(b"\n"):
         letter = os.read(fd, 1)
@@ -78,7 +79,7 @@ def _read_line(fd: int) -> str:
 
 
 def own_facts() -> dict[str, str]:
-    """Return the versions of this interpreter and its packages."""
+    """Return the versions of Python, paceline and torch on this host, a digest of paceline's source, and byte order."""
     try:
         torch_version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +94,7 @@ def own_facts() -> dict[str, str]:
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Describe the first difference; empty if all versions are equal."""
+    """Describe the first version in which this host (`ours`) and another differ. Return "" if all are equal."""
     for key, word in FACT_NAMES.items():
         if ours.get(key) != theirs.get(key):
             return f"it has {word} {theirs.get(key, 'unknown')}, this host {ours.get(key)}"
@@ -102,7 +103,7 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 @functools.cache
 def _source_digest() -> str:
-    """Digest of the source files: two working copies may have the same version number."""
+    """Return a digest of paceline's source files, since two different copies may have the same version number."""
     digest = hashlib.sha256()
     folder = Path(paceline.__file__).parent
     for file in sorted(folder.rglob("*.py")):

@@ -18,12 +18,12 @@ from paceline.launch.base import Task
 from paceline.launch.messages import MAX_MESSAGE_BYTES, MessageError, decode, encode
 from paceline.train.context import Context, Event
 
-CHUNK_BYTES = 4 << 20  # largest value in the store; larger results are split
+CHUNK_BYTES = 4 << 20  # largest value in the store; larger values are split
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlot:
-    """A process in a task: the number of the task in its pool, its ranks, and its address for peers."""
+    """Position of a process in a task: the number of the task in its pool, the ranks, and the address for peers."""
 
     job: int
     rank: int
@@ -34,7 +34,10 @@ class TaskSlot:
 
 @contextmanager
 def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], None]) -> Iterator[Context]:
-    """Connect a process to its peers for one task. Close the connections afterwards, unless the task raises."""
+    """Connect this process to its peers for one task, and yield the task's context.
+
+    The connections are closed when the `with` block ends, unless it raises.
+    """
     comm, wide = _connect(task, store, slot)
     numbers = itertools.count(1)
 
@@ -51,9 +54,10 @@ def joined_task(task: Task, store: Any, slot: TaskSlot, emit: Callable[[Event], 
 
 
 def _connect(task: Task, store: Any, slot: TaskSlot) -> tuple[Comm, Comm | None]:
-    """Open the comm of a task's workers and, if there are servers, the wide comm of workers and servers.
+    """Open the comm of a task's workers and, if the task has servers, a wide comm of workers and servers.
 
-    A server is not in the workers' comm; for a server, both results are the wide comm.
+    Return both comms; the second is None without servers. A server is not part of the workers' comm, so on a server
+    both returned comms are the wide one.
     """
     kind = comms.get(task.comm)
 
@@ -87,7 +91,7 @@ def _device_for(task: Task, local_rank: int) -> torch.device:
 
 
 def address_towards(host: str, port: int) -> str:
-    """Return the local address of the route to a host. Sends nothing."""
+    """Return the address of the local interface through which packets to a host leave. Nothing is sent."""
     try:
         resolved = socket.gethostbyname(host)
     except OSError as error:
@@ -102,7 +106,7 @@ def address_towards(host: str, port: int) -> str:
 
 
 def publish(store: Any, key: str, value: Any) -> None:
-    """Write plain values to a store."""
+    """Write plain values to a store under a key, in chunks. Raises RunError if they are too large."""
     data = encode(value)
     if len(data) > MAX_MESSAGE_BYTES:
         raise RunError(f"{key} has {len(data) >> 20} MiB; at most {MAX_MESSAGE_BYTES >> 20} MiB can be sent")
@@ -113,7 +117,10 @@ def publish(store: Any, key: str, value: Any) -> None:
 
 
 def collect(store: Any, key: str) -> Any:
-    """Wait for plain values that a peer published; RunError if they are malformed."""
+    """Wait until a peer has published plain values under a key, and return them.
+
+    Raises RunError if they are malformed.
+    """
     text = bytes(store.get(key))
     if not text.isdigit() or len(text) > 9 or int(text) > MAX_MESSAGE_BYTES // CHUNK_BYTES:
         raise RunError(f"{key} in the rendezvous store is not a message of a worker: {text[:40]!r}")
@@ -127,7 +134,7 @@ def collect(store: Any, key: str) -> Any:
 
 
 def leave(store: Any, key: str, *, is_host: bool, num_others: int) -> None:
-    """Stop using a store; its host waits until all others have stopped."""
+    """Stop using a store. The process that hosts it waits until the others have stopped too."""
     if not is_host:
         if store.add(f"{key}/left", 1) == num_others:
             store.set(f"{key}/all left", "1")

@@ -27,9 +27,9 @@ from paceline.launch.process_host import STOP_S, ProcessHost, WorkerProcess, Wor
 from paceline.launch.remote_worker import MARK, difference, own_facts
 from paceline.text import plain_text
 
-CONNECT_S = 15
+CONNECT_S = 15  # longest wait for a connection
 BATCH = 8  # connections opened at once; ssh servers limit simultaneous logins
-MAX_LOGIN_BYTES = 1 << 16  # output of a login before the worker replies
+MAX_LOGIN_BYTES = 1 << 16  # most output of a login before the worker replies
 
 Facts = dict[str, str]  # versions of a worker's interpreter, and the address of its host
 # Never ask for a password; detect hosts that stop responding.
@@ -37,7 +37,10 @@ SSH_OPTIONS = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}",
 
 
 class Ssh(Launcher):
-    """Even blocks of processes on hosts, one ssh connection each. This host may be one of them."""
+    """Launcher that starts an even block of processes on each host, with one ssh connection per process.
+
+    This host may be one of the hosts.
+    """
 
     name: ClassVar[str] = "ssh"
     conflicts: ClassVar = {
@@ -80,7 +83,7 @@ class Ssh(Launcher):
 
 
 def remote_command(request: LaunchRequest, name: str, environment: dict[str, str]) -> list[str]:
-    """Return the local command that starts a worker on another host."""
+    """Return the command to run on this host to start a worker on host `name`."""
     client = shlex.split(request.ssh)
     if os.path.basename(client[0]) == "ssh":
         client += SSH_OPTIONS
@@ -90,7 +93,7 @@ def remote_command(request: LaunchRequest, name: str, environment: dict[str, str
 
 
 class SshHosts(ProcessHost):
-    """One ssh client per worker. The worker ends with its client and with this process."""
+    """Starts each worker through its own ssh client. The worker ends when its client or this process ends."""
 
     is_forked = False
 
@@ -151,7 +154,11 @@ class SshHosts(ProcessHost):
         return WorkerProcess(popen, MessagePackChannel(connection, connection), ends_with_pipe=True)
 
     def _handshake(self, index: int, pipe: MessageChannel) -> Facts:
-        """Exchange the token, compare versions, send the working directory; return the worker's facts."""
+        """Send the token, compare the worker's versions with this host's, and send the working directory.
+
+        Return the worker's versions and the address of its host. Raises RunError if no worker starts, and UsageError if
+        versions differ.
+        """
         token = secrets.token_hex(32)
         name, stderr = self._name(index), self._stderr[index]
         try:
@@ -171,7 +178,7 @@ class SshHosts(ProcessHost):
         return facts
 
     def _address_of_first(self, facts: list[Facts]) -> str:
-        """Return the address of worker 0 for other hosts."""
+        """Return the address at which other hosts reach worker 0. Raises UsageError if they cannot reach it."""
         if self._request.master_addr:
             return self._request.master_addr
         addresses = [facts[self._host_of.index(host)].get("address", "") for host in sorted(set(self._host_of))]
@@ -186,7 +193,10 @@ class SshHosts(ProcessHost):
 
 
 class _HostStderr:
-    """Reads standard error of an ssh client: keeps the last lines for errors, prints them once `is_printed`."""
+    """Reads the standard error of an ssh client in a thread, and keeps its last lines for error messages.
+
+    While `is_printed` is true, it also prints each new line.
+    """
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
         self.is_printed = False
@@ -211,9 +221,10 @@ class _HostStderr:
 
 
 def _read_answer(fd: int, token: str) -> Facts:
-    """Skip the login's output and return the worker's facts; OSError if the connection closes before.
+    """Skip the login's output, and return the versions and address from the line in which the worker repeats the token.
 
-    Reads byte by byte, since everything after the line belongs to the pipe.
+    It reads byte by byte, because the bytes after the line are messages for the pipe. Raises OSError if the connection
+    closes before the line, and MessageError if the line is malformed.
     """
     deadline = time.monotonic() + START_S
     line = b""
@@ -237,7 +248,7 @@ def _read_answer(fd: int, token: str) -> Facts:
 
 
 def _forwarded_variables() -> dict[str, str]:
-    """Return the environment variables that workers need from this process: network interface and PYTHONPATH."""
+    """Return the environment variables that workers on other hosts need: GLOO_SOCKET_IFNAME and PYTHONPATH."""
     forwarded = {key: os.environ[key] for key in ("GLOO_SOCKET_IFNAME",) if os.environ.get(key)}
     places = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return {**forwarded, **({"PYTHONPATH": os.pathsep.join(places)} if places else {})}

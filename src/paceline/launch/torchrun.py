@@ -1,4 +1,4 @@
-"""Launcher for processes that torchrun started, or another program that sets the same environment variables."""
+"""Launcher for processes started by torchrun, or by another program that sets torchrun's environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from paceline.train.context import Event
 
 
 class Torchrun(Launcher):
-    """One worker or server per process, servers last; ranks and rendezvous come from torchrun's variables."""
+    """Launcher that uses the processes that torchrun started: each is one worker or server.
+
+    Servers have the last ranks. Ranks and rendezvous address come from torchrun's environment variables.
+    """
 
     name: ClassVar[str] = "torchrun"
     starts_all: ClassVar[bool] = False
@@ -47,7 +50,7 @@ class Torchrun(Launcher):
 
 
 class TorchrunPool(WorkerPool):
-    """The processes that torchrun started. This process is one of them; rank 0 receives all results."""
+    """The processes that torchrun started. This process is one of them. Rank 0 receives all results."""
 
     def __init__(self, env: TorchrunEnv) -> None:
         self.rank, self.world_size = env.rank, env.world_size
@@ -125,12 +128,12 @@ class TorchrunEnv:
     local_rank: int = 0
     local_world_size: int = 1  # processes on this host
     node: str = field(default_factory=host_identity)  # processes with the same value share a host
-    opens_store: bool = False
+    opens_store: bool = False  # whether this process hosts the store
     attempt: str = "0"  # torchrun restarts all processes after a failure; the store keeps the keys of the last attempt
 
     @staticmethod
     def is_here(environment: Mapping[str, str] = os.environ) -> bool:
-        """Whether torchrun, or a program that sets the same variables, started this process."""
+        """Return whether this process was started by torchrun, or by a program that sets torchrun's variables."""
         return "RANK" in environment and "WORLD_SIZE" in environment
 
     @staticmethod
@@ -159,7 +162,7 @@ class TorchrunEnv:
         )
 
     def open_store(self, timeout_s: float) -> Any:
-        """Connect to the store of all processes; rank 0 opens it unless torchrun did."""
+        """Connect to the store that all processes share. Rank 0 opens it first if torchrun did not."""
         try:
             return make_store(self.host, self.port, is_master=self.opens_store, timeout_s=timeout_s)
         except (RuntimeError, OSError) as error:

@@ -1,6 +1,7 @@
-"""A worker process: runs tasks that it receives through its parent's pipe until the pipe closes.
+"""A worker process: it receives tasks through a pipe from its parent and runs them, until the pipe closes.
 
-Started as `python -m paceline.launch.worker_process FD`. Messages from the parent are pickles.
+It is started as `python -m paceline.launch.worker_process FD`, where FD is the file descriptor of the pipe. Messages
+from the parent are pickles.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def serve(pipe: MessageChannel) -> NoReturn:
-    """Execute the parent's orders until the pipe closes."""
+    """Execute the parent's orders until the pipe closes, then end the process."""
     threading.Thread(target=_end_with_parent, args=(pipe.fileno(),), daemon=True).start()
     _import_and_warm_up()
     pipe.send(Ready())
@@ -63,7 +64,7 @@ def serve(pipe: MessageChannel) -> NoReturn:
 
 
 def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
-    """Open the store for the rendezvous of all workers in this process."""
+    """Open, in this process, the store through which all workers find each other."""
     from paceline.comm.torch import keep_store
 
     try:
@@ -74,7 +75,7 @@ def _keep_store(order: KeepStore) -> tuple[Any, Reply]:
 
 
 def _import_and_warm_up() -> None:
-    """Do before the first task what would slow it down: import torch and run a small model."""
+    """Import torch and run a small model, since both would slow down the first task."""
     import torch
 
     from paceline.train import job  # noqa: F401
@@ -131,7 +132,7 @@ def _run_task(order: RunTask, pipe: MessageChannel, store: Any) -> tuple[Any, Re
 
 
 def _end_with_parent(fd: int) -> None:
-    """End this process when the parent ends, even by SIGKILL during a task."""
+    """End this process when the parent ends, even if the parent is killed with SIGKILL during a task."""
     poller = select.poll()
     half_closed = getattr(select, "POLLRDHUP", 0)  # the event for connections from another host
     poller.register(fd, select.POLLHUP | half_closed)

@@ -10,7 +10,7 @@ from paceline.results.value import Interval, Json, Scalar, Value
 
 
 class CommSpeedup(Value, frozen=True, kw_only=True):
-    """The reference comm's time divided by this comm's time."""
+    """Speed-up of a comm: the time of the reference comm `over` divided by the time of this comm."""
 
     over: str
     value: float
@@ -18,7 +18,7 @@ class CommSpeedup(Value, frozen=True, kw_only=True):
 
 
 class CollectiveResult(Value, frozen=True, kw_only=True):
-    """One operation of one size on one comm; the time of an iteration is that of its slowest worker."""
+    """Benchmark of one operation of one size on one comm. Each iteration counts with the time of its slowest worker."""
 
     op: str
     comm: str
@@ -49,7 +49,7 @@ class Bench(Value, frozen=True, kw_only=True):
 
 
 class StrategyEntry(Value, frozen=True, kw_only=True):
-    """One strategy for one model and number of workers; bytes and messages are predicted."""
+    """Description of one strategy, with its predicted bytes and messages for one model and number of workers."""
 
     strategy: str
     description: str
@@ -84,9 +84,9 @@ class StrategyCatalogue(Value, frozen=True, kw_only=True):
 
 
 class ClusterFigure(Value, frozen=True, kw_only=True):
-    """One measured figure of a cluster. `asked` is None if no value was requested."""
+    """One measured property of an emulated cluster. `asked` is the requested value, or None without a request."""
 
-    what: str  # bandwidth in bits per second, latency in seconds one way, cpus, memory in bytes
+    what: str  # the property: bandwidth in bits per second, latency in seconds one way, cpus, memory in bytes
     where: str
     asked: float | None
     measured: float
@@ -126,7 +126,7 @@ class DiffSide(Value, frozen=True, kw_only=True):
 
 
 class DiffRow(Value, frozen=True, kw_only=True):
-    """One strategy on both sides; pairs are (A, B)."""
+    """Comparison of one strategy between the two sides of a diff. Each pair has the values of sides A and B."""
 
     label: str
     labels: tuple[str, str]
@@ -162,7 +162,7 @@ Traffic = list[tuple[str, int, float]]  # operation, peer (-1: all) and bytes of
 
 
 class Divergence(Value, frozen=True, kw_only=True):
-    """The error of one replica after one step."""
+    """The error of one worker's replica after one step, as `verify` judges it."""
 
     optimizer: str
     rank: int
@@ -172,7 +172,7 @@ class Divergence(Value, frozen=True, kw_only=True):
 
 
 class CertificateRow(Value, frozen=True, kw_only=True):
-    """One line of the certificate: a strategy, a number of workers, a model."""
+    """Result of `verify` for one strategy, number of workers and model."""
 
     strategy: str
     world_size: int
@@ -196,19 +196,22 @@ class Certificate(Value, frozen=True, kw_only=True):
 
 
 class ReplicaStep(Value, frozen=True, kw_only=True):
-    """One worker's replica after a step. Errors need an oracle; distances are set on request."""
+    """State of one worker's replica after a step.
+
+    Errors are None without an oracle (the reference weights). Distance and update norm are measured only on request.
+    """
 
     step: int
     digest: str
     relative_error: float | None = None  # distance to the oracle / norm of the oracle
-    relative_to_path: float | None = None  # distance to the oracle / distance of the oracle from its start
-    tensor: str | None = None  # the tensor furthest from the oracle's
+    relative_to_path: float | None = None  # distance to the oracle / distance of the oracle from its initial weights
+    tensor: str | None = None  # name of the tensor with the largest distance to the oracle's
     distance: float | None = None  # to the mean of all replicas
     longest_update: float | None = None  # norm of this worker's largest optimiser update so far
 
 
 class ReplicaReport(Value, frozen=True, kw_only=True):
-    """Report of one worker of `verify`."""
+    """What one worker of `verify` returns: its replica after every step, and the bytes it sent."""
 
     rank: int
     steps: list[ReplicaStep]

@@ -10,7 +10,7 @@ ENERGY_LEVELS = ("mac", "register_file", "neighbour", "buffer", "dram")
 
 
 class AccessCounts(Value, frozen=True, kw_only=True):
-    """Words moved, by memory level and by kind of data."""
+    """Number of words moved. Each field is a memory level and maps the type of data, such as weights, to words."""
 
     dram: dict[str, int]
     buffer: dict[str, int]
@@ -23,7 +23,7 @@ class AccessCounts(Value, frozen=True, kw_only=True):
 
 
 class EnergyByLevel(Value, frozen=True, kw_only=True):
-    """Energy in units of one multiply-accumulate."""
+    """Energy by memory level, in units of the energy of one multiply-accumulate."""
 
     mac: float
     dram: float
@@ -32,7 +32,7 @@ class EnergyByLevel(Value, frozen=True, kw_only=True):
     register_file: float
 
     def by_level(self, per: float = 1.0) -> dict[str, float]:
-        """Return the energy of each level, in display order."""
+        """Return the energy of each level divided by `per`, in the order of ENERGY_LEVELS."""
         return {level: getattr(self, level) / per for level in ENERGY_LEVELS}
 
 
@@ -43,7 +43,7 @@ class LayerEnergy(EnergyByLevel, frozen=True, kw_only=True):
 
 
 class Gating(Value, frozen=True, kw_only=True):
-    """Multiplications by zero, which are skipped."""
+    """Multiplications by zero, which PEs skip, and the energy that this saves."""
 
     products: int
     energy_saved: float
@@ -67,7 +67,7 @@ class ConvShape(Value, frozen=True, kw_only=True):
 
 
 class Cost(Value, frozen=True, kw_only=True):
-    """Costs of one layer, or of all layers together."""
+    """Costs of running one layer on an accelerator, or of all layers of a network together."""
 
     macs: int
     cycles: int
@@ -125,7 +125,7 @@ class ArrayUse(Value, frozen=True, kw_only=True):
 
 
 class ConvResult(Value, frozen=True, kw_only=True):
-    """One convolution, simulated cycle by cycle."""
+    """Result of simulating one convolution cycle by cycle."""
 
     schema: int
     model: str

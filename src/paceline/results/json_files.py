@@ -1,6 +1,7 @@
 """The only reader and writer of the JSON files of runs and studies.
 
-Reading validates: a file that is damaged, foreign or from a newer version raises `Unreadable` with the reason.
+Files are validated when read. If a file is damaged, from another program or from a newer version, `Unreadable` is
+raised with the reason.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ V = TypeVar("V", bound=Value)
 
 
 class Unreadable(UsageError):
-    """A stored file cannot be read; the message gives the reason."""
+    """Error for a stored file that cannot be read. The message gives the reason."""
 
 
 def encode(value: Value) -> bytes:
-    """Encode a value as indented JSON; NaN and infinity become null."""
+    """Encode a value as indented JSON. NaN and infinity become null."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def read_file(file: Path) -> RunRecord | StudyResult:
-    """Read the run or study stored in a file."""
+    """Read the run or study stored in a file. Raises Unreadable if the file is not valid."""
     plain = read_object(file)
     schema = plain.get("schema")
     if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
@@ -52,7 +53,7 @@ def read_file(file: Path) -> RunRecord | StudyResult:
 
 
 def read_object(file: Path) -> Json:
-    """Read the JSON object in a file."""
+    """Read the JSON object in a file. Raises Unreadable if the file contains none."""
     try:
         if file.stat().st_size > MOST_BYTES:
             raise Unreadable(f"{str(file)!r} is damaged: it is larger than any file of a run")
@@ -67,17 +68,23 @@ def read_object(file: Path) -> Json:
 
 
 def as_stored(result: RunResult) -> RunResult:
-    """Encode and decode a result, so that it is displayed now exactly as after loading."""
+    """Encode and decode a new result, so that it is displayed exactly as it will be once loaded from its file."""
     return msgspec.json.decode(msgspec.json.encode(result), type=RunResult)
 
 
 def convert(plain: Any, kind: type[V]) -> V:
-    """Convert plain values to a typed one; raise msgspec.ValidationError if they do not match."""
+    """Convert a decoded JSON object to an instance of the result class `kind`.
+
+    Raises msgspec.ValidationError if the object does not have the fields of that class.
+    """
     return msgspec.convert(plain, kind)
 
 
 def convert_reports(answers: Iterable[Any], kind: type[V]) -> list[V]:
-    """Convert workers' reports, in order of rank, to typed ones: reports from another host arrive as plain values."""
+    """Convert workers' reports, which are in order of rank, to instances of the report class `kind`.
+
+    Reports from another host arrive as plain dicts. Raises RunError if one does not have the fields of the class.
+    """
     reports = []
     for rank, answer in enumerate(answers):
         try:

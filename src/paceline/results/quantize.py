@@ -1,4 +1,4 @@
-"""Result of `paceline quantize`: its stages, its tensors and the deployed files."""
+"""Result of `paceline quantize`: the stages of quantization, histograms of tensors, and the deployed ONNX files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class QuantizeRequest(Value, frozen=True, kw_only=True):
 
 
 class FloatOperation(Value, frozen=True, kw_only=True):
-    """An operation without an integer form."""
+    """An operation that stays in floating point, because it has no integer form. `what` describes it."""
 
     name: str
     what: str
@@ -43,7 +43,7 @@ class Stage(Value, frozen=True, kw_only=True):
 
 
 class WeightPicture(Value, frozen=True, kw_only=True):
-    """Histograms of one layer's weights between low and high, before and after quantization."""
+    """Histograms of one layer's weights before and after quantization. Their bins divide the range `low` to `high`."""
 
     layer: str
     kind: str
@@ -56,7 +56,7 @@ class WeightPicture(Value, frozen=True, kw_only=True):
 
 
 class ActivationPicture(Value, frozen=True, kw_only=True):
-    """Histogram of one activation tensor, and the range that each calibration method chose for it."""
+    """Histogram of one activation tensor, and the range that each calibration method selected for it."""
 
     tensor: str
     kind: str
@@ -81,7 +81,7 @@ class Finetuning(Value, frozen=True, kw_only=True):
 
 
 class Latency(Value, frozen=True, kw_only=True):
-    """Time of one batch."""
+    """Inference time of one batch in one runner: median and 95th percentile."""
 
     runner: str
     batch: int
@@ -90,7 +90,7 @@ class Latency(Value, frozen=True, kw_only=True):
 
 
 class RunnerSpeedup(Value, frozen=True, kw_only=True):
-    """Speed-up of int8 over fp32 for one batch size."""
+    """Inference speed-up of the int8 ONNX model over the fp32 ONNX model, for one batch size."""
 
     batch: int
     ratio: float
@@ -98,7 +98,7 @@ class RunnerSpeedup(Value, frozen=True, kw_only=True):
 
 
 class Deployment(Value, frozen=True, kw_only=True):
-    """The ONNX files: sizes, predictions and latencies."""
+    """The deployed ONNX files: their sizes, their agreement with the integer model, and their latencies."""
 
     onnxruntime: str
     agreement_with_integer: float | None
@@ -111,7 +111,7 @@ class Deployment(Value, frozen=True, kw_only=True):
 
 
 class Sizes(Value, frozen=True, kw_only=True):
-    """Bytes of all weights and biases."""
+    """Size of all weights and biases in bytes, in the float model and in the int8 model."""
 
     float_bytes: int
     int8_bytes: int

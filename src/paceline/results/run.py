@@ -1,4 +1,4 @@
-"""Result of one run, over all workers and per worker, and the row of a study."""
+"""Result of one run, in total and per worker, and the row of a study, which summarises several runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ class TimeSummary(Value, frozen=True, kw_only=True):
 
 
 class Final(Value, frozen=True, kw_only=True):
-    """Final scores. Accuracies are fractions; None if the task has no accuracy or the run diverged."""
+    """Losses and accuracies at the end of a run.
+
+    Accuracies are fractions, and None if the task has none. Losses are None if the run diverged.
+    """
 
     train_loss: float | None
     train_accuracy: float | None
@@ -26,15 +29,18 @@ class Final(Value, frozen=True, kw_only=True):
 
 
 class Staleness(Value, frozen=True, kw_only=True):
-    """Distribution of gradient staleness, in updates."""
+    """Distribution of gradient staleness.
 
-    counts: dict[str, int]
+    A gradient's staleness is the number of updates to the weights between reading the weights and applying the gradient.
+    """
+
+    counts: dict[str, int]  # number of gradients by staleness
     max: int
     mean: float
 
 
 class WorkerTotals(Value, frozen=True, kw_only=True):
-    """Bytes and scores of one worker for a whole run."""
+    """Bytes that one worker moved in a whole run, and its losses and accuracies."""
 
     rank: int
     sent_bytes: int
@@ -49,7 +55,7 @@ class WorkerTotals(Value, frozen=True, kw_only=True):
 
 
 class WorkerResult(WorkerTotals, frozen=True, kw_only=True):
-    """One worker of a run."""
+    """Results of one worker of a run."""
 
     train_s: float
     parameter_digest: str
@@ -61,7 +67,7 @@ class WorkerResult(WorkerTotals, frozen=True, kw_only=True):
 
 
 class Curve(Value, frozen=True, kw_only=True):
-    """Training curves, thinned for charts; every list has one value per point."""
+    """Training curves for charts, with only some of the steps. Each list has one value per step in `step`."""
 
     step: list[int]
     train_s: list[float]
@@ -72,7 +78,7 @@ class Curve(Value, frozen=True, kw_only=True):
 
 
 class Evaluation(Value, frozen=True, kw_only=True):
-    """One evaluation on the test set during training, by rank 0."""
+    """One evaluation on the test set during training, made by rank 0."""
 
     step: int
     epoch: int
@@ -83,7 +89,10 @@ class Evaluation(Value, frozen=True, kw_only=True):
 
 
 class Target(Value, frozen=True, kw_only=True):
-    """Cost of reaching a target accuracy: `step` to `sent_bytes` if it was reached, else `best`."""
+    """Cost of reaching a target accuracy.
+
+    If the target was reached, the fields from `step` to `sent_bytes` are set. Otherwise `best` is the best accuracy.
+    """
 
     accuracy: float
     reached: bool
@@ -97,7 +106,7 @@ class Target(Value, frozen=True, kw_only=True):
 
 
 class SplitMean(Value, frozen=True, kw_only=True):
-    """Mean split of the step time in seconds; the parts add up to `step_s`."""
+    """Mean step time in seconds, and its parts. The parts from `compute_s` to `rest_s` add up to `step_s`."""
 
     step_s: float
     compute_s: float
@@ -122,12 +131,15 @@ class Split(Value, frozen=True, kw_only=True):
 
 
 class Straggler(Value, frozen=True, kw_only=True):
-    """A worker whose own work takes longer than its peers'. Figures are per step, for the given phase."""
+    """A worker that takes longer in `phase` than its peers, without time blocked in the comm.
+
+    Its excess is the additional time per step.
+    """
 
     rank: int
     phase: str  # the phase with the largest excess, or "all"
     excess_s: float
-    excess_percent: float  # of the peers' own work in all phases
+    excess_percent: float  # of the peers' time in all phases, without time blocked in the comm
     interval95_percent: Interval
     steps: int
 
@@ -146,14 +158,14 @@ class Lane(Value, frozen=True, kw_only=True):
 
 
 class Timeline(Value, frozen=True, kw_only=True):
-    """Spans of a few steps of every worker."""
+    """Phases, comm operations and blocked times of every worker in a few steps."""
 
     first_step: int
     lanes: list[Lane]
 
 
 class WorkerResources(Value, frozen=True, kw_only=True):
-    """Resource samples over time; a column is None if it could not be read."""
+    """Resource samples of one worker over time. A list is None if its resource could not be read."""
 
     rank: int
     time_s: list[float]
@@ -173,7 +185,10 @@ class Resources(Value, frozen=True, kw_only=True):
 
 
 class WorkerNetwork(Value, frozen=True, kw_only=True):
-    """Bytes sent in training steps, as counted by the kernel and the comm and predicted by the strategy."""
+    """Bytes that one worker sent and received in its training steps.
+
+    They are counted by the kernel, counted by the comm, and predicted by the strategy.
+    """
 
     rank: int
     kernel_sent_bytes: int | None
@@ -181,7 +196,7 @@ class WorkerNetwork(Value, frozen=True, kw_only=True):
     comm_sent_bytes: int | None
     comm_received_bytes: int | None
     predicted_sent_bytes: int | None
-    memory_bytes: int | None  # through shared memory
+    memory_bytes: int | None  # sent through shared memory
     retransmitted_bytes: int | None
     header_bytes: int | None
     node_sent_bytes: int | None
@@ -203,7 +218,7 @@ class Link(Value, frozen=True, kw_only=True):
 
 
 class Overhead(Value, frozen=True, kw_only=True):
-    """Profiling overhead: the extra time of a measured step."""
+    """Profiling overhead: by how many percent a measured step takes longer than an unmeasured one."""
 
     cost_percent: float
     interval95_percent: Interval | None
@@ -211,17 +226,18 @@ class Overhead(Value, frozen=True, kw_only=True):
 
 
 class Versus(Value, frozen=True, kw_only=True):
-    """Step time relative to another strategy."""
+    """The step time of a strategy divided by the step time of another one, which `label` names."""
 
     label: str
     ratio: float
     interval95: Interval | None
-    verdict: str | None = None  # against the fastest: fastest, no difference, slower, faster, one repeat cannot tell
+    # Only in a comparison with the fastest strategy: fastest, no difference, slower, faster, one repeat cannot tell.
+    verdict: str | None = None
     limit_s: float | None = None  # step time of workers that never synchronise
 
 
 class RunResult(Value, frozen=True, kw_only=True):
-    """One run under one strategy."""
+    """Result of one run under one strategy."""
 
     strategy: str
     label: str
@@ -260,7 +276,10 @@ class RunResult(Value, frozen=True, kw_only=True):
 
 
 class Row(RunResult, frozen=True, kw_only=True):
-    """One row of a study: medians over the repeats of one strategy at one point, and comparisons with other rows."""
+    """One row of a study: one strategy with one combination of the study's settings.
+
+    Its values are medians over the repeats. It also has comparisons with other rows.
+    """
 
     iteration_mean_s_repeats: list[float]
     slowest_mean_s_repeats: list[float] = empty_list()
@@ -282,7 +301,7 @@ class Row(RunResult, frozen=True, kw_only=True):
 
 
 class Gain(Value, frozen=True, kw_only=True):
-    """Throughput relative to fewer workers."""
+    """Throughput with `workers` workers, divided by the throughput with fewer workers (`over_workers`)."""
 
     workers: int
     over_workers: int
@@ -292,7 +311,7 @@ class Gain(Value, frozen=True, kw_only=True):
 
 
 class Scaling(Value, frozen=True, kw_only=True):
-    """A point of a scaling study compared with one worker and with the previous number of workers."""
+    """How one row of a scaling study compares with one worker and with the previous number of workers."""
 
     reference_s: float | None = null()
     ideal_s: float | None = null()
@@ -313,7 +332,7 @@ class Scaling(Value, frozen=True, kw_only=True):
 
 
 class MemoryUse(Value, frozen=True, kw_only=True):
-    """Peak memory of a worker: predicted before the run, and measured."""
+    """Peak memory of a worker in bytes: predicted before the run, and measured."""
 
     predicted: dict[str, int] | None
     peak_rss_bytes: int | None

@@ -1,4 +1,4 @@
-"""Results of studies: a common header, and the fields of each study."""
+"""Results of studies: the fields that all studies have, and those of each type of study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Environment(Value, frozen=True, kw_only=True):
 
 
 class RunRecord(Value, frozen=True, kw_only=True):
-    """The stored file of one run. A failed or interrupted run has no result."""
+    """Contents of the stored file of one run. A failed or interrupted run has no result."""
 
     schema: int
     kind: str
@@ -41,7 +41,10 @@ class RunRecord(Value, frozen=True, kw_only=True):
 
 
 class Failure(Value, frozen=True, kw_only=True):
-    """A point without a measurement: refused before it started, or failed while running."""
+    """A combination of a study's settings that has no measurement.
+
+    Its run was refused before it started, or failed.
+    """
 
     label: str
     point: Point | None = None
@@ -53,9 +56,10 @@ class Failure(Value, frozen=True, kw_only=True):
 
 
 class StudyResult(Value, frozen=True, kw_only=True):
-    """The header and the rows of a study.
+    """Fields that all studies have: facts about the study, and its rows.
 
-    A subclass sets `study_name`; the loader reads a stored study as the subclass of that name.
+    Each type of study is a subclass. Its `study_name` equals the field `study` of its stored files, so that the loader
+    finds the class for a file.
     """
 
     study_name: ClassVar[str] = ""
@@ -72,7 +76,7 @@ class StudyResult(Value, frozen=True, kw_only=True):
     repeats: int | None = None
     wall_s: float | None = None
     code: dict[str, str] | None = None  # SHA-256 of the user's own files, by path
-    cautions: list[str] | None = None  # limitations of the figures, such as a failed overhead probe
+    cautions: list[str] | None = None  # reasons to doubt measurements, such as a failed overhead probe
     results: list[Row] = empty_list()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -88,7 +92,7 @@ class CompareResult(StudyResult, frozen=True, kw_only=True):
 
 
 class ScalingLimit(Value, frozen=True, kw_only=True):
-    """Number of workers up to which the throughput of one strategy grows, in one mode."""
+    """How far one strategy scales in one mode: the number of workers up to which its throughput grows."""
 
     mode: str
     label: str
@@ -103,7 +107,10 @@ class ScalingLimit(Value, frozen=True, kw_only=True):
 
 
 class ScaleResult(StudyResult, frozen=True, kw_only=True):
-    """Scaling with the number of workers. `modes` holds the constant batch size of each mode: global or per worker."""
+    """Result of a scaling study.
+
+    Each mode keeps one batch size constant: the global one, or that of a worker. `modes` maps each mode to this size.
+    """
 
     study_name: ClassVar[str] = "scale"
 
@@ -116,7 +123,7 @@ class ScaleResult(StudyResult, frozen=True, kw_only=True):
 
 
 class AxisValues(Value, frozen=True, kw_only=True):
-    """One key of a sweep and its values."""
+    """One recipe key that a sweep varies, and the key's values."""
 
     key: str
     values: list[Scalar | list[Scalar]]
@@ -132,7 +139,7 @@ class SweepResult(StudyResult, frozen=True, kw_only=True):
 
 
 class Candidate(Value, frozen=True, kw_only=True):
-    """One candidate at one rung of tuning; a failed candidate has a reason and no figures."""
+    """One candidate in one rung (round) of tuning. A failed candidate has a reason and no measurements."""
 
     label: str
     end: str  # kept, reference, slower, less accurate, failed
@@ -148,7 +155,7 @@ class Candidate(Value, frozen=True, kw_only=True):
     test_accuracy: float | None = null()
     test_loss: float | None = null()
     sent_bytes: int | None = None
-    lost: float | None = None  # points of accuracy, or percent of the loss
+    lost: float | None = None  # against the reference: points of accuracy lost, or percent by which the loss is higher
     lost_interval95: Interval | None = null()
     is_within: bool | None = None
     is_reference: bool | None = None
@@ -164,7 +171,7 @@ class RungResult(Value, frozen=True, kw_only=True):
 
 
 class Best(Value, frozen=True, kw_only=True):
-    """The winner of tuning, with the command and the library call that use it."""
+    """The strategy that won tuning, with the command and the library call to use it."""
 
     label: str
     strategy: str
@@ -202,7 +209,7 @@ class MeasuredFigure(Value, frozen=True, kw_only=True):
 
 
 class PublishedColumn(Value, frozen=True, kw_only=True):
-    """A column of a published table."""
+    """A column of a table in a publication that a study reproduces."""
 
     name: str
     unit: str
@@ -221,7 +228,7 @@ class WorkerLoad(Value, frozen=True, kw_only=True):
 
 
 class OurRow(Value, frozen=True, kw_only=True):
-    """A measured row with the columns of the published table."""
+    """One measured row of a reproduction, with the columns of the published table."""
 
     key: str
     label: str
@@ -247,7 +254,11 @@ class PublishedTable(Value, frozen=True, kw_only=True):
 
 
 class Proof(Value, frozen=True, kw_only=True):
-    """Whether every rank held the same parameters after each synchronisation, and the distance to the oracle."""
+    """Check of one strategy in a reproduction.
+
+    It says after how many synchronisations all ranks had equal parameters, and how far the final parameters are from
+    those of the oracle (the reference weights).
+    """
 
     strategy: str
     ranks: int

@@ -15,10 +15,10 @@ Point = dict[str, Scalar | list[Scalar]]  # recipe keys and values that identify
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A typed result.
+    """Base class of stored results.
 
-    A field that defaults to `None` is omitted from the JSON while it is None; a field declared with `null()` is written
-    as null. Fields can also be read by key, as in the JSON: `result["label"]`.
+    A field whose default is written as `None` is left out of the JSON while it is None. A field declared with `null()`
+    is written as null instead. Fields can also be read by their JSON key, such as `result["label"]`.
     """
 
     def __getitem__(self, key: str) -> Any:
@@ -29,7 +29,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return default if value is None else value
 
     def keys(self) -> Iterable[str]:
-        """Return the keys of the JSON, without fields that are omitted because they are None."""
+        """Return the keys of this value's JSON. Fields that are left out because they are None have no key."""
         return [key for key in _field_names(type(self)) if key in self]
 
     def __contains__(self, key: object) -> bool:
@@ -48,7 +48,7 @@ def _field_names(kind: type[Value]) -> dict[str, str]:
 
 @functools.cache
 def _omitted_if_none(kind: type[Value]) -> frozenset[str]:
-    """Return the keys that are omitted from the JSON while their value is None."""
+    """Return the keys that are left out of the JSON while their value is None."""
     return frozenset(item.encode_name for item in msgspec.structs.fields(kind) if item.default is None)
 
 
@@ -61,7 +61,10 @@ def null() -> Any:
 
 
 def empty_list() -> Any:
-    """Declare a field that defaults to an empty list and is written as []; a default of `list` would be omitted."""
+    """Declare a field that defaults to an empty list and is written as [].
+
+    With a default of `list`, msgspec would leave an empty list out of the JSON.
+    """
     return msgspec.field(default_factory=_new_list)
 
 
@@ -75,6 +78,6 @@ def changed(value: V, **changes: Any) -> V:
 
 
 def to_json(value: Value) -> Json:
-    """Convert a value to plain JSON values; NaN and infinity become null."""
+    """Convert a value to plain JSON values. NaN and infinity become null."""
     plain: Json = msgspec.json.decode(msgspec.json.encode(value))
     return plain

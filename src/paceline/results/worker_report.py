@@ -9,9 +9,9 @@ from paceline.results.value import Json
 
 
 class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
-    """One worker's history, counters and scores. Sequences have one value per step of this worker.
+    """One worker's history, counters and scores. The sequences of numbers have one value per step of this worker.
 
-    Reports from another host arrive as plain values; `convert_reports` converts them.
+    Reports from another host arrive as plain dicts, and `convert_reports` converts them.
     """
 
     steps_per_epoch: int
@@ -32,7 +32,7 @@ class WorkerReport(WorkerTotals, frozen=True, kw_only=True):
     step_sent_bytes: Sequence[int] | None = None  # bytes sent from the start of the run to the end of each step
     links: Sequence[Link] = ()
     samples: Sequence[Json] = ()  # resource samples, as in workers/RANK.jsonl
-    sampling_s: float | None = None  # time spent taking them
+    sampling_s: float | None = None  # CPU time spent taking the resource samples
     at_last_step: Json | None = None  # kernel counters after the last step
     network_sent_bytes: int | None = None
     network_received_bytes: int | None = None
