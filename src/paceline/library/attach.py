@@ -1,8 +1,9 @@
 """Hooks that run a strategy on the user's own model and optimiser.
 
-Gradients are synchronised when `backward()` returns, because users inspect, clip and unscale them before the step. A
-hook passes each complete gradient to the strategy; the first one also queues an autograd callback for the end of that
-backward. Weights are averaged when `step()` returns.
+Gradients are synchronised by the time `backward()` returns, because users inspect, clip and unscale them before the
+step. A hook on each parameter passes the parameter's complete gradient to the strategy. The first hook in a backward
+pass also queues an autograd callback for the end of the pass. Strategies that average weights do so before the
+optimiser's `step()` returns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Handle(Protocol):
 
 
 class Attachment:
-    """One model and its optimiser under one strategy."""
+    """Runs one strategy on one model and its optimiser, by hooks on both."""
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, strategy: Strategy, comm: Comm, *, check_data: bool
@@ -92,9 +93,10 @@ class Attachment:
             self._is_in_no_sync = before
 
     def set_share(self, share: float) -> None:
-        """Set the factor for the gradients of the next batch: its samples over the workers' mean number of samples.
+        """Set the factor by which the gradients of the next batch are multiplied.
 
-        The mean over workers then weights each worker by its samples, including gradients accumulated in no_sync().
+        `share` is this worker's number of samples in the batch, divided by the mean number over all workers. The mean
+        of the scaled gradients then weights each worker by its samples, also for gradients accumulated in no_sync().
         """
         if share == self._share or not (self._averages_gradients or self._is_wrapped):
             return
@@ -151,7 +153,11 @@ class Attachment:
         self._check_data()
 
     def _reset_unreached(self, reached: list[bool]) -> None:
-        """Reset gradients of parameters that no worker used, so that decay and momentum do not change them."""
+        """Set the gradients of parameters that no worker used to None.
+
+        Otherwise weight decay and momentum would change these parameters. `reached` says for each parameter whether
+        this worker has a gradient. Raises RunError if workers are not in the same backward pass.
+        """
         own = torch.tensor([self.num_steps, self._num_synchronised, *reached], dtype=torch.float64)
         total = own.clone()
         with self.comm.uncounted():
@@ -194,7 +200,11 @@ class Attachment:
             data.compare(self.comm)
 
     def _synchronise_late(self) -> None:
-        """Synchronise before the step if no backward did: none reached a parameter, or all were in no_sync()."""
+        """Synchronise gradients just before the optimiser's step.
+
+        Called if no backward pass of the step has synchronised them: either none reached a parameter, or all ran inside
+        no_sync().
+        """
         if self._averages_gradients:
             self._num_synchronised += 1
             self._synchronise()
@@ -215,9 +225,10 @@ class Attachment:
 
 
 class StrategyOptimizer(Optimizer):
-    """The user's optimiser, except that the strategy executes its step.
+    """Stands in for the user's optimiser, but lets the strategy execute its step.
 
-    Groups, state, defaults and hooks are the user's own objects, so schedulers and scalers work with either.
+    Parameter groups, state, defaults and hooks are those of the user's optimiser. Therefore learning-rate schedulers
+    and gradient scalers work with this object and with the user's optimiser.
     """
 
     _step_supports_amp_scaling = False  # a GradScaler must unscale gradients itself instead of passing its scale
@@ -246,7 +257,10 @@ class StrategyOptimizer(Optimizer):
         self.inner.add_param_group(param_group)
 
     def state_dict(self) -> State:
-        """Return the state of this worker's steps: that of its slices if the strategy shards the optimiser."""
+        """Return the state of the optimiser that executes this worker's steps.
+
+        If the strategy shards the optimiser, this is the state of the worker's own shard.
+        """
         return optimizer_of(self._strategy).state_dict()
 
     def load_state_dict(self, state_dict: State) -> None:

@@ -1,4 +1,4 @@
-"""Checks across workers: all have the same model and strategy, and each has different data."""
+"""Checks across workers that all have the same model and strategy, and that each has different data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ _NO_DIGEST = bytes(32)
 
 
 class DataCheck:
-    """Hashes the model's last training input; the hashes are compared across workers once, before the first step."""
+    """Checks once, before the first step, that no two workers got the same batch.
+
+    A hook hashes the model's input in every training forward pass, and the hashes of the last inputs are compared.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._digest = _NO_DIGEST
         self._handle = model.register_forward_pre_hook(self._hash, with_kwargs=True)
 
     def compare(self, comm: Comm) -> None:
-        """Remove the hook, and raise RunError if two workers got the same batch."""
+        """Remove the hook, and compare the hashes of all workers. Raises RunError if two workers got the same batch."""
         self._handle.remove()
         digests = _gather(self._digest, comm)
         first: dict[bytes, int] = {}
@@ -54,7 +57,10 @@ class DataCheck:
 
 
 def check_alike(model: nn.Module, strategy: Strategy, comm: Comm) -> None:
-    """Raise UsageError if strategies, parameters or buffers differ between workers, which would deadlock."""
+    """Raise UsageError if workers have different strategies, or parameters or buffers with different names or shapes.
+
+    Such workers would deadlock.
+    """
     for what, facts in (
         ("strategies", [strategy.name, sorted(strategy.options.items()), strategy.codec.name]),
         ("models", [[name, *_facts(tensor)] for name, tensor in model.named_parameters()]),

@@ -1,4 +1,4 @@
-"""Sharding of a DataLoader: disjoint shards that cover an epoch, with the same number of batches on every worker."""
+"""Sharding of a DataLoader. The shards of workers are disjoint and have the same number of batches."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _COPIED_ARGUMENTS = (
 
 
 def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
-    """Return a loader over this worker's shard. Pass the same data set on every worker; `batch_size` is per worker.
+    """Return a loader over this worker's shard of the data. Pass a loader of the whole data set on every worker.
 
-    A shuffling loader is shuffled by `seed` and epoch; otherwise the order of the data is kept. Each `iter()` starts
-    the next epoch. The remainder at the end of an epoch is divided among workers, whose gradients are then weighted by
-    their samples; a remainder smaller than the number of workers is dropped.
+    The loader's `batch_size` is that of one worker. If the loader shuffles, `seed` and the epoch determine the order of
+    the samples; otherwise the samples keep their order. Each `iter()` starts the next epoch. If the last batch of an
+    epoch is not full, its samples are divided among the workers, and each worker's gradients are weighted by its number
+    of samples. If it has fewer samples than there are workers, it is dropped.
     """
     session = current("shard")
     if not isinstance(loader, DataLoader):
@@ -56,7 +57,7 @@ def shard(loader: DataLoader[Any], *, seed: int = 0) -> ShardedLoader:
 
 
 class ShardedLoader:
-    """A DataLoader over one worker's samples. Other attributes are those of the inner DataLoader."""
+    """A DataLoader over one worker's samples. It has all attributes of the inner torch DataLoader."""
 
     def __init__(self, session: Session, inner: DataLoader[Any], batches: _Batches | None) -> None:
         self.inner = inner
@@ -64,7 +65,7 @@ class ShardedLoader:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next `iter()`, to resume after a restart."""
+        """Set the number of the epoch that the next `iter()` begins, to resume after a restart."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -89,7 +90,7 @@ class ShardedLoader:
 
 
 class _Batches(BatchSampler):
-    """Indices of one worker's batches of one epoch."""
+    """Batch sampler that yields the sample indices of one worker's batches in one epoch."""
 
     def __init__(self, loader: DataLoader[Any], session: Session, seed: int) -> None:
         assert loader.batch_size is not None
@@ -125,7 +126,7 @@ class _Batches(BatchSampler):
             yield self._indices(epoch, step).tolist()
 
     def share(self, step: int) -> float:
-        """Return this worker's samples in a step over the workers' mean number of samples."""
+        """Return this worker's number of samples in a step, divided by the mean number over all workers."""
         counts = self._plan.counts(step)
         return counts[self._rank] * self._world_size / sum(counts)
 
@@ -138,7 +139,10 @@ class _Batches(BatchSampler):
 
 
 class _EveryNth(IterableDataset[Any]):
-    """One worker's share of a stream: every N-th sample. An incomplete last round of N samples is dropped."""
+    """One worker's share of a stream: every N-th sample, for N workers.
+
+    If fewer than N samples remain at the end of the stream, they are dropped.
+    """
 
     def __init__(self, stream: IterableDataset[Any], rank: int, world_size: int) -> None:
         self.stream, self.rank, self.world_size = stream, rank, world_size

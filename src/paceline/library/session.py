@@ -25,7 +25,7 @@ DEFAULT_STRATEGY = "overlap"
 
 
 class Session:
-    """State between `init` and `finish`: one worker's connection to its peers and its attached models."""
+    """State of one worker between `init` and `finish`: its connection to the other workers, and its models."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -38,11 +38,11 @@ class Session:
             attachment.set_share(share)
 
     def connect(self, strategy: Strategy, device: str) -> Comm:
-        """Open a separate connection for one model, so that messages of several models cannot mix."""
+        """Open a separate comm for one more model, so that messages of different models cannot mix."""
         return self.world.connect(f"parallel{len(self.attachments)}", device=device, strategy=strategy)
 
     def close(self) -> None:
-        """Make replicas equal and close all connections."""
+        """Remove all hooks, make replicas equal, and close all connections."""
         self._check_steps()
         for attachment in self.attachments:
             attachment.finish()
@@ -54,7 +54,7 @@ class Session:
             self.world.leave()
 
     def _check_steps(self) -> None:
-        """Raise RunError if workers made different numbers of steps: finishing would deadlock."""
+        """Raise RunError if workers made different numbers of steps, since `finish` would then deadlock."""
         if self.world.store is None or any(as_asynchronous(a.strategy) for a in self.attachments):
             return
         steps_by_rank = self.world.gather(
@@ -76,7 +76,7 @@ _rank_and_size = (0, 1)  # rank and world size of the last session: valid after 
 
 
 def current(function: str) -> Session:
-    """Return the session that `init` started."""
+    """Return the session that `init` started. Raises UsageError, which names `function`, if there is none."""
     if _current is None:
         raise UsageError(f"paceline.{function}() was called without a session; call paceline.init() first")
     return _current
@@ -94,9 +94,10 @@ def init(
 ) -> None:
     """Connect to the other workers. Call it once on every worker, before any other function of the library.
 
-    Works under torchrun, spawn, or alone: rank and world size come from the arguments (processes started by spawn),
-    else from an initialised torch.distributed, else from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK,
-    MASTER_ADDR, MASTER_PORT). Alone, a worker has no overhead. `timeout_s` is the longest wait for a peer.
+    The rank and the number of workers come from the arguments, which processes started by torch.multiprocessing.spawn
+    must pass. Without these arguments, they come from an initialised torch.distributed, or else from torchrun's
+    environment variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). A process with none of these is the
+    only worker, and the library adds no overhead to its training. `timeout_s` is the longest wait for another worker.
     """
     if _current is not None:
         raise UsageError("paceline.init() was called twice; call paceline.finish() in between")
@@ -115,7 +116,7 @@ def init(
 
 
 def begin(world: World) -> None:
-    """Start a session in an existing world."""
+    """Start a session in which the worker has the rank and peers of `world`."""
     global _current, _num_sessions, _rank_and_size
     assert _current is None
     _current = Session(world)
@@ -132,12 +133,12 @@ def parallel(
     codec: str | None = None,
     check_data: bool = True,
 ) -> tuple[nn.Module, Optimizer]:
-    """Synchronise a model and its optimiser with the other workers; the training loop stays unchanged.
+    """Synchronise a model and its optimiser with the other workers. The training loop stays unchanged.
 
-    Returns the model to call and the optimiser to step: the same objects, unless the strategy wraps the model (ddp) or
-    executes the step itself. `strategy` is written as on the command line (`ring`, `ddp:bucket_mb=5+bf16`) or is a
-    Strategy. All workers start from rank 0's parameters and buffers. With `check_data`, identical first batches on two
-    workers are an error.
+    Return the model and the optimiser to use in the training loop. They are the objects that were passed, unless the
+    strategy wraps the model (ddp) or executes the optimiser's step itself. `strategy` is a Strategy, or text as on the
+    command line (`ring`, `ddp:bucket_mb=5+bf16`). All workers start from rank 0's parameters and buffers. With
+    `check_data`, RunError is raised if two workers get the same first batch.
     """
     session = current("parallel")
     built = _build(strategy, codec)
@@ -173,7 +174,10 @@ def parallel(
 
 @contextmanager
 def no_sync() -> Iterator[None]:
-    """Accumulate gradients locally: wrap forward and backward of every micro-batch of a step except the last."""
+    """Accumulate gradients locally, without synchronising them, in the `with` block.
+
+    Use it for forward and backward of every micro-batch of a step except the last.
+    """
     with ExitStack() as stack:
         for attachment in current("no_sync").attachments:
             stack.enter_context(attachment.no_sync())
@@ -183,8 +187,8 @@ def no_sync() -> Iterator[None]:
 def finish() -> None:
     """Make replicas equal and end the session. Call it on every worker after its last step.
 
-    Afterwards weights are equal on every worker (except under strategy none), BatchNorm's running statistics are
-    averaged over workers, and all hooks are removed from model and optimiser.
+    Afterwards the weights are equal on every worker (except under strategy none), the running statistics of BatchNorm
+    layers are averaged over workers, and all hooks are removed from models and optimisers.
     """
     global _current
     session = current("finish")
@@ -198,17 +202,17 @@ def finish() -> None:
 
 
 def rank() -> int:
-    """Return this worker's rank, also after `finish`; 0 before any session."""
+    """Return this worker's rank. It is 0 before the first `init`, and remains available after `finish`."""
     return _rank_and_size[0]
 
 
 def world_size() -> int:
-    """Return the number of workers, also after `finish`; 1 before any session."""
+    """Return the number of workers. It is 1 before the first `init`, and remains available after `finish`."""
     return _rank_and_size[1]
 
 
 def state_dict() -> dict[str, Tensor]:
-    """Return this worker's strategy state, to be saved in the user's own checkpoint."""
+    """Return the state of this worker's strategies, to be saved in the user's own checkpoint."""
     return {
         f"{index}.{name}": value
         for index, attachment in enumerate(current("state_dict").attachments)
@@ -217,7 +221,7 @@ def state_dict() -> dict[str, Tensor]:
 
 
 def load_state_dict(state: dict[str, Tensor]) -> None:
-    """Restore the result of `state_dict`, after the same calls of `parallel`."""
+    """Restore what `state_dict` returned. Make the same calls of `parallel` before as in the session that saved it."""
     attachments = current("load_state_dict").attachments
     parts: list[dict[str, Tensor]] = [{} for _ in attachments]
     for key, value in state.items():
@@ -240,7 +244,7 @@ def _build(strategy: str | Strategy, codec: str | None) -> Strategy:
 
 
 def _warn_unfinished() -> None:
-    """Warn at exit if `finish` was not called. Does not contact peers, which may have exited."""
+    """Warn at exit if `finish` was not called and replicas may differ. Peers may have exited and are not contacted."""
     if hasattr(sys, "last_type"):
         return  # an exception ended the program and is printed
     if _current is not None and any(attachment.may_differ for attachment in _current.attachments):

@@ -1,4 +1,4 @@
-"""Rank and peers of a worker: from arguments, torch's process group or torchrun's environment."""
+"""Rank and peers of a worker, from the arguments of `init`, torch's process group or torchrun's environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _stores: dict[tuple[str, int], Any] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Rank, world size and rendezvous of a worker; opens connections to its peers."""
+    """Rank, world size and rendezvous store of a worker. Opens connections to the other workers."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,7 +35,10 @@ class World:
     existing: Comm | None = None  # an open connection, which replaces all fields above
 
     def connect(self, prefix: str, *, device: str = "cpu", strategy: Strategy | None = None) -> Comm:
-        """Open a separate connection; `auto` chooses a comm for the workers, the device and the strategy."""
+        """Open a new comm with the other workers. `prefix` separates its keys in the store from those of other comms.
+
+        If the field `comm` is "auto", the comm is chosen to suit the workers' hosts, the device and the strategy.
+        """
         if self.existing is not None:
             return self.existing
         if self.world_size == 1:
@@ -63,7 +66,10 @@ class World:
             raise RunError(f"worker {self.rank} cannot connect to its peers: {reason}") from error
 
     def gather(self, key: str, text: str) -> list[str]:
-        """Gather a text from every worker through the store, without a comm; `key` is the user's function."""
+        """Gather a text from every worker through the store, without a comm.
+
+        `key` is the library function that the user called, for errors. Raises RunError if a worker does not answer.
+        """
         assert self.store is not None
         self.store.set(f"{key}/{self.rank}", text.encode())
         texts = [wait_for(self.store, f"{key}/{peer}", self.timeout_s) for peer in range(self.world_size)]
@@ -76,7 +82,7 @@ class World:
         return [value.decode() for value in texts if value is not None]
 
     def leave(self) -> None:
-        """Leave the store; the process that hosts it waits until all others have left."""
+        """Stop using the store. The process that hosts it waits until the others have stopped too."""
         if self.store is not None:
             leave(self.store, "end", is_host=self.rank == 0, num_others=self.world_size - 1)
 
@@ -92,7 +98,7 @@ def find_world(
     master_addr: str | None,
     master_port: int | None,
 ) -> World:
-    """Return this worker's world; without information about peers, a world of one."""
+    """Return the world of this worker. If nothing says that there are other workers, it has one worker."""
     if comm != AUTO:
         reason = comms.get(comm).unavailable()
         if reason:
@@ -133,7 +139,10 @@ def find_world(
 def _env_of_arguments(
     rank: int | None, world_size: int | None, master_addr: str | None, master_port: int | None
 ) -> TorchrunEnv:
-    """Return the rendezvous of init()'s arguments; address and port may come from the environment."""
+    """Return the ranks and store address from the arguments of `init`.
+
+    An address or port that was not passed comes from MASTER_ADDR or MASTER_PORT. Raises UsageError if one is missing.
+    """
     host = master_addr or os.environ.get("MASTER_ADDR")
     port = master_port or _port(os.environ.get("MASTER_PORT"))
     arguments = {"rank": rank, "world_size": world_size, "master_addr": host, "master_port": port}

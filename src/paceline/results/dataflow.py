@@ -10,7 +10,7 @@ ENERGY_LEVELS = ("mac", "register_file", "neighbour", "buffer", "dram")
 
 
 class AccessCounts(Value, frozen=True, kw_only=True):
-    """Number of words moved. Each field is a memory level and maps the type of data, such as weights, to words."""
+    """Number of words moved. Each field is a memory level and maps the type of data, such as `filter`, to words."""
 
     dram: dict[str, int]
     buffer: dict[str, int]

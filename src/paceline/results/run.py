@@ -31,7 +31,7 @@ class Final(Value, frozen=True, kw_only=True):
 class Staleness(Value, frozen=True, kw_only=True):
     """Distribution of gradient staleness.
 
-    A gradient's staleness is the number of updates to the weights between reading the weights and applying the gradient.
+    The staleness of a gradient is the number of updates by other workers since its parameters were read.
     """
 
     counts: dict[str, int]  # number of gradients by staleness
