@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fetch_with_bar(name: str, directory: str, console: Console) -> Path:
-    """Download a data set with a progress bar, unless it is already here. Return its folder."""
+    """Download a data set with a progress bar, unless it was downloaded before. Return its folder."""
     from paceline.data import download  # needs torch, which --help does without
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

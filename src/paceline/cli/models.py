@@ -8,7 +8,7 @@ ORDER = 8
 
 
 def models() -> None:
-    """List built-in models; --model also accepts your own file.py:factory."""
+    """List built-in models. The option --model also accepts your own file.py:factory."""
     from paceline.cli.output import console_for
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables

@@ -246,8 +246,8 @@ def with_signature(wrapper: Callable[..., None], parameters: list[inspect.Parame
 def _with_torchrun_workers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> Recipe:
     """Return the recipe with the changes applied.
 
-    Under torchrun, the number of workers is the number of its processes without those that serve. Servers have the last
-    ranks.
+    Under torchrun, the number of workers is the number of processes that torchrun started, minus the servers. The
+    servers have the last ranks.
     """
     if not _is_torchrun():
         return recipe.replace(changes)
@@ -285,7 +285,7 @@ def torchrun_workers(requested: int | None, num_servers: int = 0) -> int | None:
 def _max_servers(recipe: Recipe, changes: Changes, leave_out: tuple[str, ...]) -> int:
     """Return the largest number of servers that any strategy of the command needs.
 
-    All strategies have the same number of workers, so this many processes are left for servers.
+    All strategies run with the same number of workers, so torchrun must start this many processes in addition.
     """
     from paceline.strategies import StrategySpec
     from paceline.strategies.capabilities import servers_of

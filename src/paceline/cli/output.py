@@ -98,7 +98,7 @@ def show_run(console: Console, result: RunResult, folder: Path) -> None:
 
 
 def model_and_data(recipe: Recipe, facts: ModelFacts) -> str:
-    """Describe recipe, model and data in words that begin the introduction of a run or study."""
+    """Describe recipe, model and data, for the beginning of the line that introduces a run or study."""
     return (
         f"{recipe.name}: {recipe.model.name} ({facts.num_parameters:,} parameters) on {recipe.data.name} "
         f"({facts.num_train_samples:,} samples)"

@@ -177,7 +177,7 @@ class StrategyBars(StrategyProgress):
             self._progress.stop_task(self._tasks[entry.label])
 
     def _update(self, entry: Entry, share: float, **fields: Any) -> None:
-        """Move the bar of a strategy. `share` is the finished share of the current repeat; all repeats fill the bar."""
+        """Move the bar of a strategy to the completed repeats plus `share`, the finished share of the current one."""
         self._progress.update(self._tasks[entry.label], completed=self._repeat + share, **fields)
 
 

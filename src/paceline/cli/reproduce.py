@@ -36,7 +36,7 @@ def reproduce(
         int | None, typer.Option(help="Run every row N times, in turn (default: depends on the experiment).", min=1)
     ] = None,
 ) -> None:
-    """Repeat a published experiment, and show the published figures next to the measured ones."""
+    """Repeat a published experiment, and show the published numbers next to the measured ones."""
     from paceline.present.model import plain_table
     from paceline.present.terminal import show_tables
     from paceline.study.reproduce import Reproduce, experiment_names

@@ -19,7 +19,7 @@ def strategies(
     ] = "mnist-mini",
     json_target: Json = "",
 ) -> None:
-    """List strategies, with their guarantee and predicted traffic per step, and codecs."""
+    """List strategies with their guarantee and predicted traffic per step, and list codecs."""
     from paceline.cli.output import console_for, write_json
     from paceline.present.model import plain_table
     from paceline.present.numbers import DASH, megabytes

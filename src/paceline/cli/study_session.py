@@ -144,9 +144,9 @@ class StudySession:
 
     @contextmanager
     def listener(self, progress: StudyListener) -> Iterator[StudyListener]:
-        """Yield the listener of a study: `progress`.
+        """Yield `progress`, or with --metrics-port a listener that also updates metrics.
 
-        With --metrics-port, yield one that also updates the metrics, and serve them while the block runs.
+        The metrics are served while the block runs.
         """
         from paceline.cli.metrics import serve_metrics
 

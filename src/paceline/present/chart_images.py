@@ -93,7 +93,7 @@ def _content(address: str) -> bytes:
 
 
 def _with_file_names(charts: Sequence[Chart]) -> Iterator[tuple[str, Chart, int, str]]:
-    """Yield file name, chart, index and title of every view.
+    """Yield for every view: its file name, its chart, its index in the chart, and its title.
 
     The file name and the title include the options that the view shows.
     """

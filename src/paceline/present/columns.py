@@ -1,4 +1,4 @@
-"""Tables of strategies and of workers; each column is declared once for all renderers."""
+"""Tables of strategies and of workers. Each column is declared once for all renderers."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _spread_columns(*, has_interval: bool) -> list[RowColumn]:
 
 
 def _time_column(target: float | None) -> RowColumn:
-    """Return the column of the training time. If a target accuracy was set, it is the time until the target."""
+    """Return the column of the training time, or of the time until the target accuracy if a target was set."""
     if target is not None:
         return Column(f"Train to {percent(target)}, s", _time_to_target, short=f"s to {target:.4g}")
     return Column("Train, s", lambda row: seconds(row.train_s), short="train s", importance=10, places=TERMINAL | HTML)

@@ -126,7 +126,7 @@ def against_one_worker(rows: Sequence[Row]) -> list[Finding]:
 
 
 def synchronisation_cost(rows: Sequence[Row]) -> list[Finding]:
-    """Return findings that compare the time per iteration with that of workers that never synchronise.
+    """Return findings on how much longer iterations take than with workers that never synchronise.
 
     If such workers were not measured, return none.
     """
@@ -184,7 +184,7 @@ def learning(rows: Sequence[Row]) -> list[Finding]:
 def replicas(rows: Sequence[Row]) -> list[Finding]:
     """Return findings that say whether the workers of each strategy ended with equal parameters.
 
-    If the workers of an exact strategy did not, the finding is a problem.
+    Unequal parameters under an exact strategy are a problem.
     """
     title = "Replicas"
     several = [row for row in rows if row.workers > 1]

@@ -35,9 +35,8 @@ def comparison_page(
 ) -> Page:
     """Make a page that compares rows.
 
-    By default the findings begin with the fastest strategy, and the table is that of a comparison: a study can pass
-    others as `first` and `tables`. The findings `also` come after those about rows, and the study's `facts` and
-    `sections` before those that every page has.
+    The findings begin with `first`, by default the fastest strategy, and end with `also` and the cautions. The tables
+    are `tables`, by default that of a comparison. `facts` and `sections` come before those that every page has.
     """
     rows = material.rows
     begin = [comparison_findings.headline(rows)] if first is None else list(first)

@@ -69,7 +69,8 @@ def time_of_a_step(rows: Sequence[Row]) -> list[Finding]:
 def stragglers(rows: Sequence[Row], recipe: Recipe | None = None) -> list[Finding]:
     """Return a problem for each straggler, or a finding that there is none.
 
-    A straggler is a worker whose phases of a step take longer than those of the other workers, without time of waiting.
+    A straggler is a worker that needs more time for the phases of a step than the other workers do. Time in which it
+    waits for them does not count.
     """
     title = "Stragglers"
     several = [row for row in rows if row.workers > 1]

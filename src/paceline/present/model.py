@@ -113,7 +113,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Tile:
-    """A key figure at the top of the HTML page."""
+    """A number at the top of the HTML page, with its name and a note."""
 
     name: str
     value: str
@@ -149,7 +149,7 @@ class PageSection:
 
 @dataclass(frozen=True)
 class KeyEntry:
-    """An entry in the key of an HTML page: a strategy and how charts draw it."""
+    """An entry in the page's key of colours: a strategy, and the style that it has in all charts."""
 
     label: str
     style: Style
@@ -203,7 +203,7 @@ class RunSummary:
 
 
 class Presenter(ABC):
-    """Makes the page of one type of study. Each is a class in a file of present/studies/, found by the registry."""
+    """Makes the page of one type of study. The registry finds presenters in the files of present/studies/."""
 
     name: ClassVar[str] = ""  # of the study; "run" for a run, "several" for runs and studies on one page
     shows_empty: ClassVar[bool] = False  # whether it makes a page for a study without rows

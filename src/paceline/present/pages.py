@@ -165,9 +165,9 @@ def ending_words(source: Stored) -> str:
 
 
 def _stored(path: Path, *, is_alone: bool) -> list[Stored]:
-    """Read the run or study at `path`, or all runs and studies in the folder `path`.
+    """Read the run or study in the folder `path`, or all runs and studies that the folder contains.
 
-    If there is none, raise UsageError if no other path was named, else return a result that contains only the error.
+    If there is none, raise UsageError if `is_alone`. Otherwise return a result that contains only the error.
     """
     try:
         return [read(path)]
@@ -201,7 +201,7 @@ def _reason_to_leave_out(stored: Stored, *, is_alone: bool) -> str:
 
 
 def _progress(source: Stored) -> str:
-    """Say how far a run or study without a result got. The last steps of a run are in the files of its workers."""
+    """Say how far a run or study without a result got. For a run, read the last steps from the files of workers."""
     if source.kind == "study":
         return "before any of its runs was done"
     try:
@@ -255,7 +255,7 @@ def _differing(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
 def _side_by_side(sources: Sequence[Stored], differing: Mapping[str, list[str]]) -> list[ShownRow]:
     """Return the rows of all sources under unique labels.
 
-    They are compared with each other unless their models, data or batches differ or they are points of a grid.
+    The rows are compared with each other, unless they are points of a grid or their models, data or batches differ.
     """
     if len(sources) == 1:
         return named_rows([(row, _point_notes(row)) for row in rows_of(sources[0])])

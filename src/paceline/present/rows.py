@@ -33,9 +33,9 @@ def with_labels(row: Row, *, label: str, short_label: str, full_label: str, role
 
 
 def fastest_row(rows: Sequence[R]) -> R | None:
-    """Return the row that all others are compared with, the fastest. If there is only one row, return it.
+    """Return the fastest row, with which all others were compared. If there is only one row, return it.
 
-    Returns None if rows were not compared.
+    Returns None if several rows were not compared.
     """
     if len(rows) == 1:
         return rows[0]
@@ -45,7 +45,7 @@ def fastest_row(rows: Sequence[R]) -> R | None:
 def rivals(rows: Sequence[R]) -> list[R]:
     """Return the rows that can be the fastest: several workers that synchronise, without a loss of accuracy.
 
-    If none keeps the accuracy, return all that synchronise. If none synchronises, return all rows.
+    If all of these lose accuracy, return all that synchronise. If none synchronises, return all rows.
     """
     synchronised = [row for row in rows if row.workers > 1 and row.guarantee != "NONE"]
     return [row for row in synchronised if row.is_within is not False] or synchronised or list(rows)

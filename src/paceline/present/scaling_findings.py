@@ -1,4 +1,4 @@
-"""Findings of a scaling study: the strategy that scales best, and the number of workers up to which adding one pays."""
+"""Findings of a scaling study: the strategy that scales best, and up to how many workers throughput grows."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def headline(rows: Sequence[Row]) -> Finding:
 
 
 def paying_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Return a sentence for each strategy: up to how many workers its throughput grows.
+    """Return a sentence for each strategy that says up to how many workers its throughput grows.
 
     Workers that never synchronise are left out.
     """
@@ -105,7 +105,7 @@ def _paying(one: ScalingLimit) -> str:
 
 
 def _unpaid(one: ScalingLimit) -> str:
-    """Describe a strategy that is slower than one worker or not distinguishable from it."""
+    """Describe a strategy whose throughput is not significantly above that of one worker."""
     best, bounds = one.best_speedup or 0.0, one.best_speedup_interval95
     interval = f" (95 % interval {times_interval(bounds)})" if bounds else ""
     if best > 1:
@@ -133,9 +133,10 @@ def _gain(gain: Gain) -> str:
 
 
 def _beyond_words(rows: Sequence[Row], mode: str) -> list[str]:
-    """Say for each strategy how much longer a step on most workers takes than under perfect scaling.
+    """Say how much longer a step takes than under perfect scaling.
 
-    The time is split into communication, waiting and the rest.
+    There is a text for each strategy on its largest number of workers. It splits the time into communication, waiting
+    and the rest.
     """
     found = []
     for label, line in rows_by_strategy(rows, mode).items():

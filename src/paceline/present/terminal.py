@@ -28,7 +28,10 @@ STYLES = {"headline": "bold", "problem": "bold red", "caution": "yellow"}
 
 
 def show(console: Console, page: Page, *, with_intro: bool = False) -> None:
-    """Print the tables, findings and facts of a page. The intro, printed first, says which stored results these are."""
+    """Print the tables, findings and facts of a page.
+
+    With `with_intro`, first print the lines that say which stored results these are.
+    """
     for line in page.intro if with_intro else ():
         say(console, line, is_unbroken=True)
     show_tables(console, [table for table in page.tables if table.places & Visibility.TERMINAL])
@@ -131,7 +134,7 @@ class _Width:
 def _fit(columns: Sequence[Column[Any]], cells: Sequence[Sequence[str]], width: int) -> _Layout | None:
     """Select the columns that fit into `width`, and set their widths.
 
-    Returns None if even the columns that no terminal leaves out do not fit.
+    Returns None if the columns that are never left out do not fit.
     """
     widths = [_width_of(columns, cells, index, width) for index in range(len(columns))]
     removable = sorted(
@@ -173,7 +176,10 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _spread(widths: Sequence[_Width], width: int) -> list[int]:
-    """Return the widths of columns: the wanted ones, plus what remains of `width` for columns with longer text."""
+    """Return the widths of columns: at least the wanted ones.
+
+    What remains of `width` goes, from left to right, to columns with text that is wider than wanted.
+    """
     found = [one.wanted for one in widths]
     for index, one in enumerate(widths):
         found[index] += max(0, min(one.natural - one.wanted, width - _total(found)))
@@ -218,7 +224,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _folded(text: str, width: int) -> str:
-    """Break text into lines of at most that width; only a piece that is longer than a line is cut."""
+    """Break text into lines of at most `width` characters. A piece that is longer than a line is cut."""
     lines = [""]
     for piece in _pieces(text):
         if lines[-1] and cell_len(lines[-1]) + cell_len(piece.rstrip()) > width:

@@ -28,7 +28,7 @@ def bandwidths(outcome: Bench) -> Iterator[Chart]:
 
 
 def series_of(results: Sequence[CollectiveResult]) -> dict[tuple[str, str], str]:
-    """Map each pair of a comm and the memory of its results to the name of the pair's line in the charts.
+    """Return the name of a line in the charts for each pair of a comm and the memory that holds its results.
 
     The name includes the memory (private, shared or plain) only if the comm was measured with several.
     """

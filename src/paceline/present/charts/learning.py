@@ -1,4 +1,4 @@
-"""Charts of learning: loss and accuracy over steps, seconds and bytes; final accuracy against time and bytes."""
+"""Charts of learning: loss and accuracy over steps, seconds and bytes, and final accuracy against time and bytes."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def make_sections(rows: Sequence[ShownRow]) -> list[PageSection]:
 
 
 def shown_first(rows: Sequence[Row]) -> int:
-    """Return the index of the row with which a chart of one strategy at a time begins: the fastest row.
+    """Return the index of the row that charts of a single strategy show first: the fastest row.
 
-    If the fastest row has no straggler but other rows have, it is the first of these other rows.
+    If the fastest row has no straggler but other rows have one, return the index of the first of these other rows.
     """
     slow = [index for index, row in enumerate(rows) if row.stragglers]
     label = fastest_of(rows).label
@@ -63,7 +63,7 @@ _makers: dict[str, list[tuple[int, Maker[Any]]]] = {}
 
 
 def chart(section: str, *, order: int) -> Callable[[Maker[C]], Maker[C]]:
-    """Return a decorator that registers a chart function for a section. Charts of lower `order` come first in it."""
+    """Return a decorator that registers a chart function for a section. Charts of lower `order` come first."""
 
     def register(make: Maker[C]) -> Maker[C]:
         _makers.setdefault(section, []).append((order, make))
@@ -90,7 +90,10 @@ def make_section(id: str, title: str, content: object) -> PageSection:
 
 
 def without_gaps(given: Sequence[Chart]) -> list[Chart]:
-    """Return the charts in the same order. Narrow charts form pairs; one that has no partner becomes wide."""
+    """Return the charts in the same order, but widen each narrow chart that has no neighbour.
+
+    Narrow charts are laid out in pairs.
+    """
     found: list[Chart] = []
     num_narrow = 0
     for one in given:

@@ -51,7 +51,10 @@ def labels_of(results: Rows) -> list[str]:
 
 
 def line_styles(results: Rows) -> list[Style]:
-    """Return the styles of the strategies in the order of `labels_of`, then that of one worker and perfect scaling."""
+    """Return the style of each strategy, in the order of `labels_of`.
+
+    The last style is that of the line of perfect scaling, whose values follow from one worker.
+    """
     firsts = [next(r for r in results if r.label == label) for label in labels_of(results)]
     return [*styles_of(firsts), Style(REFERENCES[ONE_WORKER], "dash", "square")]
 
@@ -102,7 +105,7 @@ def efficiency(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=50)
 def communication_share(results: Rows) -> Iterator[Chart]:
-    """Draw which share of a step is communication, waiting for other workers, or hidden communication."""
+    """Draw which share of a step is communication, waiting, or communication hidden under computing."""
     modes, options = modes_of(results), tuple(SHARES)
     views = []
     for mode in modes:
@@ -158,7 +161,7 @@ def beyond_ideal(results: Rows) -> Iterator[Chart]:
 
 @chart("scale", order=60)
 def where_time_goes(results: Rows) -> Iterator[Chart]:
-    """Draw the split of a step for every strategy and number of workers."""
+    """Draw the time that each part of a step takes, for every strategy and number of workers."""
     labels, modes = labels_of(results), modes_of(results)
     rows = []
     for result in results:

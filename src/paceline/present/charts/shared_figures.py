@@ -134,7 +134,7 @@ def bars_per_worker(
 
 
 def worker_values(results: Sequence[ShownRow], fields: Mapping[str, str], text: Callable[[Any], str]) -> Values:
-    """Return the values that `bars_per_worker` draws as a table with a row for each worker."""
+    """Return a table of the values that `bars_per_worker` draws, with a row for each worker."""
     rows = [
         [result.label, str(worker.rank), *(text(getattr(worker, key)) for key in fields.values())]
         for result in results
@@ -173,10 +173,10 @@ def write_after_bar(figure: PlotlyFigure, x: float, row: int, text: str, index: 
 
 
 def whiskers(points: Sequence[tuple[float, Sequence[float] | None]], *, floor: float = 0.0) -> Json:
-    """Return plotly error bars for pairs of a value and its interval.
+    """Return plotly error bars for pairs of a value and its interval. Bounds below `floor` are raised to it.
 
-    A length below zero becomes zero, because the median of repeats can lie outside the confidence interval of their
-    mean.
+    An error bar of negative length becomes zero, because the median of repeats can lie outside the confidence interval
+    of their mean.
     """
     return {
         "type": "data",
@@ -194,7 +194,7 @@ def scaled(value: float | None, scale: float) -> float | None:
 
 
 def _stripes(curves: Sequence[Sequence[float | None]], dashes: Sequence[str]) -> list[str]:
-    """Give curves that look equal dashes that alternate, so that the colour of every strategy is visible."""
+    """Return dashes that alternate where curves look equal, so that the colour of every strategy is visible."""
     groups: list[list[int]] = []
     for index, curve in enumerate(curves):
         group = next((group for group in groups if _is_same(curves[group[0]], curve)), None)

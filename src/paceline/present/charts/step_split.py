@@ -42,7 +42,7 @@ def split(content: Rows) -> Iterator[Chart | str]:
 
 
 def split_of(rows: Sequence[tuple[int, ShownRow]]) -> Iterator[Chart]:
-    """Draw the parts of a step of each row. Each row comes with the index of its strategy in the page's key."""
+    """Draw how a step of each row splits into parts. Each row comes with its strategy's index in the page's key."""
     shown = [(index, result, result.split) for index, result in rows if result.split]
     if not shown:
         return

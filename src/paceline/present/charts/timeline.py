@@ -149,9 +149,9 @@ def _merged(spans: Sequence[Bar], close: float) -> list[Bar]:
 
 
 def _mark_steps(figure: PlotlyFigure, first_step: int, lane: Sequence[Bar], start: float) -> None:
-    """Draw a vertical line where each step of the first worker begins, which is where it loads data.
+    """Draw a vertical line at the start of each step of the first worker, where its data phase begins.
 
-    If a step loads data several times, for several batches, draw no lines.
+    If a step has several data phases, for several batches, draw no lines.
     """
     begins = [span.begin_s for span in lane if span.kind == "phase" and span.name == "data"]
     if len(begins) != NUM_STEPS:

@@ -18,7 +18,7 @@ ELIMINATED = Style(REFERENCES["none"])  # style of candidates that did not reach
 
 @dataclass(frozen=True)
 class TunedRows:
-    """The result of a tuning, and the rows of its last rung with their labels on the page."""
+    """The result of a tuning, and the rows of its last rung with the labels that they have on the page."""
 
     study: TuneResult
     rows: Sequence[ShownRow]

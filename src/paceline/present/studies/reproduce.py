@@ -204,7 +204,7 @@ def _published_column(study: Reproduction, name: str) -> Column[PublishedRow]:
 
 @dataclass(frozen=True)
 class Load:
-    """The resources that one worker of a measured row used."""
+    """A row of the table of resources: what one worker used in one measured row of the experiment."""
 
     key: str
     load: WorkerLoad

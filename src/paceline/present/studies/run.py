@@ -42,7 +42,7 @@ class RunPresenter(Presenter):
 
 
 def run_facts(run: RunResult) -> list[Fact]:
-    """Return the facts that a terminal lists below the workers of a run: times, throughput, accuracy and replicas."""
+    """Return the facts that a terminal lists below the table of workers: times, throughput, accuracy, replicas."""
     iteration, final = run.iteration_s, run.final
     facts = [
         (

@@ -1,6 +1,6 @@
 """The page of a scaling study.
 
-It compares each strategy on each number of workers with one worker, and says up to how many workers adding one pays.
+It compares each strategy on each number of workers with one worker, and says up to how many workers throughput grows.
 """
 
 from __future__ import annotations
