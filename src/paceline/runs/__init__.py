@@ -1,4 +1,4 @@
-"""Store of runs and studies: one folder each."""
+"""Store of runs and studies. Each has a folder of its own."""
 
 from paceline.runs.store import (
     Folder,

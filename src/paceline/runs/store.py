@@ -1,6 +1,6 @@
-"""Write and delete runs and studies.
+"""Write and delete the folders of runs and studies.
 
-Each folder appears complete or not at all, and a lock admits one writer to a study.
+A folder appears complete or not at all. A lock ensures that only one process writes to a study.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ from paceline.results.worker_report import WorkerReport
 from paceline.runs.stored import Stored, read
 from paceline.text import file_name_of
 
-LOCK_FILE = "recipe.toml"  # written once when the folder is made; the other files are replaced while a study runs
+LOCK_FILE = "recipe.toml"  # it is written only once, while the other files are replaced during a study
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study's folder inside the block; UsageError if another process holds it."""
+    """Hold the lock of a study's folder while the `with` block runs.
+
+    Raises UsageError if another process holds the lock.
+    """
     with (folder / LOCK_FILE).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,13 +51,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raise UsageError if another process holds the lock."""
+    """Raise UsageError if another process holds the lock of this study's folder."""
     with locked(folder):
         pass
 
 
 class Folder:
-    """A folder written under a hidden name; `commit` renames it to its final name."""
+    """A folder of results that is written under a hidden name. `commit` renames it to its final name."""
 
     def __init__(self, out: Path, name: str) -> None:
         self._out = out
@@ -78,8 +81,8 @@ class Folder:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
 
-    def make_inner(self, name: str) -> Path:
-        """Create a folder inside; on failure, discard this folder."""
+    def make_subfolder(self, name: str) -> Path:
+        """Create a subfolder. If that fails, delete the whole folder and raise RunError."""
         inner = self.path / name
         try:
             with disk_errors(inner):
@@ -90,7 +93,10 @@ class Folder:
         return inner
 
     def commit(self) -> Path:
-        """Rename the folder to its final name, with a number if that name exists."""
+        """Rename the folder to its final name, and return its path.
+
+        If a folder with that name exists, a number is appended to the name.
+        """
         number = 1
         while True:
             final = self._out / (self._name if number == 1 else f"{self._name}-{number}")
@@ -110,12 +116,15 @@ class Folder:
 
 
 def hidden_name(name: str) -> dict[str, str]:
-    """Return prefix and suffix of a hidden temporary folder; the suffix names the host and process that write it."""
+    """Return beginning and end of the name of a hidden temporary folder.
+
+    The end names the host and the process that write the folder.
+    """
     return {"prefix": f".{name}.", "suffix": f".{socket.gethostname()}-{os.getpid()}.part"}
 
 
 def _delete_leftovers(out: Path) -> None:
-    """Delete temporary folders of processes of this host that no longer run."""
+    """Delete temporary folders that were left by processes of this host that have ended."""
     for folder in out.glob(f".*.{socket.gethostname()}-*.part"):
         pid = folder.name.rpartition(".part")[0].rpartition("-")[2]
         if (number := whole_number(pid)) is not None and not psutil.pid_exists(number):
@@ -124,7 +133,7 @@ def _delete_leftovers(out: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError into a RunError that names the file and the reason."""
+    """Turn an OSError in the `with` block into a RunError that names the file and the reason."""
     try:
         yield
     except OSError as error:
@@ -133,19 +142,19 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def timestamped(name: str) -> str:
-    """Return a folder name that begins with the current time."""
+    """Return a folder name that consists of the current time and `name`."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{file_name_of(name, allowed='-_.', other='-')}"[:100]
 
 
 def without_timestamp(name: str) -> str:
-    """Return a folder name without its time."""
+    """Return a folder name without the time at its beginning."""
     return re.sub(r"^\d{8}-\d{6}-", "", name)
 
 
 def write_run(
     folder: Folder, recipe: Recipe, environment: Environment, record: RunRecord, workers: Sequence[WorkerReport]
 ) -> None:
-    """Write the files of one run."""
+    """Write the files of one run into its folder."""
     folder.write_text("recipe.toml", recipe.to_toml())
     folder.write_json("environment.json", environment)
     for worker in workers:
@@ -156,7 +165,7 @@ def write_run(
 
 
 def store_study(folder: Folder, study: StudyResult) -> Path:
-    """Write a study with its recipe and return its final folder; on failure, discard it."""
+    """Write a study and its recipe, and return the study's final folder. If that fails, delete the folder."""
     try:
         folder.write_text("recipe.toml", Recipe.from_dict(study.recipe).to_toml())
         folder.write_json(STUDY_FILE, study)
@@ -167,7 +176,7 @@ def store_study(folder: Folder, study: StudyResult) -> Path:
 
 
 def check_deletable(folder: Path, out: Path) -> Stored:
-    """Return the run or study in a folder; UsageError if the folder may not be deleted."""
+    """Return the run or study in a folder. Raise UsageError if that folder may not be deleted."""
     if folder.is_symlink():
         raise UsageError(f"{str(folder)!r} is a link, and links are not followed; name the folder itself")
     if not folder.is_dir():
@@ -183,7 +192,7 @@ def check_deletable(folder: Path, out: Path) -> Stored:
 
 
 def delete(folder: Path) -> None:
-    """Delete a folder; it is renamed to a hidden one first, so that no reader finds half of it."""
+    """Delete a folder. It is renamed to a hidden one first, so that no reader finds half of it."""
     try:
         hidden = Path(tempfile.mkdtemp(dir=folder.parent, **hidden_name(folder.name)))
         folder.rename(hidden)
@@ -193,7 +202,7 @@ def delete(folder: Path) -> None:
 
 
 def _step_lines(worker: WorkerReport) -> Iterator[str]:
-    """Yield one JSON line per step."""
+    """Yield one line of JSON for every step of a worker."""
     columns = ("iteration_s", "data_s", "loss", "num_right", "num_answers", "num_samples")
     for step in range(len(worker.iteration_s)):
         row = {"kind": "step", "step": step, **{column: getattr(worker, column)[step] for column in columns}}
@@ -201,7 +210,7 @@ def _step_lines(worker: WorkerReport) -> Iterator[str]:
 
 
 def finite(value: Any) -> Any:
-    """Return plain values with NaN and infinity replaced by None, since JSON has neither."""
+    """Return plain values in which None replaces NaN and infinity, because JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Value):

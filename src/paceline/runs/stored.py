@@ -46,7 +46,7 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 @dataclass(frozen=True)
 class Stored:
-    """A folder of the store. If it cannot be read, `content` is None and `reason` is the error."""
+    """A stored run or study. If its folder cannot be read, `content` is None and `reason` is the error."""
 
     folder: Path
     content: RunRecord | StudyResult | None
@@ -64,7 +64,7 @@ class Stored:
 
     @property
     def study(self) -> str:
-        """The name of the study; empty for a run."""
+        """The name of the study, such as `compare`, or an empty string for a run."""
         return self.content.study if isinstance(self.content, StudyResult) else ""
 
     @property
@@ -77,7 +77,7 @@ class Stored:
 
     @property
     def started_at(self) -> float | None:
-        """The start in seconds since 1970; None if unknown."""
+        """When the run or study started, in seconds since 1970, or None if that is unknown."""
         try:
             return datetime.fromisoformat(self.started).timestamp()
         except (ValueError, OverflowError, OSError):
@@ -89,7 +89,7 @@ class Stored:
 
     @property
     def results(self) -> Sequence[RunResult]:
-        """The results of a study or the result of a run; empty without results."""
+        """The results of all rows of a study, or the result of a run. Empty if there are no results."""
         if isinstance(self.content, StudyResult):
             return self.content.results
         if self.content is None or self.content.result is None:
@@ -98,7 +98,7 @@ class Stored:
 
     @cached_property
     def recipe_values(self) -> Json:
-        """The recipe as plain values; empty if it cannot be read."""
+        """The recipe as plain values. Empty if it cannot be read."""
         if isinstance(self.content, StudyResult):
             return self.content.recipe
         try:
@@ -108,7 +108,7 @@ class Stored:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """The recipe; None if it cannot be read or was written by a newer version."""
+        """The recipe, or None if it cannot be read or was written by a newer version."""
         try:
             return Recipe.from_dict(self.recipe_values) if self.recipe_values else None
         except UsageError:
@@ -116,7 +116,7 @@ class Stored:
 
     @cached_property
     def environment(self) -> Environment:
-        """The machine of the measurement; empty if it cannot be read."""
+        """The machine and software of the measurement. Without values if they cannot be read."""
         if isinstance(self.content, StudyResult):
             return self.content.environment
         try:
@@ -131,7 +131,7 @@ class Stored:
 
     @property
     def strategies(self) -> list[str]:
-        """Names and labels of the strategies; without results, the requested strategies."""
+        """Names and labels of the strategies in the results, or the requested strategies if there are no results."""
         if self.results:
             return [name for result in self.results for name in (result.strategy, result.label)]
         requested = self.recipe_values.get("strategies") if self.kind == "study" else None
@@ -141,19 +141,22 @@ class Stored:
 
     @property
     def requested_label(self) -> str:
-        """The requested strategy of a run without a result."""
+        """The label of the strategy that the user requested, for a run without a result."""
         label = self.content.label if isinstance(self.content, RunRecord) else None
         return label or self.strategies[0]
 
     def to_json(self) -> Json:
-        """Return the JSON of the stored file, with the folder added."""
+        """Return the stored JSON as plain values, together with the folder."""
         if self.content is None:
             return {"kind": UNREADABLE, "folder": str(self.folder), "reason": self.reason}
         return {**to_json(self.content), "folder": str(self.folder)}
 
 
 def read(path: Path) -> Stored:
-    """Read and validate a run or study from its folder or its JSON file; raise Unreadable if it is damaged."""
+    """Read and check the run or study in a folder or JSON file.
+
+    Raises Unreadable if it is damaged, and UsageError if there is none.
+    """
     folder = path if path.is_dir() else path.parent
     for name in (STUDY_FILE, RUN_FILE):
         file = folder / name
@@ -163,7 +166,10 @@ def read(path: Path) -> Stored:
 
 
 def list_runs(out: Path) -> list[Stored]:
-    """Return every run and study below a folder, newest last; unreadable ones come first."""
+    """Return every run and study directly below a folder, from oldest to newest.
+
+    Those without a known start, such as unreadable ones, come first.
+    """
     found = []
     for name in sorted(os.listdir(out)) if out.is_dir() else []:
         folder = out / name
@@ -177,13 +183,16 @@ def list_runs(out: Path) -> list[Stored]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Return the folders of a study's runs; for a run, its own folder."""
+    """Return the folders of all runs of a study. For a run, return the run's own folder."""
     inner = sorted(path.parent for path in (folder / "runs").glob(f"*/{RUN_FILE}"))
     return inner or [folder]
 
 
 def name_of(result: RunResult) -> str:
-    """Return the label of a result, followed by its point unless the label contains it."""
+    """Return the label of a result and its point, for example `ring, workers 4`.
+
+    The point is left out if the label contains it already.
+    """
     point = (result.get("point") or {}) if result.get("remedy") is None else {}  # a sweep's label names its point
     return ", ".join([result.label, *(f"{key.rpartition('.')[2]} {value}" for key, value in point.items())])
 
@@ -195,7 +204,10 @@ def _small_text(file: Path) -> str:
 
 
 def find(name: str, out: Path) -> Stored:
-    """Return a stored run or study: `last`, `last~1` (the one before), a name below `out`, or a path."""
+    """Return the run or study that a name stands for.
+
+    The name is `last`, `last~1` (the one before), a name below `out` or its beginning, or a path.
+    """
     match = _LAST.fullmatch(name)
     if match and not (out / name).exists():
         found = [item for item in list_runs(out) if item.content is not None]
@@ -207,13 +219,19 @@ def find(name: str, out: Path) -> Stored:
 
 
 def folder_of(name: str, out: Path) -> Path:
-    """Return the folder that `find` would read; it may also be a folder of several runs."""
+    """Return the folder that a name stands for. It may also be a folder that holds several runs.
+
+    The name is `last`, `last~1` (the one before), a name below `out` or its beginning, or a path.
+    """
     is_last = _LAST.fullmatch(name) and not (out / name).exists()
     return find(name, out).folder if is_last else resolve_folder(_complete_prefix(name, out), out)
 
 
 def _complete_prefix(name: str, out: Path) -> str:
-    """Complete a unique prefix of a name below `out`; return other names unchanged."""
+    """Return the name below `out` that begins with `name`, if there is exactly one.
+
+    Return `name` itself if it exists already, or if there are several such names or none.
+    """
     if not name or (out / name).exists() or Path(name).exists():
         return name
     known = [item.name for item in list_runs(out)]
@@ -222,7 +240,7 @@ def _complete_prefix(name: str, out: Path) -> str:
 
 
 def resolve_folder(name: str, out: Path) -> Path:
-    """Return the folder of a name: a name below `out`, else a path."""
+    """Return the folder that a name below `out` or a path stands for. Raise UsageError if there is none."""
     is_path = Path(name).parts[:1] in ((), ("..",))  # relative to the current folder, not to `out`
     for folder in (Path(name),) if is_path else (out / name, Path(name)):
         if folder.exists() or folder.is_symlink():
@@ -235,14 +253,14 @@ def resolve_folder(name: str, out: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Filter for lists of runs and studies; empty fields match everything. Names may contain `*` and `?`."""
+    """Selects runs and studies for a list. Empty fields select all. Names may contain `*` and `?`."""
 
     model: str = ""
     strategy: str = ""
     status: str = ""
     kind: str = ""
     since: str = ""  # a date, a date with time, or an age: 12h, 7d
-    last: int | None = None  # keep only this many, the newest
+    last: int | None = None  # how many of the newest to select
 
     def __post_init__(self) -> None:
         if self.status and self.status not in STATUSES:
@@ -270,7 +288,7 @@ class Filter:
 
 
 def parse_time(text: str) -> float:
-    """Return seconds since 1970 for a date, a date with time, or an age."""
+    """Parse a date, a date with time, or an age such as `12h`. Return the time in seconds since 1970."""
     if _AGE.fullmatch(text.strip()):
         return time.time() - age_s(text)
     try:
@@ -280,7 +298,7 @@ def parse_time(text: str) -> float:
 
 
 def age_s(text: str) -> float:
-    """Return the seconds of an age such as `30m`, `12h`, `7d` or `2w`."""
+    """Parse an age such as `30m`, `12h`, `7d` or `2w`. Return it in seconds."""
     match = _AGE.fullmatch(text.strip())
     if not match:
         raise UsageError(f"{text!r} is not an age: a number and m, h, d or w, such as 30d")
@@ -292,7 +310,7 @@ def _matches(pattern: str, names: list[str]) -> bool:
 
 
 def size_bytes(folder: Path) -> int:
-    """Return the bytes of all files in a folder; links are not followed."""
+    """Return the size of all files in a folder together, in bytes. Links are not followed."""
     total = 0
     for path, _, names in os.walk(folder):
         total += sum(os.lstat(os.path.join(path, name)).st_size for name in names)

@@ -36,13 +36,16 @@ from paceline.train.job import serve_job, train_job
 def execute(
     launcher: WorkerPool, recipe: Recipe, entry: Entry, *, folder: Folder | None, on_event: Callable[[Event], None]
 ) -> RunResult | None:
-    """Train under one strategy and store the run; return None if another process reports."""
+    """Train under one strategy, store the run in `folder` if one is passed, and return the result.
+
+    Return None in all processes but the main one, which alone receives the workers' reports.
+    """
     recipe = entry.recipe(recipe)
     checkpoint = ""
     if folder is not None:
-        checkpoint = str((folder.make_inner("checkpoints") / "final.safetensors").resolve())
+        checkpoint = str((folder.make_subfolder("checkpoints") / "final.safetensors").resolve())
     task = training_task(recipe, entry, folder, checkpoint=checkpoint)
-    facts = environment()  # taken before the run adds load
+    facts = environment()  # read before the run adds load to the machine
     started = time.perf_counter()
     record = RunRecord(
         schema=SCHEMA, kind="run", name=recipe.name, started=time.strftime("%Y-%m-%dT%H:%M:%S%z"), status=DONE
@@ -70,7 +73,10 @@ def execute(
 
 
 def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **arguments: Any) -> Task:
-    """Return the task that trains under a strategy; `recipe` is that of the entry, `arguments` are more for the job."""
+    """Return the task that trains under the strategy of `entry`.
+
+    `recipe` is the one that the entry runs. `arguments` are passed to the training job in addition.
+    """
     folder_path = str(folder.path.resolve()) if folder is not None else ""
     return Task(
         train_job,
@@ -86,7 +92,7 @@ def training_task(recipe: Recipe, entry: Entry, folder: Folder | None, **argumen
 
 
 def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: BaseException) -> None:
-    """Store a run that was interrupted or whose worker failed; after any other error discard the folder."""
+    """Store a run that was interrupted, or one in which a worker failed. After other errors, delete its folder."""
     if isinstance(error, KeyboardInterrupt):
         record = changed(record, status=INTERRUPTED)
     elif isinstance(error, WorkerError):
@@ -105,5 +111,5 @@ def _store_unfinished(folder: Folder, recipe: Recipe, record: RunRecord, error: 
 
 
 def run_folder(out: Path, name: str, launcher: WorkerPool) -> Folder | None:
-    """Make the folder of a run; return None if another process reports."""
+    """Create the folder of a run. Return None in all processes but the main one, which alone stores runs."""
     return Folder(out, name) if launcher.is_main else None

@@ -1,4 +1,4 @@
-"""Files of a study: its folder is created at the start, locked while the study runs, and written after every cell."""
+"""Files of a study: its folder is created at the start, locked while the study runs, and updated after every run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from paceline.runs.store import check_unlocked, disk_errors, locked
 from paceline.study.base import Cell
 
 RUNS = "runs"
-EARLY = "early"  # results of runs without a folder
+EARLY = "early"  # folder for the results of runs that have no folder of their own
 
 
 class StudyFolder:
-    """Folder of one study; reads and writes its files."""
+    """The folder of one study. Its methods read and write the study's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, result: StudyResult) -> None:
-        """Replace the stored result atomically."""
+        """Replace the study's stored result atomically."""
         _replace(self.path / STUDY_FILE, encode(result))
 
     def run_folder(self, cell: Cell) -> Folder | None:
-        """Make a folder for the run of a cell; return None if only its result is stored."""
+        """Create a folder for the run of a cell. Return None if only the result of the run will be stored."""
         return Folder(self.path / RUNS, cell.folder_name) if cell.has_folder else None
 
     def store_result(self, cell: Cell, result: RunResult) -> None:
-        """Store the result of a cell whose run has no folder."""
+        """Store the result of a cell (planned run) whose run has no folder. Do nothing for other cells."""
         if cell.has_folder:
             return
         record = RunRecord(
@@ -48,7 +48,7 @@ class StudyFolder:
         _replace(self._result_file(cell), encode(record))
 
     def result_of(self, cell: Cell) -> RunResult | None:
-        """Return the stored result of a cell; None if there is none or it cannot be read."""
+        """Return the stored result of a cell (planned run), or None if there is none or it cannot be read."""
         file = self.run_of(cell) if cell.has_folder else self._result_file(cell)
         record = None if file is None else _read_run(file / RUN_FILE if cell.has_folder else file)
         if record is None or record.status != DONE or (not cell.has_folder and record.label != cell.key):
@@ -56,7 +56,7 @@ class StudyFolder:
         return record.result
 
     def run_of(self, cell: Cell) -> Path | None:
-        """Return the folder of the cell's completed run; None if there is none."""
+        """Return the folder with the completed run of a cell (planned run), or None if there is none."""
         pattern = re.compile(re.escape(cell.folder_name) + r"(-\d+)?")
         for folder in sorted((self.path / RUNS).glob("*")):
             if not pattern.fullmatch(folder.name):
@@ -72,11 +72,11 @@ class StudyFolder:
 
 @contextmanager
 def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iterator[StudyFolder]:
-    """Create the folder of a study and hold its lock."""
+    """Create the folder of a study, and hold the study's lock while the `with` block runs."""
     folder = Folder(out, timestamped(name))
     try:
         folder.write_text("recipe.toml", recipe.to_toml())
-        folder.make_inner(RUNS)
+        folder.make_subfolder(RUNS)
         StudyFolder(folder.path).write(first)
     except BaseException:
         folder.discard()
@@ -87,13 +87,13 @@ def new_folder(out: Path, name: str, recipe: Recipe, first: StudyResult) -> Iter
 
 @contextmanager
 def reopen_folder(path: Path) -> Iterator[tuple[StudyFolder, StudyResult]]:
-    """Open the folder of a resumed study with its stored result, and hold its lock."""
+    """Open the folder of a study that is resumed, and hold the study's lock while the `with` block runs."""
     with locked(path):
         yield StudyFolder(path), read_study(path)
 
 
 def read_study(path: Path) -> StudyResult:
-    """Read the study stored in a folder."""
+    """Read the study stored in a folder. Raise UsageError if there is none."""
     if not (path / STUDY_FILE).is_file():
         raise UsageError(
             f"{str(path)!r} is not the folder of a study, because it has no {STUDY_FILE}; name the folder of a study"
@@ -105,7 +105,7 @@ def read_study(path: Path) -> StudyResult:
 
 
 class _StudySummary(msgspec.Struct):
-    """Fields of a stored study that decide whether the rest of it is read."""
+    """The fields of a stored study that are read first, to decide whether the rest is needed."""
 
     study: str = ""
     status: str = ""
@@ -113,9 +113,9 @@ class _StudySummary(msgspec.Struct):
 
 
 def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], out: Path) -> Path | None:
-    """Return the folder of the newest unfinished study in `out` with the same request.
+    """Return the folder of the newest unfinished study in `out` that has the same request as `first`, or None.
 
-    Raises UsageError if another process is running it.
+    Raises UsageError if another process is running that study.
     """
     unfinished: list[tuple[str, Path]] = []
     for file in out.glob(f"*/{STUDY_FILE}"):
@@ -138,13 +138,13 @@ def find_unfinished_folder(first: StudyResult, request_keys: tuple[str, ...], ou
 
 
 def request_of(result: StudyResult, keys: tuple[str, ...]) -> Json:
-    """Return the stored fields that identify a request."""
+    """Return those fields of a study's result that identify its request."""
     plain = to_json(result)
     return {key: plain.get(key) for key in keys}
 
 
 def _read_run(file: Path) -> RunRecord | None:
-    """Return the run stored in a file; None if it cannot be read."""
+    """Return the run stored in a file, or None if it cannot be read."""
     try:
         content = read_file(file)
     except Unreadable:
@@ -153,7 +153,7 @@ def _read_run(file: Path) -> RunRecord | None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file atomically: readers see its old or its new content."""
     part = file.with_name(f".{file.name}.part")
     with disk_errors(file):
         part.write_bytes(content)
