@@ -1,4 +1,4 @@
-"""The Python API: run, compare, scale, sweep and tune as functions, for scripts and notebooks."""
+"""The commands run, compare, sweep, scale and tune as functions, for scripts and notebooks."""
 
 from paceline.api.notebook_view import RunView, StudyView
 from paceline.api.studies import compare, run, scale, sweep, tune

@@ -1,4 +1,4 @@
-"""Results of the Python API, which print as tables in a terminal and in a notebook."""
+"""Results of the Python API: mappings that print as tables, in a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from paceline.results import Json, StudyResult, to_json
 
 
 class StudyView(Mapping[str, Any]):
-    """The result of a study: prints as a table, and maps the keys of its JSON to plain values.
+    """The result of a study. It prints as a table, and maps the keys of the study's JSON to plain values.
 
-    `rows` can be passed to `pandas.DataFrame`, `study` is the typed result (`study.results[0].label`), and `folder`
-    is the folder where the study is stored.
+    `rows` is a list of dicts from which a data frame can be made. `study` is the typed result
+    (`study.results[0].label`), and `folder` is the folder where the study is stored.
     """
 
     def __init__(self, study: StudyResult, folder: Path) -> None:
@@ -28,7 +28,7 @@ class StudyView(Mapping[str, Any]):
 
     @property
     def rows(self) -> list[Json]:
-        """The main figures of each result, as a list of dicts."""
+        """One dict per result, with the most important numbers, from which a data frame can be made."""
         return [
             {
                 **(row.point or {}),
@@ -63,7 +63,7 @@ class StudyView(Mapping[str, Any]):
 
 
 class RunView(Json):
-    """The result of a run: a dict that prints as a table of its workers. The key `folder` is where it is stored."""
+    """The result of a run: a dict that prints as a table of the workers. Its key `folder` has the run's folder."""
 
     def __init__(self, result: results.RunResult, folder: Path) -> None:
         super().__init__({**to_json(result), "folder": str(folder)})

@@ -1,4 +1,4 @@
-"""The functions of the Python API: run, compare, scale, sweep and tune."""
+"""The commands run, compare, sweep, scale and tune as functions, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(
 ) -> RunView:
     """Train a recipe under its strategy and return the result, a dict that prints as a table.
 
-    `changes` are recipe keys with `__` for the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
+    `changes` are recipe keys, with `__` instead of the dot: `run("lenet5-mnist", strategy="ring", train__epochs=10)`.
     Workers are processes on this host, unless the recipe emulates nodes, `hosts` names hosts to reach over ssh, or
     `launcher` is the name of a launcher, a `LaunchRequest` or a `Launcher`. All studies accept these arguments.
     """
@@ -74,9 +74,10 @@ def compare(
     """Train under several strategies and compare them: `compare("lenet5-mnist")` or `compare(model, data)`.
 
     With `data` the first argument is a model: a name, `file.py:factory`, an nn.Module or a function that builds one.
-    `data` is a name, a paceline Data, a pair (train, test) of torch data sets or of (inputs, targets), or a single
-    data set, of which a tenth becomes the test set. `loss` is a function of output and target. Objects are sent to
-    worker processes, so their classes must be importable there: in a file, not in a notebook cell.
+    `data` is a name, a paceline Data, or a pair (train, test). Each of the pair is a torch data set or a pair (inputs,
+    targets) of tensors. `data` may also be a single such data set, of which a tenth becomes the test set. `loss` is a
+    function of output and target. Objects are sent to worker processes, so their classes must be importable there:
+    define them in a file, not in a notebook cell.
     """
     if strategies:
         changes["strategies"] = _names(strategies)
@@ -107,9 +108,9 @@ def sweep(
 ) -> StudyView:
     """Vary keys of a recipe: `sweep("lenet5-mnist", vary={"batch_size": [32, 64]}, remedies=["linear"])`.
 
-    A key is a recipe key, an option name or `strategy.OPTION`; several keys form a grid. A point that fails or does not
-    fit into memory is listed in `failures`. Like all studies, an unfinished study with the same arguments is resumed,
-    unless `fresh` is set.
+    A key is a recipe key, an option name or `strategy.OPTION`. Several keys form a grid. A point of the grid that fails
+    or does not fit into memory is listed in `failures`. If an unfinished sweep with the same arguments is stored, it is
+    resumed, unless `fresh` is true. All studies do this.
     """
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     base = base.replace({key.replace("__", "."): value for key, value in changes.items()})
@@ -134,8 +135,9 @@ def scale(
 ) -> StudyView:
     """Train with several numbers of workers and compare with one worker: `scale("vgg11-cifar10", workers=[1, 2, 4])`.
 
-    `mode` is strong (constant global batch), weak (constant batch per worker) or both. Each of `results` has `scaling`;
-    `paying` has the number of workers beyond which more are not worth it. Points that fail are listed in `failed`.
+    `mode` is strong (constant global batch), weak (constant batch per worker) or both. Each of `results` has `scaling`.
+    `paying` says, for every mode and strategy, up to which number of workers throughput grows. Strategies and numbers
+    of workers that fail are listed in `failed`.
     """
     numbers = workers if isinstance(workers, str) else ",".join(map(str, workers))
     counts = parse_workers(numbers)
@@ -165,8 +167,9 @@ def tune(
 ) -> StudyView:
     """Find the fastest strategy, bucket size, period and codec: `tune("vgg11-cifar10", within=0.5)["best"]`.
 
-    The best loses at most `within` points of accuracy against the exact strategy (or `within_loss` percent of loss,
-    without an accuracy). `best` has its label, its speed-up, and the command and library call that use it.
+    The winner's test accuracy is at most `within` percentage points below that of an exact strategy. Without a
+    meaningful accuracy, its test loss is at most `within_loss` percent above. `best` has the winner's label, its step
+    time relative to that of the exact strategy, and the command and library call that use it.
     """
     starter = CallLauncher(launcher, hosts)
     settled = _recipe(recipe, changes, starter)
@@ -189,7 +192,7 @@ def _names(strategies: str | Sequence[str]) -> list[str]:
 def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool) -> StudyView:
     """Run a study, or resume an unfinished one with the same arguments.
 
-    A study of Python objects is not resumed, because the objects of two calls cannot be compared.
+    A study of Python objects (such as a model) is not resumed, because the objects of two calls cannot be compared.
     """
     resume = None if fresh or workers.objects else find_unfinished(study, Path(out))
     outcome = run_study(study, workers.launch, StudyListener(), Path(out), resume=resume)
@@ -198,7 +201,10 @@ def _study(study: Study, out: str | Path, workers: CallLauncher, *, fresh: bool)
 
 
 def _model_and_data(model: Any, data: Any, objects: list[str]) -> dict[str, str]:
-    """Return the name, model and data of a recipe; register objects and append their names to `objects`."""
+    """Return the changes to a recipe that set its name, model and data.
+
+    Python objects are registered for the workers, and their names are appended to `objects`.
+    """
     if data is None:
         raise UsageError(f"compare() got a {type(model).__name__} but no data; call compare(model, data)")
     if isinstance(model, Recipe):
@@ -224,7 +230,7 @@ def _name(part: Any) -> str:
 
 
 def _recipe(recipe: str | Recipe, changes: Mapping[str, Any], workers: CallLauncher) -> Recipe:
-    """Apply changes to a recipe and choose its comm."""
+    """Apply changes to a recipe, and choose a comm (communication backend) if the recipe leaves it open."""
     base = load_recipe(recipe) if isinstance(recipe, str) else recipe
     changed = base.replace({key.replace("__", "."): value for key, value in changes.items()})
     return settle_comm(changed, workers.num_hosts(changed.cluster))
@@ -236,7 +242,7 @@ LauncherChoice = str | LaunchRequest | Launcher | None
 
 @dataclass(frozen=True)
 class CallLauncher:
-    """Starts the workers of one API call, and sends them the objects of the call."""
+    """Starts the workers for one call of an API function, and sends Python objects to them."""
 
     choice: LauncherChoice
     hosts: str | Sequence[str] | None = None
@@ -253,7 +259,7 @@ class CallLauncher:
 
 
 def launcher_for(choice: LauncherChoice, hosts: str | Sequence[str] | None, cluster: ClusterConfig) -> Launcher:
-    """Return the checked launcher of an API call; refuse one that does not start all workers from this process."""
+    """Return the launcher for one call. Raise UsageError unless it starts all workers from this process."""
     if isinstance(choice, Launcher):
         launcher = _ready(choice, hosts, cluster)
     else:

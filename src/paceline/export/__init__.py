@@ -1,6 +1,6 @@
 """Export of stored runs to CSV, Parquet, TensorBoard and MLflow.
 
-Each format is a module with `write(sources, folder)`, which is imported when it is used.
+Each format has a module with a function `write(sources, folder)`. The module is imported when the format is used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from paceline.worker_files import worker_files
 
 @dataclass(frozen=True)
 class Format:
-    """A format's module and requirements."""
+    """An export format: the module that writes it, and the packages that the module needs."""
 
     module: str
-    packages: tuple[str, ...] = ()  # required packages
+    packages: tuple[str, ...] = ()  # required to write this format
     extra: str = ""  # the extra of paceline that installs the packages
-    adds: bool = False  # adds runs to an existing folder; other formats need a new or empty one
+    adds: bool = False  # whether runs can be added to an existing folder; other formats need a new or empty one
 
     def check(self, name: str) -> None:
         missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
@@ -47,7 +47,10 @@ FORMATS = {
 
 
 def sources_of(stored: Stored) -> list[ExportSource]:
-    """Return the run, or the runs of a study, that have worker files."""
+    """Return the runs to export: a stored run itself, or the runs of a stored study.
+
+    Runs without workers' files are left out. Raises UsageError if no other run is left.
+    """
     folder = stored.folder
     found = []
     for inner in run_folders(folder):
@@ -61,7 +64,7 @@ def sources_of(stored: Stored) -> list[ExportSource]:
 
 
 def export(sources: Sequence[ExportSource], to: str, output: Path) -> Path:
-    """Write runs to a folder in one format. A new folder appears complete or not at all."""
+    """Write runs to a folder in the format `to`. A new folder appears complete or not at all."""
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
     form = FORMATS[to]

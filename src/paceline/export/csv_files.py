@@ -1,4 +1,4 @@
-"""CSV export: one file with a header per table."""
+"""CSV export: one file per table. Each file begins with a header."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def write(sources: Sequence[ExportSource], folder: Path) -> None:
 
 
 def _without_formula(value: CellValue) -> CellValue:
-    """Prefix text that a spreadsheet would evaluate as a formula with an apostrophe."""
+    """Put an apostrophe before text that a spreadsheet would evaluate as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -1,4 +1,4 @@
-"""MLflow export to its file store: recipes become parameters, values of workers become metrics."""
+"""MLflow export to a file store: recipes become parameters, and the workers' measurements become metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paceline.export.tables import ExportSource, scalars
 from paceline.worker_files import worker_files, worker_lines
 
 EXPERIMENT = "paceline"
-BATCH = 1000  # metrics per call: MLflow's limit
-LONGEST = 6000  # characters of a parameter: MLflow's limit
+BATCH = 1000  # metrics per call; more exceed MLflow's limit
+LONGEST = 6000  # characters of a parameter's value; more exceed MLflow's limit
 # Newer versions of MLflow write to a file store only with the first setting, and send telemetry without the second.
 SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
 

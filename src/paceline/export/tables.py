@@ -1,6 +1,6 @@
-"""Worker files as tables with fixed columns, or as named scalars over steps.
+"""The workers' files as tables with fixed columns, or as named scalars over steps.
 
-Lines are read one at a time, since a run may be larger than memory.
+Lines are read one at a time, because a run may be larger than memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ExportSource:
     """A run to export."""
 
     name: str
-    label: str  # the strategy as the user wrote it
+    label: str  # of the strategy, as the user wrote it
     folder: Path
     started: float  # seconds since 1970
     recipe: Mapping[str, Any]
@@ -28,7 +28,10 @@ class ExportSource:
 
 @dataclass(frozen=True, eq=False)
 class ExportTable:
-    """A table of all lines of one kind; a value that a line lacks is None."""
+    """A table of all lines of one type in the workers' files, such as steps.
+
+    If a line lacks a value of the table, the value is None.
+    """
 
     name: str
     kind: str
@@ -91,7 +94,7 @@ _BY_KIND = {table.kind: table for table in TABLES}
 
 
 def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[CellValue]]]:
-    """Yield every line that belongs to a table, for all workers of all runs."""
+    """Yield a table row for each line of the workers' files that belongs to a table, for all runs."""
     for source in sources:
         for rank, file in worker_files(source.folder).items():
             for line in worker_lines(file):
@@ -100,18 +103,18 @@ def rows(sources: Sequence[ExportSource]) -> Iterator[tuple[ExportTable, list[Ce
                     yield table, table.row(source, rank, line)
 
 
-OPEN_STEPS = 64  # steps kept open for sums: an operation may complete some steps late
+OPEN_STEPS = 64  # newest steps whose sums may still grow, because an operation may complete some steps late
 
 
 class Scalar(NamedTuple):
     name: str
     value: float
     step: int
-    time_s: float  # since the run's start
+    time_s: float  # seconds since the run's start
 
 
 def scalars(lines: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
-    """Yield the scalars of one worker: steps, phases and operations per step, and resources."""
+    """Yield the named scalars of one worker: of every step, of its phases and operations, and of the resources used."""
     sums = _Sums()
     elapsed_s, num_samples = 0.0, 0
     for line in lines:
@@ -139,7 +142,7 @@ def _step_values(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _Sums:
-    """Sums of seconds and bytes per step, by phase and operation; only the newest steps are kept."""
+    """Sums of seconds and bytes per step, by phase and operation. Only the newest steps are held in memory."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, float]] = {}
@@ -154,7 +157,7 @@ class _Sums:
         yield from self.close(OPEN_STEPS)
 
     def close(self, num_open: int) -> Iterator[Scalar]:
-        """Remove the oldest steps until `num_open` are left, and yield their sums."""
+        """Remove the oldest steps until `num_open` steps are left, and yield the sums of the removed ones."""
         while len(self._steps) > num_open:
             step = min(self._steps)
             end_s = self._ends.pop(step)
