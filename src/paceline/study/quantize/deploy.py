@@ -1,4 +1,4 @@
-"""ONNX export: write fp32 and int8 files, and measure their accuracy, size and latency in ONNX Runtime."""
+"""ONNX export: write an fp32 and an int8 file, and measure accuracy, size and latency in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ WARMUP, ROUNDS = 5, 40
 def deploy(
     evaluator: Evaluator, model: nn.Module, graph: Graph, integers: Quantized, images: Tensor, folder: Path
 ) -> Deployment:
-    """Write both files, evaluate them, and measure latency; `graph` is that of the float model."""
+    """Write the fp32 and the int8 file, evaluate both on the test set, and measure their latency.
+
+    `graph` is the float model as a graph, and `integers` the int8 model.
+    """
     from paceline.quantize.onnx_model import write_onnx
 
     shape, threads = tuple(images.shape[1:]), torch.get_num_threads()
@@ -59,7 +62,10 @@ def _batch_of(images: Tensor, size: int) -> Tensor:
 
 @torch.no_grad()
 def measure_times(runners: dict[str, Predict], images: Tensor) -> dict[str, list[float]]:
-    """Measure seconds per batch, all runners in turn, so that noise affects all of them alike."""
+    """Measure the seconds that every runner takes per batch.
+
+    The runners take turns in every round, so that noise affects all of them alike.
+    """
     times: dict[str, list[float]] = {name: [] for name in runners}
     for round_ in range(WARMUP + ROUNDS):
         for name, run in runners.items():
@@ -76,6 +82,9 @@ def _latency(runner: str, batch: int, values: list[float]) -> Latency:
 
 
 def _speedup(batch: int, times: dict[str, list[float]]) -> RunnerSpeedup:
-    """Return fp32 time / int8 time, paired by round, because noise affects both runners of a round alike."""
+    """Return fp32 time / int8 time for batches of one size.
+
+    The two times of a round form a pair, because noise in a round affects both alike.
+    """
     ratios = [slow / quick for slow, quick in zip(times[FLOAT_RUNNER], times[INT8_RUNNER], strict=True)]
     return RunnerSpeedup(batch=batch, ratio=statistics.median(ratios), interval95=interval95_of_median(ratios))

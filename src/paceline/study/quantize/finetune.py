@@ -28,11 +28,14 @@ from paceline.train.job import serve
 from paceline.train.replicas import mean_state, save_weights
 from paceline.train.trainer import Trainer
 
-GridValues = dict[str, Json]  # grids by tensor, as plain values for the workers
+GridValues = dict[str, Json]  # quantization grids by tensor name, as plain values that can be sent to workers
 
 
 def finetune_recipe(recipe: Recipe, *, steps: int, lr: float | None) -> Recipe:
-    """Return the training recipe with `steps` steps at a constant rate, by default a tenth of the original."""
+    """Return the recipe of the fine-tuning: `steps` steps at the constant learning rate `lr`.
+
+    If `lr` is None, the learning rate is a tenth of that of `recipe`, with which the model was trained.
+    """
     changes: Json = {"train.iterations": steps, "train.log_every": 0, "train.eval_every": 0}
     changes |= {"schedule.name": "constant", "schedule.warmup": 0.0, "schedule.scale_lr": "none"}
     changes |= {"measure.inject": [], "measure.target_accuracy": None, "measure.profile": "", "train.compile": False}
@@ -52,7 +55,11 @@ def finetune(
     per_channel: bool,
     file: Path,
 ) -> tuple[Graph, Finetuning]:
-    """Fine-tune the fake-quantized network; return the graph with its new weights, and a summary."""
+    """Fine-tune the fake-quantized network with any number of workers.
+
+    Return the graph with its fine-tuned weights, and a summary of the training. Raises RunError if weights are not
+    finite.
+    """
     task = Task(
         finetune_job,
         {
@@ -75,14 +82,14 @@ def finetune(
     model = Simulated(graph, Rounding(per_channel=per_channel, grids=grids, biases=True))
     state = load_file(file)
     if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
-        raise diverged("weights are not finite", recipe)
+        raise divergence_error("weights are not finite", recipe)
     model.load_state_dict(state)
     finetuned = Finetuning(strategy=entry.label, workers=entry.num_workers, lr=recipe.optimizer.lr, **workers[0])
     return model.trained(), finetuned
 
 
-def diverged(reason: str, recipe: Recipe) -> RunError:
-    """Return the error for fine-tuning whose weights cannot be used."""
+def divergence_error(reason: str, recipe: Recipe) -> RunError:
+    """Return the error to raise if the fine-tuned weights cannot be used. `reason` says why."""
     return RunError(
         f"fine-tuning diverged after {recipe.train.iterations} steps at learning rate {recipe.optimizer.lr:g}: "
         f"{reason}; try a smaller --lr"
@@ -98,7 +105,7 @@ def finetune_job(
     per_channel: bool,
     checkpoint: str,
 ) -> Json:
-    """Train the fake-quantized network on one worker; rank 0 saves the mean of all replicas."""
+    """Run one worker of the fine-tuning. At the end, rank 0 saves the mean of all replicas to `checkpoint`."""
     data, model = _build(recipe, source, grids, per_channel=per_channel)
     trainer = Trainer(recipe, StrategySpec.parse(strategy, recipe.codec).build(), data, context, model)
     history = trainer.run()
@@ -123,14 +130,14 @@ def serve_finetune(
     per_channel: bool,
     checkpoint: str,
 ) -> None:
-    """Serve the parameters of the same network, without training."""
+    """Run a parameter server of the fine-tuning: it holds the network's parameters, but does not compute gradients."""
     del checkpoint
     _, model = _build(recipe, source, grids, per_channel=per_channel)
     serve(context, recipe, StrategySpec.parse(strategy, recipe.codec).build(), model)
 
 
 def _build(recipe: Recipe, source: ModelSource, grids: GridValues, *, per_channel: bool) -> tuple[Data, Simulated]:
-    """Build the fake-quantized network, and load the training data with the recipe's augmentation."""
+    """Load the training data with the recipe's augmentation, and build the fake-quantized network."""
     loaded = load_source(source)
     example, _ = float_batch(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     known = {name: Grid(**values) for name, values in grids.items()}

@@ -18,7 +18,7 @@ WEIGHT_BINS, ACTIVATION_BINS = 101, 128
 
 
 def weight_pictures(graph: Graph, *, per_channel: bool) -> list[WeightPicture]:
-    """Return histograms of every layer's weights before and after rounding, with the same bins."""
+    """Return two histograms with equal bins for every layer: of its weights before and after rounding to int8."""
     found = []
     for op in graph.layers:
         largest = float(op.weight.abs().max()) or 1.0
@@ -53,7 +53,10 @@ def activation_pictures(
     *,
     per_channel: bool,
 ) -> list[ActivationPicture]:
-    """Return a histogram of every tensor, with each method's range and the chosen method's signal-to-noise ratio."""
+    """Return a histogram of every activation tensor.
+
+    Each comes with the ranges that all calibration methods chose, and the signal-to-noise ratio with the chosen method.
+    """
     rounding = Rounding(per_channel=per_channel, grids=chosen.grids, biases=True)
     noise = activation_noise(graph, Simulated(graph, rounding), images.split(25))
     kinds = {op.name: op.kind for op in graph.ops}

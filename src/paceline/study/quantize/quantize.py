@@ -1,4 +1,4 @@
-"""The quantize study: evaluate every stage of a quantization, write its files, and store the study."""
+"""The quantize study: evaluate every stage of a quantization, write the models, and store the study."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from paceline.runs import Folder, store_study, timestamped, without_timestamp
 from paceline.runs.store import disk_errors
 from paceline.study.entries import Entry, check_models
 from paceline.study.quantize.deploy import INT8_FILE, deploy
-from paceline.study.quantize.finetune import diverged, finetune
+from paceline.study.quantize.finetune import divergence_error, finetune
 from paceline.study.quantize.histograms import activation_pictures, weight_pictures
 from paceline.study.quantize.source import LoadedModel, QuantizeOptions
 from paceline.study.quantize.stages import (
@@ -41,9 +41,9 @@ from paceline.study.quantize.stages import (
     calibration_batches,
     closest_calibration,
     confusion,
+    finetuned_stage,
     float_batch,
     integer_stages,
-    tuned_stage,
     weight_stages,
 )
 from paceline.train.replicas import save_weights
@@ -52,7 +52,7 @@ from paceline.train.step import build_objective
 
 @dataclass(frozen=True, eq=False)
 class FineTuning:
-    """Recipe, strategy and launcher of the fine-tuning."""
+    """How to fine-tune: the recipe, the strategy, and a function that starts the workers."""
 
     recipe: Recipe
     entry: Entry
@@ -60,7 +60,7 @@ class FineTuning:
 
 
 def trace_model(loaded: LoadedModel, request: QuantizeOptions) -> Graph:
-    """Trace the model; raise UsageError if it cannot be quantized."""
+    """Trace the model to a graph of operations. Raise UsageError if the model cannot be quantized."""
     example, target = float_batch(loaded.data.train, torch.arange(min(2, len(loaded.data.train))))
     if not isinstance(example, Tensor):
         raise UsageError(
@@ -85,7 +85,7 @@ def trace_model(loaded: LoadedModel, request: QuantizeOptions) -> Graph:
 
 @torch.no_grad()
 def _try_once(loaded: LoadedModel, example: Tensor, target: Any) -> None:
-    """Evaluate the loss of one small batch; raise UsageError if model, loss and data do not fit."""
+    """Compute the loss of one small batch. Raise UsageError if model, loss and data do not fit together."""
     recipe = loaded.recipe
     try:
         build_objective(recipe.train.loss).loss(loaded.model(example), target)
@@ -107,7 +107,10 @@ def quantize(
     output: Path | None = None,
     tuning: FineTuning | None = None,
 ) -> tuple[Quantization, Path]:
-    """Run every stage; return the study and its folder. The folder is deleted if a stage fails."""
+    """Run every stage of a quantization, and return the study and its folder.
+
+    The folder is deleted if a stage fails. If `output` is set, the int8 ONNX file is also copied there.
+    """
     graph = trace_model(loaded, request)
     if request.onnx and graph.left_in_float:
         left = op_names(graph.left_in_float)
@@ -128,7 +131,7 @@ def quantize(
 
 
 def _copy(file: Path, output: Path) -> None:
-    """Copy the int8 file to where the user asked for it, atomically."""
+    """Copy the int8 ONNX file to the path that the user asked for. The copy appears complete or not at all."""
     temporary = output.with_name(f".{output.name}.part")
     try:
         with disk_errors(output):
@@ -139,7 +142,7 @@ def _copy(file: Path, output: Path) -> None:
 
 
 class _QuantizationRun:
-    """One execution of a quantization, with the evaluator of its stages and the calibration images."""
+    """One execution of a quantization, with the evaluator of its stages and the images for calibration."""
 
     def __init__(
         self, loaded: LoadedModel, request: QuantizeOptions, graph: Graph, folder: Folder, listener: StageListener
@@ -148,7 +151,7 @@ class _QuantizationRun:
         self._evaluator = Evaluator(loaded.data.test, build_objective(loaded.recipe.train.loss), listener)
         self._batches = calibration_batches(loaded.data.train, request.samples, loaded.recipe.seed)
         self._num_samples = min(request.samples, len(loaded.data.train))
-        self._images = torch.cat(list(self._batches()))[:200]  # for distances and noise, not for accuracy
+        self._images = torch.cat(list(self._batches()))[:200]  # to measure distances and noise, but not accuracy
 
     def run(self, tuning: FineTuning | None) -> Quantization:
         started, stamp, machine = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
@@ -199,7 +202,10 @@ class _QuantizationRun:
         )
 
     def _tune(self, tuning: FineTuning, chosen: Calibrated) -> tuple[Quantized, Finetuning]:
-        """Fine-tune the weights on the grids that calibration chose."""
+        """Fine-tune the weights with the quantization grids of the chosen calibration method.
+
+        Return the int8 model with these weights, and a summary of the training.
+        """
         per_channel, file = self._request.per_channel, self._folder.path / "fine-tuned.safetensors"
         with tuning.launch() as launcher:
             graph, finetuned = finetune(
@@ -213,13 +219,16 @@ class _QuantizationRun:
                 file=file,
             )
         try:
-            model = tuned_stage(self._evaluator, graph, chosen, per_channel=per_channel)
-        except PacelineError as error:  # finite weights that overflow the integer ranges
-            raise diverged(str(error), tuning.recipe) from error
+            model = finetuned_stage(self._evaluator, graph, chosen, per_channel=per_channel)
+        except PacelineError as error:  # the weights are finite, but overflow the integer ranges
+            raise divergence_error(str(error), tuning.recipe) from error
         return model, finetuned
 
     def _deploy(self, model: Quantized) -> tuple[Deployment | None, str]:
-        """Export to ONNX; return None and the reason if that is not possible or not requested."""
+        """Export the models to ONNX and measure them.
+
+        If an export was not requested or is not possible, return None and the reason.
+        """
         if not self._request.writes_onnx:
             missing = " and ".join(missing_packages())
             return None, f"{missing} not installed: pip install 'paceline[int8]'" if missing else "not requested"

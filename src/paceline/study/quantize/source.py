@@ -1,4 +1,4 @@
-"""Input of a quantization: the validated options, and the model, weights and data of a run or checkpoint."""
+"""Input of a quantization: its options, and the model, weights and data of a run or checkpoint."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PERCENTILE = 99.99
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    """Options of a quantization, validated at construction."""
+    """Options of a quantization. The constructor raises UsageError if one is not valid."""
 
-    calibration: str = AUTO  # methods separated by commas; auto tries all and keeps the best
+    calibration: str = AUTO  # methods separated by commas; auto tries all and chooses the best
     symmetric: bool = False
     percentile: float = PERCENTILE
     per_channel: bool = True
     samples: int = 512  # training samples for calibration
     keep_float: bool = False  # leave unsupported operations in float and skip the integer-only stage
-    onnx: bool | None = None  # None: if the packages are installed
-    finetune: int = 0  # steps
+    onnx: bool | None = None  # whether to export to ONNX; None: if the packages are installed
+    finetune: int = 0  # number of fine-tuning steps
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -53,7 +53,7 @@ class QuantizeOptions:
             )
 
     def calibrations(self) -> list[Calibration]:
-        """Return the calibration methods in the order in which they are tried."""
+        """Return the calibration methods with their options, in the order in which they are tried."""
         words = list(words_in(self.calibration))
         if words == [AUTO]:
             words = list(METHODS)
@@ -69,7 +69,7 @@ class QuantizeOptions:
         return not missing_packages() if self.onnx is None else self.onnx
 
     def stored(self) -> QuantizeRequest:
-        """Return the request as stored in the result."""
+        """Return the options in the form in which the result of the quantization stores them."""
         return QuantizeRequest(
             calibrations=[calibration.method for calibration in self.calibrations()],
             symmetric=self.symmetric,
@@ -86,7 +86,7 @@ FINAL = Path("checkpoints") / f"final{SUFFIX}"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A checkpoint and the recipe of its model and data."""
+    """A checkpoint file, and the recipe that names the checkpoint's model and data."""
 
     name: str
     recipe: Recipe
@@ -95,7 +95,7 @@ class ModelSource:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A trained model with its data and the checkpoint that it comes from."""
+    """A trained model with its data, and the checkpoint from which it was loaded."""
 
     source: ModelSource
     model: nn.Module  # in evaluation mode
@@ -107,7 +107,10 @@ class LoadedModel:
 
 
 def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSource:
-    """Find a run by name, folder or `last`, or a checkpoint file; apply `changes` to its recipe."""
+    """Find a trained model: the checkpoint file, and the recipe, to which `changes` are applied.
+
+    `target` is the name or the folder of a run, `last`, or a checkpoint file.
+    """
     path = Path(target)
     if path.suffix == SUFFIX or path.is_file():
         return _source_of_file(path, changes)
@@ -124,7 +127,10 @@ def find_source(target: str, runs: Path, changes: Mapping[str, Any]) -> ModelSou
 
 
 def _quantized_run(stored: Stored, source: str, runs: Path) -> Stored:
-    """Return the run that a stored quantization started from, so that `last` works after a quantization."""
+    """Return the run whose model a stored quantization converted.
+
+    With it, `last` names a trained model even if the last study was a quantization.
+    """
     try:
         return find(source, runs)
     except UsageError:
@@ -164,7 +170,7 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def load_source(source: ModelSource) -> LoadedModel:
-    """Load model, weights and data; raise UsageError if the weights do not fit or are not finite."""
+    """Load a model, its weights and its data. Raise UsageError if the weights do not fit or are not finite."""
     recipe = source.recipe
     if recipe.train.batchnorm == "off":
         raise UsageError(
@@ -194,7 +200,7 @@ def load_source(source: ModelSource) -> LoadedModel:
 
 
 def _misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
-    """Return the first mismatch between model and weights; empty if they fit."""
+    """Return the first mismatch between a model and stored weights, or an empty string if they fit."""
     expected = model.state_dict()
     for name, tensor in expected.items():
         if name not in state:

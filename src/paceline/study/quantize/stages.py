@@ -1,4 +1,4 @@
-"""Stages of a quantization, from float to integers only, and the evaluation of each on the test set."""
+"""Stages of a quantization, from float to integers only. Each stage is evaluated on the test set."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from paceline.train.step import Objective
 
 BATCH = 100
 MOST_CLASSES = 100
-Predict = Callable[[Tensor], Tensor]  # images to scores
+Predict = Callable[[Tensor], Tensor]  # a model as a function from images to scores of classes
 
 
 @dataclass(frozen=True, eq=False)
 class ModelScore:
-    """Loss, accuracy and predictions of a model, float or integer, on a data set."""
+    """Loss, accuracy and predictions of a float or integer model on a data set."""
 
     loss: float
     accuracy: float | None
-    answers: Tensor  # predicted class of every sample, int64; empty if the model is no classifier
+    answers: Tensor  # predicted class of every sample, as int64; empty if the model predicts no classes
 
     def agreement(self, other: ModelScore) -> float | None:
-        """Return the share of samples with the same prediction; None if there are none to compare."""
+        """Return for which share of the samples two models predict the same class.
+
+        Return None if one of the models predicts no classes.
+        """
         if not len(self.answers) or len(self.answers) != len(other.answers):
             return None
         return float((self.answers == other.answers).double().mean())
 
 
 def float_batch(data: Dataset, indices: Tensor) -> Batch:
-    """Return a batch with floating-point inputs converted to float32."""
+    """Return a batch of a data set, with floating-point inputs converted to float32."""
     inputs, target = data.batch(indices, 0)
     is_float = isinstance(inputs, Tensor) and inputs.is_floating_point()
     return (inputs.float() if is_float else inputs), target
@@ -48,7 +51,7 @@ def float_batch(data: Dataset, indices: Tensor) -> Batch:
 
 @torch.no_grad()
 def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Callable[[int], None]) -> ModelScore:
-    """Evaluate a model on a data set; call `on_batch` with the number of samples done."""
+    """Evaluate a model on a data set. After every batch, pass the number of samples done so far to `on_batch`."""
     loss, right, answers, samples = 0.0, 0, 0, 0
     classes: list[Tensor] = []
     for indices in torch.arange(len(data)).split(BATCH):
@@ -67,7 +70,10 @@ def score(predict: Predict, data: Dataset, objective: Objective, on_batch: Calla
 
 
 def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[[], Iterator[Tensor]]:
-    """Return a function that yields the same random training images in batches on every call."""
+    """Choose random training images, and return a function that yields them in batches.
+
+    Every call of the function yields the same images.
+    """
     generator = torch.Generator().manual_seed(seed)
     indices = torch.randperm(len(data), generator=generator)[:num_samples]
 
@@ -79,10 +85,10 @@ def calibration_batches(data: Dataset, num_samples: int, seed: int) -> Callable[
 
 
 def confusion(first: ModelScore, second: ModelScore, num_classes: int) -> list[list[int]]:
-    """Return the confusion matrix of two models' predictions; rows are those of the first.
+    """Return the confusion matrix of two models' predictions. A row has the samples of one class of the first model.
 
-    A model may have more outputs than the data has classes. The matrix is empty above MOST_CLASSES, or if a model is no
-    classifier.
+    A model may have more outputs than the data has classes, and the matrix then has more rows and columns. It is empty
+    if these would be more than MOST_CLASSES, or if the models predict no classes.
     """
     if not len(first.answers):
         return []
@@ -99,15 +105,15 @@ def _ignore(*said: Any) -> None:
 
 @dataclass(frozen=True)
 class StageListener:
-    """Progress callbacks of a quantization."""
+    """Callbacks that report the progress of a quantization."""
 
-    stage_moves: Callable[[str, int, int], None] = _ignore  # name of the stage, samples done, total samples
+    stage_moves: Callable[[str, int, int], None] = _ignore  # name of the stage, samples done, samples in all
     stage_ends: Callable[[Stage], None] = _ignore
 
 
 @dataclass(eq=False)
 class Evaluator:
-    """Evaluates stages on the test set and collects their rows."""
+    """Evaluates the stages of a quantization on the test set, and collects one table row per stage."""
 
     data: Dataset
     objective: Objective
@@ -116,7 +122,7 @@ class Evaluator:
     scores: dict[str, ModelScore] = field(default_factory=dict)
 
     def stage(self, key: str, name: str, predict: Predict, *, calibration: str | None = None) -> ModelScore:
-        """Evaluate a stage and compare it with the first one, the float model."""
+        """Evaluate a stage, and compare it with the first stage, which is the float model."""
         started = time.perf_counter()
         result = score(
             predict, self.data, self.objective, lambda done: self.listener.stage_moves(name, done, len(self.data))
@@ -141,7 +147,7 @@ class Evaluator:
 
 
 def weight_stages(evaluator: Evaluator, graph: Graph) -> None:
-    """Evaluate int8 weights, with one scale per layer and with one per channel."""
+    """Evaluate the model with int8 weights: first with one scale per layer, then with one scale per channel."""
     for key, per_channel in ((PER_TENSOR, False), (PER_CHANNEL, True)):
         model = Simulated(graph, Rounding(per_channel=per_channel))
         evaluator.stage(key, f"weights int8, {key.removeprefix('weights-').replace('-', ' ')}", model)
@@ -149,7 +155,10 @@ def weight_stages(evaluator: Evaluator, graph: Graph) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Calibrated:
-    """A calibration method with its grids, and the distance of its outputs from the float model's."""
+    """A calibration method with the quantization grids that it chose.
+
+    `distance` is the mean squared difference between the outputs with these grids and those of the float model.
+    """
 
     calibration: Calibration
     grids: Mapping[str, Grid]
@@ -165,7 +174,10 @@ def activation_stages(
     per_channel: bool,
     images: Tensor,
 ) -> list[Calibrated]:
-    """Evaluate int8 weights and activations with every calibration method."""
+    """Evaluate the model with int8 weights and activations, once for every calibration method.
+
+    Return each method with its quantization grids.
+    """
     calibrated = []
     for calibration in calibrations:
         grids = grids_for(histograms, calibration)
@@ -178,18 +190,24 @@ def activation_stages(
 
 @torch.no_grad()
 def _distance(graph: Graph, model: Simulated, images: Tensor) -> float:
-    """Return the mean squared difference from the float model's outputs on training images."""
+    """Return the mean squared difference between the outputs of a quantized model and of the float model."""
     parts = [(model(part) - graph.run(part)).double().square().flatten() for part in images.split(50)]
     return float(torch.cat(parts).mean())
 
 
 def closest_calibration(calibrated: list[Calibrated]) -> Calibrated:
-    """Return the method with the smallest distance on training images; the test set is not used to choose."""
+    """Return the calibration whose outputs on training images are closest to the float model's.
+
+    The choice does not use the test set.
+    """
     return min(calibrated, key=lambda one: one.distance)
 
 
 def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
-    """Evaluate int32 biases, then the integer-only network."""
+    """Evaluate the model with int32 biases, then as an integer-only network, and return the int8 model.
+
+    The integer-only network is skipped if an operation has no integer form.
+    """
     method = chosen.calibration.method
     model = quantize_graph(graph, chosen.grids, per_channel=per_channel)
     simulated = Simulated(graph, Rounding(per_channel=per_channel, grids=chosen.grids, biases=True))
@@ -199,8 +217,11 @@ def integer_stages(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, pe
     return model
 
 
-def tuned_stage(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
-    """Evaluate the fine-tuned weights, in integers only if every operation has an integer form."""
+def finetuned_stage(evaluator: Evaluator, graph: Graph, chosen: Calibrated, *, per_channel: bool) -> Quantized:
+    """Quantize the fine-tuned network, evaluate it, and return it.
+
+    If an operation has no integer form, the network is evaluated with simulated rounding, otherwise with integers only.
+    """
     method = chosen.calibration.method
     model = quantize_graph(graph, chosen.grids, per_channel=per_channel)
     if graph.left_in_float:
