@@ -1,4 +1,7 @@
-"""The bench command: time collectives on every comm in one run, and report bandwidths as nccl-tests does."""
+"""The bench command: time collectives on every comm in one run, and report bandwidths as nccl-tests does.
+
+A comm is a communication backend.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,15 @@ from paceline.study.run_results import interval_of
 from paceline.train.context import Event
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-REFERENCE = "torch"  # the baseline, if it is measured
+REFERENCE = "torch"  # the comm with which others are compared, if it is measured
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """The collectives, comms and sizes to measure, validated at construction."""
+    """The collectives, comms (communication backends) and tensor sizes to measure.
+
+    The constructor raises UsageError if one of them is not valid.
+    """
 
     ops: tuple[str, ...]
     comms: tuple[str, ...]
@@ -81,7 +87,7 @@ class BenchRequest:
 
     @property
     def reference(self) -> str:
-        """The comm that the others are compared with."""
+        """The comm (communication backend) relative to which the speed-ups of the others are reported."""
         return REFERENCE if REFERENCE in self.comms else self.comms[0]
 
     @property
@@ -89,13 +95,17 @@ class BenchRequest:
         return len(self.sizes) * len(self.ops) * (self.warmup + self.iterations)
 
     def numel(self, op: str, size: int) -> int:
-        """Return the elements of a tensor of `size` bytes, rounded down for operations that need equal parts."""
+        """Return the number of elements of a tensor of `size` bytes.
+
+        For a collective that cuts the tensor into one equal part per worker, round the number down to a multiple of the
+        workers.
+        """
         numel = size // self.itemsize
         return numel - numel % self.workers if op in IN_PARTS else numel
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size such as 4096, 4K, 37M or 1G. K, M and G are powers of 1024, as in nccl-tests."""
+    """Parse a number of bytes such as 4096, 4K, 37M or 1G. K, M and G are powers of 1024, as in nccl-tests."""
     match = re.fullmatch(r"\s*(\d{1,18})\s*([KMG]?)\s*", text, re.IGNORECASE)
     if not match:
         raise UsageError(f"size {text!r} is not a number of bytes such as 4096, 4K, 37M or 1G")
@@ -103,7 +113,7 @@ def parse_bytes(text: str) -> int:
 
 
 def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
-    """Return sizes from `least` to `most`, each `factor` times the previous one."""
+    """Return sizes that start at `least`, grow by `factor` from one to the next, and are at most `most`."""
     if least < 1:
         raise UsageError(f"--min-bytes {least} is too small; use at least 1")
     if least > most:
@@ -121,7 +131,11 @@ def find_ops(text: str) -> tuple[str, ...]:
 
 
 def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the comms to measure, and the reasons against the others; a comm named in `text` must be usable."""
+    """Return the comms (communication backends) to measure, and why the others cannot be used here.
+
+    `text` names comms to measure; if it is None, all that can be used here are measured. Raises UsageError if a named
+    comm cannot be used here.
+    """
     if text is None:
         between_processes = {name: cls for name, cls in comms.classes.items() if cls.between_processes}
         reasons = {name: reason_against_comm(name, num_nodes) for name in between_processes}
@@ -138,10 +152,10 @@ def find_comms(text: str | None, num_nodes: int = 1, *, num_workers: int = 1) ->
 
 
 def bus_factor(op: str, world_size: int) -> float:
-    """Return busbw / algbw: the bytes that each worker must move per byte of the tensor.
+    """Return bus bandwidth / algorithm bandwidth: bytes that each worker must move per byte of the tensor.
 
-    gather-scatter has the same result as an all-reduce and the same factor, so that the two can be compared; the
-    additional bytes of rank 0 appear as lost bandwidth.
+    gather-scatter has the result of an all-reduce, so it has the same factor and can be compared with all-reduce. The
+    additional bytes that rank 0 moves then show as lower bandwidth.
     """
     share = (world_size - 1) / world_size
     factors = {"all_reduce": 2 * share, "ring": 2 * share, "gather-scatter": 2 * share}
@@ -150,7 +164,10 @@ def bus_factor(op: str, world_size: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Bandwidth:
-    """Bandwidths from the slowest worker's times, and the limit from the plain copies of the same rounds."""
+    """Bandwidths of an operation, computed from the slowest worker's times.
+
+    The copy limit is the bandwidth of plain memory copies that were timed in the same rounds.
+    """
 
     time_s: TimeSummary
     algbw_bytes_per_s: float
@@ -162,7 +179,7 @@ class Bandwidth:
 def bandwidth(
     op: str, num_bytes: int, world_size: int, times_s: Sequence[float], copy_times_s: Sequence[float]
 ) -> Bandwidth:
-    """Return the bandwidth of one operation on tensors of one size."""
+    """Return the bandwidths of an operation on tensors of one size, from its times and those of a memory copy."""
     time_s = summary(times_s)
     algbw = num_bytes / time_s["p50"]
     busbw = algbw * bus_factor(op, world_size)
@@ -179,7 +196,7 @@ def bandwidth(
 def collective_results(
     plan: BenchRequest, op: str, num_bytes: int, workers: Sequence[Sequence[Json]]
 ) -> list[CollectiveResult]:
-    """Return the rows of one operation at one size, from the times of every worker."""
+    """Return the table rows of one operation at one size: one row for each comm and place of the result."""
     slowest = [
         [max(times) for times in zip(*(trial["times_s"] for trial in trials), strict=True)]
         for trials in zip(*workers, strict=True)
@@ -220,7 +237,11 @@ def bench(
     on_progress: Callable[[int, str], None],
     missing: dict[str, str] | None = None,
 ) -> Bench | None:
-    """Measure every operation, comm and size; return None if another process reports."""
+    """Measure every operation on every comm at every size.
+
+    Return None in all processes but the main one, which alone receives the workers' times. `missing` maps comms
+    (communication backends) that cannot be used here to the reasons.
+    """
     started, facts = time.strftime("%Y-%m-%dT%H:%M:%S%z"), environment()
     rows: dict[str, list[CollectiveResult]] = {op: [] for op in plan.ops}
     rounds_per_size = plan.num_rounds // len(plan.sizes)
@@ -234,7 +255,7 @@ def bench(
             "iterations": plan.iterations,
             "check": plan.check,
         }
-        # The barriers between trials use the fastest comm, the same for all measured comms.
+        # Whatever comm is measured, the barriers between trials use the one that is fastest here.
         barrier_comm = choose_comm(num_workers=plan.workers, num_nodes=plan.num_nodes)
         task = Task(trial_job, arguments, num_workers=plan.workers, comm=barrier_comm, threads=plan.threads)
         before = index * rounds_per_size

@@ -1,4 +1,7 @@
-"""The worker side of bench: time collectives on all comms in turn, with a plain memory copy for comparison."""
+"""The worker side of the bench command: time collectives on all comms in turn, and a plain memory copy with them.
+
+A comm is a communication backend.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +27,19 @@ DTYPES = {
     "int64": torch.int64,
 }
 COPY = "copy"
-# Period of the test numbers: a prime, so that a misplaced chunk of a tensor differs from the expected one.
+# Number of elements after which test numbers repeat. It is a prime, so that a misplaced chunk of a tensor is noticed.
 PERIOD = 251
-LARGEST = 2  # test number; sums are exact in every dtype and in any order
-REPORT_EVERY_S = 0.25  # drawing the progress bar takes CPU time
+LARGEST = 2  # the largest test number, so small that sums are exact in every dtype and in any order
+REPORT_EVERY_S = 0.25  # not more often, because drawing the progress bar takes CPU time
 
 
 class Trial(ABC):
-    """One implementation of an operation on one comm. Its input is refilled before every repetition."""
+    """One implementation of a collective on one comm (communication backend).
 
-    result: ClassVar[str] = "private"  # memory of the result; see docs/commands.md
+    Its input is filled again before every repetition.
+    """
+
+    result: ClassVar[str] = "private"  # in which memory the result is: private, plain or shared; see docs/commands.md
 
     def __init__(self, comm: Comm, numel: int, dtype: torch.dtype) -> None:
         self.comm = comm
@@ -45,20 +51,20 @@ class Trial(ABC):
         return torch.zeros(self.numel, dtype=self.dtype)
 
     def fill(self) -> None:
-        """Fill the input for timing, with numbers whose sums do not overflow."""
+        """Fill the input before timing, with numbers whose sums do not overflow."""
         self.input.fill_(1)
 
     def fill_to_check(self) -> None:
-        """Fill the input with numbers that differ by position and worker."""
+        """Fill the input with numbers that differ between positions and between workers, to reveal errors."""
         self.input.copy_(self.numbers_of(self.comm.rank, self.input.numel()))
 
     @abstractmethod
     def do(self) -> None:
-        """Execute the timed operation."""
+        """Execute the operation that is timed."""
 
     @abstractmethod
     def is_right(self) -> bool:
-        """Whether the result of the operation after `fill_to_check` is correct on this worker."""
+        """Return whether `do` gave the correct result on this worker, after `fill_to_check` filled the input."""
 
     def numbers_of(self, rank: int, numel: int) -> Tensor:
         return self._tiled(_one_period(rank), numel)
@@ -72,7 +78,7 @@ class Trial(ABC):
 
 
 class CopyTrial(Trial):
-    """The upper limit for a comm: every worker copies one buffer to another at the same time."""
+    """A copy from one buffer to another on every worker at the same time: the upper limit for any comm."""
 
     def make_input(self) -> Tensor:
         self.output = torch.zeros(self.numel, dtype=self.dtype)
@@ -94,13 +100,16 @@ class AllReduceTrial(Trial):
 
 
 class PlainAllReduce(AllReduceTrial):
-    """All-reduce of ordinary memory, on a comm that provides faster memory of its own."""
+    """All-reduce of a tensor in ordinary memory, on a comm that also provides faster memory for tensors."""
 
     result: ClassVar[str] = "plain"
 
 
 class ReductionTrial(Trial):
-    """All-reduce from the comm's own memory, filled beforehand as in backward, to a private result."""
+    """All-reduce of a tensor in memory that the comm provides, where every worker gets a result of its own.
+
+    The tensor is filled before timing starts, as backward would fill it.
+    """
 
     is_shared: ClassVar[bool] = False
 
@@ -118,7 +127,7 @@ class ReductionTrial(Trial):
 
 
 class SharedReduction(ReductionTrial):
-    """All-reduce from the comm's own memory to one result that all workers share."""
+    """All-reduce of a tensor in memory that the comm provides, with one result that all workers share."""
 
     result: ClassVar[str] = "shared"
     is_shared: ClassVar[bool] = True
@@ -129,7 +138,7 @@ class SharedReduction(ReductionTrial):
 
 
 class RingTrial(AllReduceTrial):
-    """Ring all-reduce from point-to-point messages of the comm."""
+    """Ring all-reduce that is made of the comm's point-to-point messages."""
 
     def make_input(self) -> Tensor:
         self._pool = BufferPool()
@@ -157,7 +166,7 @@ class ReduceScatter(Trial):
 
 
 class AllGather(Trial):
-    """All-gather; the size is that of all pieces together."""
+    """All-gather. Its size is that of the gathered tensor: the pieces of all workers together."""
 
     def make_input(self) -> Tensor:
         self.pieces: list[Tensor] = []
@@ -195,7 +204,11 @@ IN_PARTS = ("reduce_scatter", "all_gather")  # the tensor consists of one equal 
 
 
 def make_trials(op: str, comm: Comm, numel: int, dtype: torch.dtype) -> list[Trial]:
-    """Return the trials of an operation on a comm: several for an all-reduce if the comm has memory of its own."""
+    """Return the trials (timed implementations) of an operation on a comm.
+
+    An all-reduce has several trials if the comm provides memory for tensors: some use that memory, and one ordinary
+    memory.
+    """
     if op != "all_reduce" or type(comm).reduction is Comm.reduction:
         return [OPS[op](comm, numel, dtype)]
     shared = SharedReduction(comm, numel, dtype)
@@ -207,10 +220,10 @@ def trial_job(
     context: Context, *, comms: list[str], cases: list[tuple[str, int]], dtype: str, warmup: int, iterations: int,
     check: bool,
 ) -> list[list[Json]]:  # fmt: skip
-    """Return this worker's times on every comm for each case (an operation and a number of elements).
+    """Return this worker's times on every comm for each case. A case is an operation and a number of elements.
 
-    Every round times each trial and the copy once, and the order rotates by one per round. The context's own comm only
-    does the barriers: timing starts after all workers have filled their input.
+    Every round times each implementation and a memory copy once. The next round begins with the next implementation.
+    The comm of `context` serves only for barriers: timing starts after all workers have filled their input.
     """
     opened = {name: context.connect(name) for name in comms}
     found = []
@@ -267,5 +280,5 @@ def _is_right(trial: Trial, barrier_comm: Comm) -> bool:
 
 
 def _one_period(rank: int) -> Tensor:
-    """Numbers from 0 to LARGEST, different for every rank."""
+    """Return PERIOD test numbers from 0 to LARGEST in an order that differs between ranks."""
     return torch.arange(1, PERIOD + 1) * (rank + 1) % PERIOD % (LARGEST + 1)

@@ -18,9 +18,9 @@ from paceline.study.run_results import interval_of
 from paceline.worker_files import worker_files, worker_lines
 
 PARTS = ("step_s", "compute_s", "communication_s", "overlap_s", "waiting_s", "data_s", "rest_s")
-# Environment facts that do not describe the machine.
+# Fields of the environment that do not describe the machine.
 _NOT_THE_MACHINE = {"command", "load_average"}
-# Recipe keys that the rows already show.
+# Recipe keys that are not compared, because the rows have the strategies.
 _NOT_THE_WORK = {"description", "strategy", "strategies"}
 CANNOT_TELL, PASSED, FAILED = "cannot tell", "passed", "failed"
 
@@ -60,9 +60,10 @@ class Side:
         )
 
     def steps(self, row: RunResult) -> list[list[float]]:
-        """Return the timed steps of every run of a row, as means over workers; empty if the workers' files are gone.
+        """Return the times of the timed steps of each run of a row, as means over workers.
 
-        Rows with the same label may be different points: a run belongs to the row whose repeats contain its mean.
+        The list is empty if the workers' files are gone. Rows at different points (such as batch sizes) may have the
+        same label, so a run belongs to the row whose repeats contain the run's mean time.
         """
         found = []
         for folder in run_folders(self.stored.folder):
@@ -95,7 +96,10 @@ def _step_times(folder: Path, result: RunResult) -> list[float]:
 
 
 def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
-    """Compare B with A. With `most_percent`, the gate fails for rows that are slower by more than that."""
+    """Compare the run or study B with A, row by row.
+
+    If `most_percent` is set, a row does not pass if B is slower than A by more than that percentage.
+    """
     sides = Side(a), Side(b)
     rows = [_row(sides, pair, most_percent) for pair in _pairs(*sides)]
     in_a, in_b = ([name_of(result) for result in side.results] for side in sides)
@@ -115,7 +119,10 @@ def diff(a: Stored, b: Stored, *, most_percent: float | None = None) -> Diff:
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[RunResult, RunResult]]:
-    """Pair rows by label; two sides with a single row each are paired regardless of the labels."""
+    """Pair the rows of A and B that have equal labels. Raise UsageError if there are none.
+
+    If A and B have one row each, these two are paired whatever their labels.
+    """
     if len(a.results) == len(b.results) == 1:
         return [(a.results[0], b.results[0])]
     theirs = {name_of(result): result for result in b.results}
@@ -158,7 +165,10 @@ def _most_sent(result: RunResult) -> int:
 
 
 def _ratio(sides: tuple[Side, Side], pair: tuple[RunResult, RunResult]) -> tuple[Ratio, str]:
-    """Return the ratio B / A of times with an interval, from repeats if both have at least two, else from steps."""
+    """Return the ratio of iteration times B / A with its interval, and whether that is from repeats or steps.
+
+    The interval comes from repeats if both rows have at least two, and otherwise from the steps of their runs.
+    """
     old, new = (_repeats(result) for result in pair)
     if min(len(old), len(new)) >= 2:
         return unpaired_ratio(new, old), "repeats"
@@ -177,14 +187,14 @@ def _verdict(interval: Interval | None) -> str:
 
 
 def _gate(interval: Interval | None, most: float) -> str:
-    """Fail if the whole interval is above the limit, pass if the whole interval is within."""
+    """Return FAILED if the whole interval is above `most`, PASSED if all of it is within, and else CANNOT_TELL."""
     if interval is None or interval[0] <= most < interval[1]:
         return CANNOT_TELL
     return FAILED if interval[0] > most else PASSED
 
 
 def _split(pair: tuple[RunResult, RunResult]) -> dict[str, tuple[float, float]] | None:
-    """Return the split of the step time of both, if both were measured with one."""
+    """Return the parts of the step time, each for A and B. Return None unless they were measured for both."""
     old, new = (result.split.mean if result.split is not None else None for result in pair)
     if old is None or new is None:
         return None
@@ -192,7 +202,7 @@ def _split(pair: tuple[RunResult, RunResult]) -> dict[str, tuple[float, float]] 
 
 
 def _flat_recipe(stored: Stored) -> Json:
-    """Return every recipe key with its value; missing keys have this version's defaults."""
+    """Return all recipe keys with their values. Keys that are not stored have the defaults of this version."""
     return {**_flat(Recipe().to_dict()), **_flat(stored.recipe_values)}
 
 

@@ -1,4 +1,8 @@
-"""Judges of verify, one per guarantee: decide from the workers' reports whether a strategy meets its guarantee."""
+"""Judges of the verify command, one per guarantee: each decides whether a strategy meets its guarantee.
+
+They decide from reports in which the workers describe their replicas after every step. The oracle is the same training
+in one process.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ from paceline.strategies.capabilities import (
 )
 
 EXACT_TOLERANCE = 1e-9  # float64 rounds at 1e-16, and a few training steps amplify that by less than 1e7
-LEAST_DIFFERENCE = 1e-6  # from the oracle, for a strategy without a guarantee
-# Rounding allowance of the drift bound (which may be zero), relative to an update's norm: float64 rounds at 1e-16 of a
-# replica's norm, which is less than 1e6 times an update's.
+LEAST_DIFFERENCE = 1e-6  # relative difference from the oracle that a strategy without a guarantee must exceed
+# Added to the drift bound, which may be zero, to allow for rounding. It is relative to an update's norm: float64 rounds
+# at 1e-16 of a replica's norm, and that is less than 1e6 times the norm of an update.
 DRIFT_ROUNDING = 1e-9
 
 Reports = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
@@ -28,7 +32,7 @@ Reports = dict[str, list[ReplicaReport]]  # reports of all workers, by optimiser
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a judge: whether the strategy has a guarantee, and whether it meets it."""
+    """The decision of a judge: whether the strategy has a guarantee, and whether it meets that guarantee."""
 
     error: float
     tolerance: float
@@ -38,20 +42,24 @@ class Verdict:
 
 
 def judge(strategy: Strategy, num_workers: int, reports: Reports, spread: float = 1.0) -> Verdict:
-    """Return the verdict of the judge for the strategy's guarantee."""
+    """Let the judge of the strategy's guarantee decide from the workers' reports.
+
+    `spread` is the mean norm of the workers' gradients over the norm of their mean, in the first step.
+    """
     return JUDGES[strategy.guarantee](strategy, num_workers, reports, spread)
 
 
 def _exact(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Every replica equals the oracle after every step."""
+    """Check that every replica equals the oracle (the same training in one process) after every step."""
     return _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
 
 
 def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:
-    """The error of the first step, relative to its update, is within the codec's error bound.
+    """Check that the error of the first update, relative to the update's norm, is within the codec's bound.
 
-    Later steps are not judged, because their gradients are computed at replicas that differ already. Codecs state
-    their error relative to the workers' gradients; `spread` is the mean of their norms over the norm of their mean.
+    In later steps only an infinite error counts, because their gradients are computed at replicas that differ already.
+    A codec's bound is relative to the norms of the workers' gradients, but the update follows their mean. The bound is
+    therefore multiplied by `spread`, the mean of these norms over the norm of the mean gradient.
     """
     found = [
         d for d in _oracle_differences(reports, lambda row: row.relative_to_path) if d.step == 0 or math.isinf(d.error)
@@ -60,7 +68,7 @@ def _lossy(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 
 
 def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Replicas are bitwise equal after every synchronisation, and have changed since the start."""
+    """Check that replicas are bitwise equal after every synchronisation and at the end, and have changed by then."""
     found = [
         _divergence(optimizer, worker, row, 0.0 if row.digest == first.digest else math.inf)
         for optimizer, workers in reports.items()
@@ -73,14 +81,20 @@ def _periodic(strategy: Strategy, num_workers: int, reports: Reports, spread: fl
 
 
 def _partial(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Replicas stay within the drift bound, are bitwise equal after `finish`, and have changed since the start."""
+    """Check that each replica stays within the drift bound of the mean replica.
+
+    Replicas must also be bitwise equal after `finish`, and must have changed since the start.
+    """
     tolerance = drift_bound_of(strategy, num_workers) + DRIFT_ROUNDING
     verdict = _within(tolerance, [*_drift_differences(reports), *_final_differences(reports)])
     return Verdict(verdict.error, tolerance, verdict.is_met and _have_trained(reports), verdict.first_divergence)
 
 
 def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Updates stay within the staleness bound; replicas are bitwise equal after `finish` and have changed."""
+    """Check that no update is staler than the staleness bound allows.
+
+    Replicas must also be bitwise equal after `finish`, and must have changed since the start.
+    """
     bound = staleness_bound_of(strategy, num_workers)
     found = []
     for difference, worker in zip(
@@ -96,7 +110,10 @@ def _stale(strategy: Strategy, num_workers: int, reports: Reports, spread: float
 
 
 def _none(strategy: Strategy, num_workers: int, reports: Reports, spread: float) -> Verdict:  # noqa: ARG001
-    """Several replicas differ from the oracle."""
+    """Check that at least one replica differs from the oracle, because the strategy does not synchronise.
+
+    A single worker cannot differ, so it passes.
+    """
     verdict = _within(EXACT_TOLERANCE, list(_oracle_differences(reports, lambda row: row.relative_error)))
     differs = num_workers == 1 or verdict.error > LEAST_DIFFERENCE
     return Verdict(verdict.error, verdict.tolerance, differs, verdict.first_divergence, has_guarantee=False)
@@ -127,7 +144,7 @@ def _oracle_differences(reports: Reports, error_of: Callable[[ReplicaStep], floa
 
 
 def _drift_differences(reports: Reports) -> Iterator[Divergence]:
-    """Yield the distances from the mean replica after every step, relative to the longest update so far."""
+    """Yield each replica's distance from the mean replica after every step, over the largest update norm so far."""
     for optimizer, workers in reports.items():
         longest = 0.0
         for rows in zip(*(worker.steps for worker in workers), strict=True):
@@ -138,7 +155,7 @@ def _drift_differences(reports: Reports) -> Iterator[Divergence]:
 
 
 def _final_differences(reports: Reports) -> Iterator[Divergence]:
-    """Yield whether each worker's replica is bitwise equal to rank 0's after `finish`: error 0 or infinity."""
+    """Yield error 0 for each worker whose replica is bitwise equal to rank 0's after `finish`, else infinity."""
     for optimizer, workers in reports.items():
         for worker in workers:
             same = worker.final_digest == workers[0].final_digest
@@ -146,22 +163,25 @@ def _final_differences(reports: Reports) -> Iterator[Divergence]:
 
 
 def _have_trained(reports: Reports) -> bool:
-    """Return whether every replica has changed since the start."""
+    """Return whether the parameters of every replica have changed since the start."""
     return all(worker.final_digest != worker.start_digest for workers in reports.values() for worker in workers)
 
 
 def _divergence(optimizer: str, worker: ReplicaReport, row: ReplicaStep, error: float) -> Divergence:
-    tensor = row.tensor or "all together"  # only the comparison with the oracle has a tensor name
+    tensor = row.tensor or "all together"  # only a comparison with the oracle names a tensor
     return Divergence(optimizer=optimizer, rank=worker.rank, step=row.step, tensor=tensor, error=error)
 
 
 def steps_to_judge(strategy: Strategy, num_workers: int) -> int:
-    """Return the steps to judge: a full rotation over workers, or one synchronisation, and one step more."""
+    """Return how many steps to judge: one cycle of the strategy and one more step.
+
+    With partial synchronisation, a cycle has one step per worker. Otherwise it lasts until all workers synchronise.
+    """
     if strategy.guarantee is Guarantee.PARTIAL:
         return num_workers + 1
     return steps_to_synchronisation(strategy) + 1
 
 
 def missing_as_infinite(error: float | None) -> float:
-    """Replace a missing error or NaN by infinity, so that comparisons do not overlook it."""
+    """Return the error, or infinity if it is missing or NaN, so that comparisons do not overlook it."""
     return math.inf if error is None or math.isnan(error) else error

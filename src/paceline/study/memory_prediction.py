@@ -1,4 +1,4 @@
-"""Prediction of the peak memory of a run from a few training samples, and comparison with the memory available."""
+"""Prediction of a run's peak memory from a few training samples, and comparison with the memory available."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from paceline.train.context import ignore_event
 from paceline.train.evaluate import BATCH
 from paceline.train.footprint import Footprint, Peaks, bytes_at, footprint_job, replay
 
-# Found by benchmarks/memory.py; docs/sweep.md reports the accuracy of the prediction.
+# These values were found with benchmarks/memory.py; docs/sweep.md says how accurate the prediction is.
 HEAP_FACTOR = 2.0  # for heap fragmentation and temporary memory of libraries
 TRAINING_BYTES = 10_000_000  # code and caches loaded in the first steps
-# Folder, limit file, usage file, and the entry of memory.stat with the reclaimable part of the usage.
+# For each version of control groups: folder, file of the limit, file of the usage, and the name in memory.stat of the
+# reclaimable part of the usage.
 CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
     (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 
-FootprintKey = tuple[Any, ...]  # model, data and arithmetic; see footprint_key
+FootprintKey = tuple[Any, ...]  # model, data and arithmetic; made by footprint_key
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Predicted peak memory of a worker, by part."""
+    """Predicted peak memory of one worker, split into parts, and the numbers of workers and servers."""
 
     process_bytes: int  # interpreter, libraries, connections
     data_bytes: int
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    activations_bytes: int  # with the batch and temporary memory of layers
-    buffers_bytes: int  # of the strategy
+    activations_bytes: int  # including the batch and temporary memory of layers
+    buffers_bytes: int  # buffers of the strategy
     num_workers: int
     num_servers: int
 
@@ -55,7 +56,7 @@ class Prediction:
 
     @property
     def server_bytes(self) -> int:
-        """Memory of a server, which holds the model and one received gradient in addition, but no batch."""
+        """Memory of a parameter server: that of a worker without the batch, and one received gradient in addition."""
         model = self.parameters_bytes + 2 * self.gradients_bytes + self.optimizer_bytes
         return self.process_bytes + self.data_bytes + model
 
@@ -64,13 +65,13 @@ class Prediction:
         return self.num_workers * self.worker_bytes + self.num_servers * self.server_bytes
 
     def to_dict(self) -> dict[str, int]:
-        """Return plain values, including the sums."""
+        """Return the parts and their sums as plain values."""
         sums = {"worker_bytes": self.worker_bytes, "total_bytes": self.total_bytes}
         return {**dataclasses.asdict(self), **sums}
 
 
 def footprint_key(recipe: Recipe) -> FootprintKey:
-    """Return the settings that a footprint depends on; runs with an equal key share a footprint."""
+    """Return the settings on which a memory footprint depends. Runs with equal settings share one footprint."""
     train = recipe.train
     return (
         recipe.model,
@@ -85,9 +86,9 @@ def footprint_key(recipe: Recipe) -> FootprintKey:
 
 
 def measure_footprints(recipes: Iterable[Recipe]) -> tuple[dict[FootprintKey, Footprint], list[str]]:
-    """Measure the footprint of every model and data set, each in a new process.
+    """Measure the memory footprint of every model with its data set, each in a new process.
 
-    Also returns a sentence for each model that could not be measured.
+    Return the footprints by their keys, and a sentence for each model that could not be measured.
     """
     groups: dict[FootprintKey, list[Recipe]] = {}
     for recipe in recipes:
@@ -113,10 +114,11 @@ def _footprint(recipes: Sequence[Recipe]) -> Footprint:
 
 
 def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size: int | None = None) -> Prediction:
-    """Predict the peak memory of a run's workers; `micro_batch_size` overrides the recipe's.
+    """Predict the peak memory of a run's workers. If `micro_batch_size` is set, it replaces the recipe's.
 
     A worker loads a batch, computes on one micro-batch at a time, then evaluates the replica and copies it for saving.
-    The heap keeps the peak of each of these; separately mapped blocks are returned when freed.
+    The heap stays as large as the largest of these needed it. Large blocks are mapped outside the heap, and their
+    memory is returned as soon as they are freed.
     """
     recipe = entry.recipe(recipe)
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
@@ -126,12 +128,12 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
     piece = -(-samples // num_pieces)
     gradients = footprint.gradient_bytes
     batch = _block_peaks(bytes_at(footprint.batch_line, samples))
-    step = replay(footprint.step_changes, piece)  # includes the gradients of this micro-batch
-    before = gradients if num_pieces > 1 else 0  # accumulated gradients
+    step = replay(footprint.step_changes, piece)  # this includes the gradients of the micro-batch
+    before = gradients if num_pieces > 1 else 0  # gradients accumulated over micro-batches
     heap = max(batch.heap_bytes + step.heap_bytes + before - gradients, 0)
     peaks = Peaks(heap, batch.mapped_bytes + step.mapped_bytes)
     peaks = peaks.maximum(replay(footprint.load_changes, samples)).maximum(replay(footprint.evaluation_changes, BATCH))
-    copy = _block_peaks(footprint.parameter_bytes)  # saving copies tensor by tensor, and all at once
+    copy = _block_peaks(footprint.parameter_bytes)  # saving copies single tensors, then all of them at once
     peaks = peaks.maximum(Peaks(footprint.parameter_bytes + copy.heap_bytes, copy.mapped_bytes))
     return Prediction(
         process_bytes=footprint.process_bytes + TRAINING_BYTES,
@@ -149,17 +151,17 @@ def predict(footprint: Footprint, recipe: Recipe, entry: Entry, micro_batch_size
 
 
 def _block_peaks(nbytes: int) -> Peaks:
-    """Return the peaks of one block; the allocator maps large blocks separately."""
+    """Return the peak memory of one block of `nbytes`: in the heap, or mapped outside it if the block is large."""
     return Peaks(mapped_bytes=nbytes) if nbytes >= LARGEST_BLOCK else Peaks(nbytes)
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Amount of available memory, and the number of workers that share it."""
+    """Memory available on this machine or on one emulated node, and the number of workers that share it."""
 
     available_bytes: int
     num_workers: int
-    is_node: bool = False  # that of an emulated node
+    is_node: bool = False  # whether this is the memory of an emulated node
 
     def __str__(self) -> str:
         available = amount(self.available_bytes)
@@ -172,7 +174,7 @@ class MemoryLimit:
 
 
 def memory_limits(recipe: Recipe, entry: Entry) -> list[MemoryLimit]:
-    """Return this machine's memory for all workers, and the memory of an emulated node for its workers."""
+    """Return the memory available to a run: that of this machine and, if limited, that of an emulated node."""
     limits = [MemoryLimit(available_bytes(), entry.num_processes)]
     node_bytes = recipe.cluster.memory_bytes if recipe.cluster.nodes else None
     if node_bytes is not None:
@@ -182,7 +184,7 @@ def memory_limits(recipe: Recipe, entry: Entry) -> list[MemoryLimit]:
 
 
 def memory_refusal(footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]) -> str:
-    """Return why a run does not fit into memory and what would fit, or an empty string."""
+    """Return why a run does not fit into memory, and what would fit. Return an empty string if it fits."""
     prediction = predict(footprint, recipe, entry)
     for limit in limits:
         needed = limit.needed_bytes(prediction)
@@ -210,7 +212,7 @@ def _memory_remedy(
 def fitting_micro_batch(
     footprint: Footprint, recipe: Recipe, entry: Entry, limits: Sequence[MemoryLimit]
 ) -> int | None:
-    """Return the largest power of two that fits as a micro-batch size; None if not even 1 fits."""
+    """Return the largest power of two with which, as micro-batch size, the run fits. Return None if not even 1 fits."""
     size = 1 << (-(-recipe.batch_size // entry.num_workers)).bit_length() - 1
     while size:
         prediction = predict(footprint, recipe, entry, size)
@@ -221,7 +223,7 @@ def fitting_micro_batch(
 
 
 def available_bytes(control_groups: Sequence[tuple[Path, str, str, str]] = CONTROL_GROUPS) -> int:
-    """Return the available memory of this machine, or of this process's control group if that is less."""
+    """Return the memory available on this machine, or to this process's control group if that is less."""
     found = [int(psutil.virtual_memory().available)]
     for folder, limit_file, used_file, files in control_groups:
         limit, used = _words(folder / limit_file), _words(folder / used_file)
@@ -233,10 +235,10 @@ def available_bytes(control_groups: Sequence[tuple[Path, str, str, str]] = CONTR
 
 
 def _words(file: Path) -> list[str]:
-    """Return the words of a file; none if it does not exist."""
+    """Return the words of a text file, or an empty list if it does not exist."""
     return file.read_text(encoding="ascii").split() if file.is_file() else []
 
 
 def amount(num_bytes: float) -> str:
-    """Format bytes as MB or GB."""
+    """Format a number of bytes as MB or GB."""
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

@@ -1,4 +1,4 @@
-"""Profiling overhead, measured in one run with alternating blocks of steps with and without profiling."""
+"""Profiling overhead, measured in one run in which blocks of steps with and without profiling alternate."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from paceline.train.context import ignore_event
 
 LEAST_STEPS, MOST_STEPS = 48, 240
 LEAST_PAIRS = 6  # the median of fewer pairs has no 95 % confidence interval
-STUDY_SHARE = 5  # the probe runs a fifth of the steps of the study, within the limits above
+STUDY_SHARE = 5  # the run has a fifth of the study's steps, within the limits above
 
 
 def measure_overhead(
     launcher: WorkerPool, recipe: Recipe, entries: Sequence[Entry], *, num_steps: int, out: Path
 ) -> tuple[str, Overhead] | None:
-    """Run the strategy with the most operations for a few steps; return its label and its profiling overhead.
+    """Measure how much profiling slows training, in a short run of the strategy with the most operations.
 
-    `num_steps` is that of the whole study. Returns None if profiling is off or another process reports. The strategy
-    and the number of steps do not depend on measurements, so that all processes choose the same.
+    Return the strategy's label and the overhead. Return None if profiling is off, and in all processes but the main
+    one. `num_steps` is the number of steps of the whole study. The strategy and the length of the run do not depend on
+    measurements, so that all processes choose the same.
     """
     if not recipe.measure.spans:
         return None
@@ -53,17 +54,24 @@ def measure_overhead(
 
 
 def steps_per_block(num_steps: int) -> int:
-    """Return the length of a block: short, so that noise affects both kinds alike, and about 20 pairs if possible."""
+    """Return the number of steps of a block, for a run of `num_steps` steps.
+
+    Blocks are short, so that noise affects blocks with and without profiling alike. A run of 48 steps or more has at
+    least 20 pairs of blocks.
+    """
     return min(max(num_steps // 48, 1), 5)
 
 
 def compare_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> Overhead | None:
-    """Return the profiling overhead from every worker's step times; None if there are too few steps."""
+    """Return the profiling overhead from the step times of every worker, or None if there are too few steps."""
     return summarise(percents_of_blocks(iteration_s, steps_per_block))
 
 
 def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: int) -> list[float]:
-    """Return the overhead in percent for every pair of adjacent blocks, without the first two pairs."""
+    """Return the overhead in percent for every pair of adjacent blocks, one with and one without profiling.
+
+    The first two pairs are left out, as warm-up.
+    """
     steps = [statistics.fmean(times) for times in zip(*iteration_s, strict=False)]
     num_steps = len(steps)
     blocks = [
@@ -75,7 +83,7 @@ def percents_of_blocks(iteration_s: Sequence[Sequence[float]], steps_per_block: 
 
 
 def summarise(percents: Sequence[float]) -> Overhead | None:
-    """Return the median overhead and its confidence interval; None without values."""
+    """Return the median of the overheads and its confidence interval, or None if there are no overheads."""
     if not percents:
         return None
     return Overhead(
@@ -86,7 +94,7 @@ def summarise(percents: Sequence[float]) -> Overhead | None:
 
 
 def _num_operations(entry: Entry) -> int:
-    """Return the operations per step for a small model, by which strategies are ranked."""
+    """Return how many communication operations per step the strategy needs for a small example model."""
     strategy = StrategySpec.parse(entry.spec, entry.codec).build()
     tensors = [TensorSpec(1000, 4)] * 8
     return max(len(strategy.traffic(tensors, rank, entry.num_workers, 0)) for rank in range(entry.num_workers))

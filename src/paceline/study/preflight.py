@@ -1,4 +1,7 @@
-"""Checks of a recipe before any worker starts: data, model, comm and device, and whether nodes can be emulated here."""
+"""Checks of a recipe before any worker starts: data, model, comm, device, and support for emulated nodes.
+
+A comm is a communication backend.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from paceline.train.step import CROSS_ENTROPY, Arithmetic, build_objective, forw
 
 
 def without_cluster(recipe: Recipe) -> Recipe:
-    """Return the recipe without emulated nodes."""
+    """Return the recipe without its emulated nodes."""
     return recipe.replace({f"cluster.{key}": value for key, value in vars(ClusterConfig()).items()})
 
 
 def reason_against_cluster(recipe: Recipe) -> str:
-    """Open the recipe's cluster once; return why that failed, or an empty string."""
+    """Set up the recipe's emulated nodes once. Return why that failed, or an empty string if it worked."""
     try:
         with Emulated(LaunchRequest(cluster=recipe.cluster)).open(1) as pool:
             pool.run(Task(_do_nothing, timeout_s=recipe.timeout_s), ignore_event)
@@ -44,7 +47,7 @@ def _do_nothing(context: Context) -> int:
 
 @torch.no_grad()
 def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inputs: Tree) -> None:
-    """Raise UsageError if the model has fewer outputs than there are classes."""
+    """Raise UsageError if the model has fewer outputs than the data has classes."""
     output = call_model(model, inputs)
     if recipe.train.loss != CROSS_ENTROPY or not isinstance(output, torch.Tensor) or output.dim() < 2:
         return
@@ -57,7 +60,7 @@ def _check_outputs(recipe: Recipe, num_classes: int, model: torch.nn.Module, inp
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Sizes of the model and the data set, and the number of steps."""
+    """Sizes of the model and of the data set, and the number of training steps."""
 
     num_parameters: int
     num_train_samples: int
@@ -67,7 +70,7 @@ class ModelFacts:
 
 
 def preflight(recipe: Recipe, entries: list[Entry] | None = None) -> ModelFacts:
-    """Load the data, build the model and run one forward pass; raise UsageError if the recipe cannot work."""
+    """Load the data, build the model and run one forward pass. Raise UsageError if the recipe cannot work."""
     if not comms.get(recipe.comm).between_processes:
         usable = [name for name, comm in comms.classes.items() if comm.between_processes]
         raise UsageError(

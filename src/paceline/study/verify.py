@@ -1,4 +1,7 @@
-"""The verify command: prove that strategies meet their guarantees, by training next to the oracle in float64."""
+"""The verify command: check in float64 whether strategies meet their guarantees.
+
+Each strategy is compared with the oracle, which is the same training in one process, or its replicas with each other.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ SAMPLES, BATCH = 17, 7
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the certificate: a strategy on a model with a number of workers."""
+    """One row of the certificate: a strategy that trains a model with a number of workers."""
 
     strategy: str
     world_size: int
@@ -52,7 +55,10 @@ class Case:
 def cases(
     names: Sequence[str], world_sizes: Sequence[int], models: Sequence[str], *, comm: str = "torch", num_nodes: int = 1
 ) -> list[Case]:
-    """Return the cases to verify; without names, every strategy that the comm supports."""
+    """Return all combinations of strategy, number of workers and model to verify.
+
+    Without `names`, these include every strategy that the comm (communication backend) supports.
+    """
     reason = reason_against_comm(comm, num_nodes)
     if reason:
         raise UsageError(f"comm {comm!r} cannot be used here: {reason}; use another --comm")
@@ -65,13 +71,13 @@ def cases(
 
 
 def unsupported_strategies(comm: str) -> dict[str, str]:
-    """Return the strategies that a comm does not support, with the reasons."""
+    """Return the strategies that a comm (communication backend) does not support, with the reasons."""
     reasons = {name: cls.unsupported(comms.get(comm)) for name, cls in available_strategies().items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def num_processes(todo: Sequence[Case]) -> int:
-    """Return the number of workers and servers that the largest case needs."""
+    """Return the number of processes (workers and servers) that the largest case needs."""
     return max(
         case.world_size + servers_of(StrategySpec.parse(case.strategy).build(), case.world_size) for case in todo
     )
@@ -80,7 +86,7 @@ def num_processes(todo: Sequence[Case]) -> int:
 def verify(
     todo: Sequence[Case], launcher: WorkerPool, *, comm: str = "torch", on_case: Callable[[CertificateRow], None]
 ) -> list[CertificateRow]:
-    """Verify every case; return rows in the order of the cases."""
+    """Verify every case and pass its row to `on_case`. Return the rows in the order of the cases."""
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in todo:
         groups.setdefault((case.model, case.world_size), []).append(case)
@@ -102,7 +108,10 @@ def _recipe(model: str, world_size: int, optimizer: str) -> Recipe:
 
 
 def _write_oracle(folder: Path, model_name: str, world_size: int) -> float:
-    """Write the oracle's parameters after every step to files; return its spread in the first step."""
+    """Train the oracle (the same training in one process), and write its parameters after every step to files.
+
+    Return the spread of the first step: the mean norm of the workers' gradients over the norm of their mean.
+    """
     spreads: list[float] = []
     for optimizer in OPTIMIZERS:
         recipe = _recipe(model_name, world_size, optimizer)
@@ -132,7 +141,7 @@ def _judge(case: Case, launcher: WorkerPool, comm: str, folder: str, spread: flo
                 "recipe": recipe,
                 "strategy": case.strategy,
                 "oracle": "" if compares_with_mean else f"{folder}/{optimizer}",
-                # Comparison with the oracle needs no digests.
+                # A comparison with the oracle needs no digests of replicas.
                 "has_digests": guarantee not in (Guarantee.EXACT, Guarantee.LOSSY, Guarantee.NONE),
                 "has_distances": compares_with_mean,
             },

@@ -1,4 +1,4 @@
-"""Worker job that trains and inspects its replica after every step, for verify and reproduce."""
+"""Worker job of verify and reproduce: train, and inspect the replica after every step."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def replica_job(
     has_digests: bool = True,
     has_distances: bool = False,
 ) -> ReplicaReport:
-    """Train, and record the bytes sent and predicted in every step, with digests and distances if requested.
+    """Train, and report after every step which bytes were sent and which were predicted.
 
-    `oracle` is a file prefix: after a step, the replica is compared with PREFIX-STEP.safetensors if that exists, and
-    after `finish` with PREFIX-final.safetensors. Digests of a large model take as long as a training step. Distances
-    are those to the mean of all replicas.
+    The report also has digests of the replica and its distance from the mean of all replicas, if requested. `oracle` is
+    the beginning of file names: the replica after a step is compared with the parameters in ORACLE-STEP.safetensors if
+    that file exists, and after `finish` with those in ORACLE-final.safetensors. Digests of a large model take as long
+    as a training step.
     """
     trainer = make_trainer(context, recipe, strategy)
     comm = context.comm
@@ -77,7 +78,7 @@ def replica_job(
 
 
 class _OracleFiles:
-    """Parameters of the oracle, read from files, that the replica is compared with."""
+    """Parameters of the oracle (the same training in one process), read from files, to compare the replica with."""
 
     def __init__(self, prefix: str, trainer: Trainer) -> None:
         self._prefix = prefix
@@ -85,7 +86,10 @@ class _OracleFiles:
         self._start = self._load("start")
 
     def compare(self, name: str, row: ReplicaStep) -> ReplicaStep:
-        """Add the distance to the oracle, relative to its norm and to its path from the start, if the file exists."""
+        """Add the replica's distance from the oracle to `row`, if there is a file for it.
+
+        The distance is relative to the oracle's norm, and also to the oracle's distance from where it started.
+        """
         expected = self._load(name)
         if not expected:
             return row
@@ -108,7 +112,7 @@ class _OracleFiles:
 
 
 class _Drift:
-    """Distance of a replica from the mean of all replicas, and norm of the longest optimiser update so far."""
+    """Measures a replica's distance from the mean of all replicas, and the largest norm of its updates so far."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._comm, self._parameters = trainer.context.comm, trainer.worker.parameters
